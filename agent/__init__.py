@@ -1,0 +1,1 @@
+"""The service on a node: it measures, offers and launches, and never decides who gets what."""

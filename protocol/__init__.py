@@ -1,0 +1,1 @@
+"""The words both ends speak: resources, messages, frames and sessions, without any I/O."""

@@ -1,0 +1,1 @@
+"""The systemd units that ship with the grid, read through importlib.resources."""
