@@ -1,0 +1,47 @@
+"""A click group that knows its commands by name and imports one only when it is called.
+
+Even `grid --help` imports none: the one-line summaries stand in the table. `tests/cli/test_start.py` compares them
+with what the commands say of themselves.
+"""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+
+class Lazy(NamedTuple):
+    """Where a command lives (`module:attribute`) and its line in the help of the group."""
+
+    target: str
+    summary: str
+
+    def load(self) -> click.Command:
+        module, _, attribute = self.target.partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{self.target} is not a command")
+        return command
+
+
+class LazyGroup(click.Group):
+    """A group whose commands come from a table of `Lazy` entries, in the order of the table."""
+
+    def __init__(self, *args: Any, table: dict[str, Lazy] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.table = table if table is not None else {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.table, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.table:
+            return self.table[cmd_name].load()
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, lazy.summary) for name, lazy in self.table.items()]
+        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
