@@ -1,0 +1,50 @@
+# The verbs of this repository. Each makes or repairs .venv first, if it has to.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.stamp
+ARGS   ?=
+
+.PHONY: help demo test lint format types bench docs install clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo     the whole grid on this machine, with a job run on borrowed capacity"
+	@echo "make test     all tests this machine can run (more pytest arguments: ARGS='-k name')"
+	@echo "make lint     ruff: rules and format       make format   put both right"
+	@echo "make types    mypy --strict"
+	@echo "make bench    measure                      make docs     write the generated pages"
+	@echo "make clean    remove .venv and everything built"
+
+install: $(STAMP)
+
+$(STAMP): setup.cfg pyproject.toml scripts/venv.sh
+	@PYTHON="$(PYTHON)" scripts/venv.sh $(VENV)
+
+demo: $(STAMP)
+	@$(PY) scripts/demo.py $(ARGS)
+
+test: $(STAMP)
+	@scripts/system-packages.sh || true
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(STAMP)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+format: $(STAMP)
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+types: $(STAMP)
+	@scripts/types.sh $(VENV)
+
+bench: $(STAMP)
+	@$(PY) bench/run.py $(ARGS)
+
+docs: $(STAMP)
+	@if [ -f docs/generate.py ]; then $(PY) docs/generate.py; else echo "docs: nothing is generated yet"; fi
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
