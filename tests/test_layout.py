@@ -1,0 +1,368 @@
+"""The house rules, held by reading the source: who may import whom, what stays pure, and what is never written.
+
+A rule is a function from sources to complaints. The tree has to give none, and for each rule an offence is kept here
+that has to give one, so that no rule goes blind unnoticed. Where a rule has to change, change it in the tables below
+and say why.
+"""
+
+import ast
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "systemd", "standins")
+WORKSHOPS = ("scripts", "bench", "docs", "tests")  # not shipped, but ours
+CEILING = 400
+
+# Who may import what of ours; the longest matching name decides. A name also stands for what is under it and for the
+# files it was split into: coordinator.client covers coordinator.client_jobs. "" is the top package, for __version__.
+EDGES: dict[str, set[str]] = {
+    "protocol": {"protocol"},
+    "coordinator.core": {"protocol", "coordinator.core"},
+    "agent.core": {"protocol", "agent.core"},
+    "coordinator.client": {"protocol", "coordinator.client"},
+    "coordinator": {"", "protocol", "coordinator"},
+    "agent": {"", "protocol", "agent"},
+    "agent.main": {"", "protocol", "agent", "coordinator.config"},  # there is one schema of settings
+    "cli": {"", "protocol", "cli", "coordinator.client", "coordinator.config", "systemd", "standins"},
+    "systemd": set(),
+    "standins": set(),
+    "": {"", "protocol", "coordinator.client", "coordinator.config"},  # re-exports; `core`, `orchestration` are in here
+}
+# These start a service in their own process, and import it inside the function that does.
+STARTS: dict[str, set[str]] = {
+    "cli.agent": {"agent.main"},
+    "cli.coordinator": {"coordinator.main"},
+    "cli.dev": {"agent.main", "coordinator.main"},
+}
+
+PURE = {"protocol", "coordinator.core", "agent.core"}
+PURE_STDLIB = set(
+    "__future__ abc bisect collections collections.abc contextlib dataclasses decimal enum fnmatch functools hashlib"
+    " heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
+)
+PURE_OTHERS = {"protocol": {"msgspec", "msgpack"}, "coordinator.core": {"msgspec"}, "agent.core": {"msgspec"}}
+
+# Only these files may import that package.
+KEPT_TO: dict[str, set[str]] = {
+    "psutil": {"agent.probe", "agent.gpus"},
+    "pynvml": {"agent.probe", "agent.gpus"},
+    "GPUtil": {"agent.probe", "agent.gpus"},
+    "ray": {"coordinator.ray.bridge"},
+}
+KEPT_OUT: dict[str, set[str]] = {
+    "structlog": {"cli", "protocol", "coordinator.core", "agent.core", "coordinator.client"}
+}
+
+BARE_NAMES = {"agent", "cli", "coordinator", "protocol", "standins", "systemd"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "shelve", "marshal"}
+FORBIDDEN_CALLS = {"os.system", "os.popen", "yaml.load", "eval", "exec"}
+FORBIDDEN_WORDS = re.compile(r"\b(killall|pkill)\b|\bray stop\b")
+
+
+class Source(NamedTuple):
+    """One file of ours: its path from the root, and its name below `distributed_grid`, such as `agent.core.spare`."""
+
+    path: str
+    name: str
+    text: str
+    tree: ast.Module
+
+    def at(self, line: int, complaint: str) -> str:
+        return f"{self.path}:{line}: {complaint}"
+
+
+class Import(NamedTuple):
+    """One imported name; `level` counts the dots of a relative import, `lazy` is true inside a function."""
+
+    target: str
+    line: int
+    level: int
+    lazy: bool
+
+
+def source(path: str, text: str) -> Source:
+    parts = list(Path(path).with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    if parts and parts[0] == "distributed_grid":
+        parts = parts[1:]
+    return Source(path, ".".join(parts), text, ast.parse(text, path))
+
+
+@functools.cache
+def read(folders: tuple[str, ...]) -> list[Source]:
+    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+    return [source(str(file.relative_to(ROOT)), file.read_text()) for file in files]
+
+
+def imports(of: Source) -> Iterator[Import]:
+    def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, 0, lazy)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield Import(f"{node.module or ''}.{alias.name}".strip("."), node.lineno, node.level, lazy)
+        inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, inside)
+
+    return walk(of.tree, False)
+
+
+def ours(target: str) -> str | None:
+    """The target's name below `distributed_grid`; None where it is somebody else's."""
+    top, _, rest = target.partition(".")
+    return rest if top == "distributed_grid" else None
+
+
+def covers(name: str, what: str) -> bool:
+    if name == "":  # the top package: its own files and attributes, but none of the rooms
+        return what.split(".")[0] not in BARE_NAMES
+    return what == name or what.startswith((name + ".", name + "_"))
+
+
+def covered(names: set[str], what: str) -> bool:
+    return any(covers(name, what) for name in names)
+
+
+def room_of(of: Source, rooms: set[str]) -> str | None:
+    return max((room for room in rooms if covers(room, of.name)), key=len, default=None)
+
+
+# --- the rules -------------------------------------------------------------------------------------------------------
+
+
+def imports_against_the_edges(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        room = room_of(one, set(EDGES))
+        if room is None:
+            yield one.at(1, "lies in no room; name it in EDGES")
+            continue
+        for seen in imports(one):
+            target = ours(seen.target)
+            if target is None or covered(EDGES[room], target):
+                continue
+            if not (seen.lazy and covered(STARTS.get(one.name, set()), target)):
+                yield one.at(seen.line, f"{room or 'distributed_grid'} may not import {target or 'distributed_grid'}")
+
+
+def impure_imports(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        room = room_of(one, PURE)
+        for seen in imports(one) if room else ():
+            if ours(seen.target) is not None or seen.level:
+                continue
+            allowed = PURE_STDLIB | PURE_OTHERS[room or ""]
+            if not any(seen.target == name or seen.target.startswith(name + ".") for name in allowed):
+                yield one.at(seen.line, f"{room} is pure and may not import {seen.target}")
+
+
+def files_over_the_ceiling(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        if (lines := one.text.count("\n")) > CEILING:
+            yield one.at(lines, f"{lines} lines, {CEILING} at most: split it by event family")
+
+
+def imports_by_another_name(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        for seen in imports(one):
+            if seen.level:
+                yield one.at(seen.line, "relative import; write distributed_grid.…")
+            elif seen.target.split(".")[0] in BARE_NAMES:
+                yield one.at(seen.line, f"bare import of {seen.target}; write distributed_grid.{seen.target}")
+
+
+def packages_outside_their_files(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        for seen in imports(one):
+            package = seen.target.split(".")[0]
+            if not seen.level and package in KEPT_TO and not covered(KEPT_TO[package], one.name):
+                yield one.at(seen.line, f"{package} is imported by {', '.join(sorted(KEPT_TO[package]))} only")
+
+
+def packages_where_they_are_unwelcome(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        for seen in imports(one):
+            package = seen.target.split(".")[0]
+            if not seen.level and covered(KEPT_OUT.get(package, set()), one.name):
+                yield one.at(seen.line, f"{package} is not for {one.name}")
+
+
+def dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def forbidden_calls(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        for seen in imports(one):
+            if not seen.level and (seen.target.split(".")[0] in FORBIDDEN_MODULES or seen.target in FORBIDDEN_CALLS):
+                yield one.at(seen.line, f"{seen.target} is not used here")
+        for node in ast.walk(one.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            if dotted(node.func) in FORBIDDEN_CALLS:
+                yield one.at(node.lineno, f"{dotted(node.func)} is not used here")
+            for keyword in node.keywords:
+                constant = keyword.value.value if isinstance(keyword.value, ast.Constant) else True
+                if keyword.arg == "shell" and constant:
+                    yield one.at(node.lineno, "commands are argv lists, never shell=True")
+
+
+def docstrings(tree: ast.Module) -> set[ast.AST]:
+    """Strings that stand alone say something to readers; what they name is not done."""
+    lone = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    return {value for value in lone if isinstance(value, ast.Constant)}
+
+
+def commands_that_hit_strangers(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        prose = docstrings(one.tree)
+        for node in ast.walk(one.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+                if found := FORBIDDEN_WORDS.search(node.value):
+                    yield one.at(node.lineno, f"{found.group()} ends processes that are not ours")
+            elif isinstance(node, ast.List | ast.Tuple):
+                words = [str(item.value) if isinstance(item, ast.Constant) else "?" for item in node.elts]
+                for first, second in zip(words, words[1:], strict=False):
+                    if first.rsplit("/", 1)[-1] in ("ray", "?") and second == "stop" and words[0] == first:
+                        yield one.at(node.lineno, "ray stop ends processes that are not ours")
+
+
+def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
+    threads = {"asyncio", "threading", "multiprocessing", "concurrent"}
+    for one in sources:
+        for seen in imports(one) if covers("agent.supervisor", one.name) else ():
+            target, top = ours(seen.target), seen.target.split(".")[0]
+            if target is not None:
+                if not covers("agent.supervisor", target):
+                    yield one.at(seen.line, f"the supervisor outlives the agent and may not import {target}")
+            elif top in threads or top not in sys.stdlib_module_names:
+                yield one.at(seen.line, f"the supervisor is single-threaded and stdlib only, without {top}")
+
+
+# --- the tree keeps them ---------------------------------------------------------------------------------------------
+
+
+def check(rule: Callable[[list[Source]], Iterator[str]], *folders: str) -> None:
+    sources = read(folders or ROOMS)
+    assert len(sources) >= len(ROOMS)
+    complaints = list(rule(sources))
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_rooms_import_only_along_the_edges() -> None:
+    check(imports_against_the_edges)
+
+
+def test_the_protocol_and_both_cores_are_pure() -> None:
+    check(impure_imports)
+
+
+def test_no_file_outgrows_the_ceiling() -> None:
+    check(files_over_the_ceiling)
+
+
+def test_our_imports_are_absolute_and_by_the_full_name() -> None:
+    check(imports_by_another_name, *ROOMS, *WORKSHOPS)
+
+
+def test_measuring_and_ray_are_kept_to_their_files() -> None:
+    check(packages_outside_their_files)
+
+
+def test_structlog_stays_out_of_the_command_line_and_the_cores() -> None:
+    check(packages_where_they_are_unwelcome)
+
+
+def test_nobody_uses_a_shell_or_runs_data_as_code() -> None:
+    check(forbidden_calls, *ROOMS, *WORKSHOPS)
+
+
+def test_nobody_ends_processes_by_name() -> None:
+    check(commands_that_hit_strangers, *ROOMS, "scripts", "bench")
+
+
+def test_the_supervisor_needs_nothing_but_the_standard_library() -> None:
+    check(supervisors_that_lean_on_others)
+
+
+# --- the rules can fail ----------------------------------------------------------------------------------------------
+
+OFFENCES = [
+    (imports_against_the_edges, "protocol/codec.py", "from distributed_grid.coordinator import config"),
+    (imports_against_the_edges, "protocol/codec.py", "from distributed_grid import __version__"),
+    (imports_against_the_edges, "coordinator/core/ledger.py", "import distributed_grid.coordinator.driver"),
+    (imports_against_the_edges, "agent/core/spare.py", "from distributed_grid.agent.probe import sample"),
+    (imports_against_the_edges, "coordinator/client.py", "from distributed_grid.coordinator.core.model import Node"),
+    (imports_against_the_edges, "coordinator/driver.py", "from distributed_grid.agent.runtime import run"),
+    (imports_against_the_edges, "agent/runtime.py", "from distributed_grid.coordinator.config import Settings"),
+    (imports_against_the_edges, "agent/main.py", "from distributed_grid.coordinator.driver import Driver"),
+    (imports_against_the_edges, "cli/status.py", "def f():\n    from distributed_grid.coordinator.core import model"),
+    (imports_against_the_edges, "cli/agent.py", "from distributed_grid.agent.main import main"),
+    (imports_against_the_edges, "cli/agent.py", "def f():\n    from distributed_grid.coordinator.main import main"),
+    (imports_against_the_edges, "distributed_grid/core.py", "from distributed_grid.coordinator.core import model"),
+    (impure_imports, "protocol/link.py", "import time"),
+    (impure_imports, "coordinator/core/ledger.py", "def f():\n    from random import random"),
+    (impure_imports, "coordinator/core/ledger.py", "import msgpack"),
+    (impure_imports, "agent/core/spare.py", "import os.path"),
+    (files_over_the_ceiling, "cli/status.py", "x = 1\n" * 401),
+    (imports_by_another_name, "agent/runtime.py", "from agent.core import spare"),
+    (imports_by_another_name, "agent/runtime.py", "from .core import spare"),
+    (imports_by_another_name, "tests/test_x.py", "import cli.main"),
+    (packages_outside_their_files, "agent/limits.py", "import psutil"),
+    (packages_outside_their_files, "coordinator/driver.py", "def f():\n    import ray.util"),
+    (packages_where_they_are_unwelcome, "cli/status.py", "import structlog"),
+    (packages_where_they_are_unwelcome, "coordinator/client.py", "from structlog import get_logger"),
+    (forbidden_calls, "agent/launcher.py", "run('ls', shell=True)"),
+    (forbidden_calls, "agent/launcher.py", "run('ls', shell=flag)"),
+    (forbidden_calls, "agent/launcher.py", "import os\nos.system('ls')"),
+    (forbidden_calls, "agent/launcher.py", "from os import system"),
+    (forbidden_calls, "coordinator/store.py", "import pickle"),
+    (forbidden_calls, "coordinator/config.py", "yaml.load(text)"),
+    (forbidden_calls, "cli/run.py", "eval(text)"),
+    (commands_that_hit_strangers, "agent/raylet.py", "run(['pkill', 'raylet'])"),
+    (commands_that_hit_strangers, "agent/raylet.py", "run(['ray', 'stop', '--force'])"),
+    (commands_that_hit_strangers, "agent/raylet.py", "run([program, 'stop'])"),
+    (commands_that_hit_strangers, "agent/raylet.py", "run(f'ray stop {flag}')"),
+    (supervisors_that_lean_on_others, "agent/supervisor.py", "import psutil"),
+    (supervisors_that_lean_on_others, "agent/supervisor_journal.py", "import threading"),
+    (supervisors_that_lean_on_others, "agent/supervisor.py", "from distributed_grid.protocol import errors"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"), OFFENCES, ids=[f"{o[0].__name__}-{i}" for i, o in enumerate(OFFENCES)]
+)
+def test_each_rule_catches_its_offences(rule: Callable[[list[Source]], Iterator[str]], path: str, text: str) -> None:
+    assert len(list(rule([source(path, text)]))) == 1
+
+
+INNOCENT = [
+    (imports_against_the_edges, "coordinator/client_jobs.py", "from distributed_grid.coordinator.client import Client"),
+    (imports_against_the_edges, "cli/main.py", "from distributed_grid import __version__"),
+    (imports_against_the_edges, "cli/dev.py", "def f():\n    from distributed_grid.agent.main import main"),
+    (imports_against_the_edges, "agent/main.py", "from distributed_grid.coordinator.config import Settings"),
+    (imports_against_the_edges, "distributed_grid/orchestration/x.py", "from distributed_grid.core import y"),
+    (impure_imports, "protocol/codec.py", "import msgpack\nfrom collections.abc import Iterator"),
+    (packages_outside_their_files, "agent/gpus.py", "import pynvml"),
+    (forbidden_calls, "agent/launcher.py", "run(['ls'], shell=False)"),
+    (commands_that_hit_strangers, "agent/raylet.py", '"""Never by `ray stop`."""\nrun(["ray", "start", "--block"])'),
+    (supervisors_that_lean_on_others, "agent/supervisor.py", "import os, select, signal"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"), INNOCENT, ids=[f"{o[0].__name__}-{i}" for i, o in enumerate(INNOCENT)]
+)
+def test_each_rule_lets_the_innocent_pass(rule: Callable[[list[Source]], Iterator[str]], path: str, text: str) -> None:
+    assert list(rule([source(path, text)])) == []

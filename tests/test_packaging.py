@@ -1,0 +1,78 @@
+"""What a user gets: the wheel is built, installed into an empty environment and used from an empty folder."""
+
+import configparser
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "systemd", "standins")
+BARE = {"agent", "bench", "cli", "coordinator", "core", "docs", "protocol", "scripts", "standins", "systemd", "tests"}
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with our wheel in it, which borrows only its dependencies from the one that runs the tests."""
+    base = tmp_path_factory.mktemp("packaging")
+    # Built from a copy: a build in the tree leaves folders there and takes along what an earlier one left.
+    leave = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "shared")
+    shutil.copytree(ROOT, base / "tree", ignore=leave)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(base / "wheels"), str(base / "tree"))
+    (wheel,) = (base / "wheels").iterdir()
+
+    home = base / "home"
+    venv.create(home, symlinks=True, with_pip=False)
+    pip("--python", str(home / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel))
+    # A path in a .pth file lends the packages there but not the editable install, which is a .pth file itself.
+    (site_packages(home) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home
+
+
+def site_packages(home: Path) -> Path:
+    (found,) = (home / "lib").glob("python3.*/site-packages")
+    return found
+
+
+def test_the_installed_grid_says_its_version_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run([installed / "bin" / "grid", "--version"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "grid 0.1.0\n", "")
+
+
+def test_nothing_but_our_own_name_lands_in_site_packages(installed: Path) -> None:
+    names = {entry.name.split(".")[0].split("-")[0] for entry in site_packages(installed).iterdir()}
+    assert "distributed_grid" in names
+    assert not names & BARE
+    assert names <= {"distributed_grid", "dependencies", "__pycache__"}
+
+
+def test_every_file_of_the_rooms_is_in_the_wheel(installed: Path) -> None:
+    there = site_packages(installed) / "distributed_grid"
+    missing = []
+    for room in ROOMS:
+        for file in (ROOT / room).rglob("*"):
+            if file.is_dir() or "__pycache__" in file.parts or file.suffix == ".pyc":
+                continue
+            inside = file.relative_to(ROOT if room != "distributed_grid" else ROOT / room)
+            if not (there / inside).is_file():
+                missing.append(str(file.relative_to(ROOT)))
+    assert not missing, f"not shipped (setup.cfg: packages, package_dir, package_data): {missing}"
+
+
+def test_every_listed_package_is_mapped_to_a_folder_with_an_init_file() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    packages = config["options"]["packages"].split()
+    mapped = dict(line.split(" = ") for line in config["options"]["package_dir"].strip().splitlines())
+    assert sorted(packages) == sorted(mapped)
+    assert [folder for folder in mapped.values() if not (ROOT / folder / "__init__.py").is_file()] == []
