@@ -26,11 +26,21 @@ EDGES: dict[str, set[str]] = {
     "protocol": {"protocol"},
     "coordinator.core": {"protocol", "coordinator.core"},
     "agent.core": {"protocol", "agent.core"},
-    "coordinator.client": {"protocol", "coordinator.client"},
+    "coordinator.client": {"", "protocol", "coordinator.client", "coordinator.shipping"},
+    "coordinator.shipping": {"protocol", "coordinator.shipping"},
     "coordinator": {"", "protocol", "coordinator"},
     "agent": {"", "protocol", "agent"},
     "agent.main": {"", "protocol", "agent", "coordinator.config"},  # there is one schema of settings
-    "cli": {"", "protocol", "cli", "coordinator.client", "coordinator.config", "systemd", "standins"},
+    "cli": {
+        "",
+        "protocol",
+        "cli",
+        "coordinator.client",
+        "coordinator.config",
+        "coordinator.shipping",
+        "systemd",
+        "standins",
+    },
     "systemd": set(),
     "standins": set(),
     "": {"", "protocol", "coordinator.client", "coordinator.config"},  # re-exports; `core`, `orchestration` are in here
@@ -44,7 +54,7 @@ STARTS: dict[str, set[str]] = {
 
 PURE = {"protocol", "coordinator.core", "agent.core"}
 PURE_STDLIB = set(
-    "__future__ abc bisect collections collections.abc contextlib dataclasses decimal enum fnmatch functools hashlib"
+    "__future__ abc bisect collections collections.abc contextlib dataclasses decimal difflib enum fnmatch functools hashlib"
     " heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
 )
 PURE_OTHERS = {"protocol": {"msgspec", "msgpack"}, "coordinator.core": {"msgspec"}, "agent.core": {"msgspec"}}

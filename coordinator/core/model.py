@@ -1,0 +1,239 @@
+"""What the ledger holds and what goes in and out of it: nodes, jobs, allocations, the law of their states, events and
+commands. Data only. Events come in with the time (grid time: seconds since the epoch that never jump); commands go out
+in order, and the driver makes every Record of a batch durable before it performs anything else of that batch.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Reason, Request, State, Step
+from distributed_grid.protocol.messages import Exited, Inventory, Launch, OpenData, Signal, Stale, Started, Stop
+from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
+from distributed_grid.protocol.resources import Grant
+
+# The law. A job without an allocation is WAITING or ENDED; its allocation's state is the job's state otherwise.
+MOVES: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.STARTING, State.ENDED}),
+    State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.LOST, State.ENDED}),
+    State.RUNNING: frozenset({State.STOPPING, State.LOST, State.ENDED}),
+    State.STOPPING: frozenset({State.LOST, State.ENDED}),
+    State.LOST: frozenset({State.RUNNING, State.STOPPING, State.ENDED}),
+    State.ENDED: frozenset(),
+}
+
+SUSPECT_AFTER = 6.0
+DISCONNECTED_AFTER = 10.0
+LOST_AFTER = 60.0
+
+
+class Allocation(msgspec.Struct, kw_only=True):
+    """Resources of one node granted to one job, for one attempt. Never used twice: a retry is a new allocation.
+    Its id is `<job>.<attempt>`. STARTING, RUNNING, STOPPING and LOST hold the grant."""
+
+    id: str
+    job: str
+    node: str
+    grant: Grant
+    state: State
+    granted: float
+    started: float = 0.0
+    ended: float = 0.0
+    stop: Stop | None = None
+    """Set once the end was asked for; told again to an agent that comes back."""
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """A user's command, from submit to outcome. `tries` counts allocations made; the last one is `allocation`."""
+
+    id: str
+    key: str
+    user: str
+    spec: JobSpec
+    request: Request
+    submitted: float
+    state: State = State.WAITING
+    tries: int = 0
+    allocation: str = ""
+    node: str = ""
+    grant: Grant | None = None
+    started: float = 0.0
+    ended: float = 0.0
+    reason: Reason | None = None
+    outcome: Outcome | None = None
+    story: list[Step] = []
+
+
+@dataclass(slots=True)
+class Node:
+    """A node as the ledger knows it: its facts, its link, its newest offer and sample, who holds what there."""
+
+    facts: NodeFacts
+    state: NodeState = NodeState.DISCONNECTED
+    session: str = ""
+    heard: float = 0.0
+    offer: Offer | None = None
+    offer_until: float = 0.0
+    sample: Sample | None = None
+    allocations: dict[str, Allocation] = field(default_factory=dict)
+    declined: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Device ("" for the whole node) to (until, seconds): what an agent answered stale for is left alone so long."""
+
+
+# --- events: what happened ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    """An agent said hello and was let in; `session` is this connection's. Its Inventory follows before all else."""
+
+    facts: NodeFacts
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """The connection of this session is closed. (A session that is not the node's newest is of no interest.)"""
+
+    node: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A heartbeat."""
+
+    node: str
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A message from the agent of this node about its offer or allocations."""
+
+    node: str
+    message: Offer | Inventory | Started | Stale | Exited
+
+
+@dataclass(frozen=True, slots=True)
+class JobsSubmitted:
+    """A user asks for these jobs, all or none; ids and keys are made outside. `token`: who waits for the answer."""
+
+    token: int
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """A user (or the grid) wants these jobs ended; `grace` below zero: the job's own."""
+
+    token: int
+    jobs: tuple[str, ...]
+    reason: str = ""
+    grace: float = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SignalAsked:
+    """A user wants a signal sent to a running job."""
+
+    token: int
+    job: str
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing happened but time."""
+
+
+Event = NodeUp | NodeDown | Heard | Told | JobsSubmitted | CancelAsked | SignalAsked | Tick
+
+
+# --- commands: what somebody else has to do -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordJob:
+    """Make this job, as it is now, durable. `new`: it was not there before."""
+
+    job: Job
+    new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAllocation:
+    """Make this allocation, as it is now, durable."""
+
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class RecordNode:
+    """Make what is known of this node durable, so that never-fits can be said also after a restart."""
+
+    facts: NodeFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Keep a line about a message that came too late or from nowhere; nothing was changed by it."""
+
+    node: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send this to the agent of this node, if it is connected."""
+
+    node: str
+    message: Launch | Stop | Signal | OpenData
+
+
+@dataclass(frozen=True, slots=True)
+class AckExits:
+    """Tell the agent that these outcomes are on disk (so it comes after the records)."""
+
+    node: str
+    allocations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """This job changed: tell who watches it. `view` is the job as it is now."""
+
+    view: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Answer the submit: these jobs are taken (with keys already known: the jobs that are there)."""
+
+    token: int
+    jobs: tuple[str, ...]
+    fit: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Answer a request: it cannot be done. `code` as in messages.Failed."""
+
+    token: int
+    code: str
+    what: str
+    why: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Answer a request: done."""
+
+    token: int
+    text: str = ""
+
+
+Command = RecordJob | RecordAllocation | RecordNode | Audit | Send | AckExits | Publish | Accepted | Rejected | Granted
+RECORDS = (RecordJob, RecordAllocation, RecordNode, Audit)

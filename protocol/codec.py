@@ -1,0 +1,115 @@
+"""Messages to frames and back, with limits.
+
+A frame is one msgpack array `[sequence, [message, …]]`: what one turn of a loop sends on a connection travels together.
+Before the hello nobody is known, so the first frame is read by the `msgpack` package with explicit limits on all of it;
+after it msgspec decodes straight into the typed messages of the peer's role. Whatever a peer sends, the only exception
+that leaves this file is BadFrame.
+"""
+
+from typing import Any, Generic, TypeVar
+
+import msgpack
+import msgspec
+
+from distributed_grid.protocol.errors import BadFrame
+from distributed_grid.protocol.messages import (
+    FromAgent,
+    FromAgentData,
+    FromClient,
+    ToAgent,
+    ToAgentData,
+    ToClient,
+)
+
+HELLO_BYTES = 64 << 10
+"""The largest first frame, either way."""
+CONTROL_BYTES = 256 << 10
+"""The largest frame an agent's control connection carries to the coordinator."""
+BULK_BYTES = 4 << 20
+"""The largest frame of data connections, of clients, and of what the coordinator sends."""
+PART_BYTES = 256 << 10
+"""The largest piece of output, file or blob that is asked for at once."""
+
+_HELLO_LIMITS = {
+    "max_str_len": 4096,
+    "max_bin_len": 0,
+    "max_array_len": 4096,
+    "max_map_len": 256,
+    "max_ext_len": 0,
+}
+_HELLO_DEPTH = 8
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+T = TypeVar("T")
+
+
+class _Frame(msgspec.Struct, Generic[T], frozen=True, array_like=True):
+    sequence: int
+    messages: list[T]
+
+
+Decoder = msgspec.msgpack.Decoder[Any]
+
+_DECODERS: dict[str, Decoder] = {}
+
+
+def decoder(direction: str) -> Decoder:
+    """The typed decoder of what comes in on one kind of connection, by the name of its union (`FromAgent`, …)."""
+    return _DECODERS[direction]
+
+
+def encode(sequence: int, messages: list[Any]) -> bytes:
+    """One frame."""
+    return _encoder.encode((sequence, messages))
+
+
+def decode(direction: str, frame: bytes | bytearray | memoryview) -> tuple[int, list[Any]]:
+    """The sequence number and messages of a frame from a known peer. Raises BadFrame."""
+    try:
+        whole = _DECODERS[direction].decode(frame)
+    except msgspec.ValidationError as error:
+        raise BadFrame(f"bad frame: {error}", why="a message does not have the form that its type demands") from None
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise BadFrame(f"bad frame: {str(error) or type(error).__name__}", why="not msgpack as we write it") from None
+    return whole.sequence, whole.messages
+
+
+def decode_first(frame: bytes | bytearray | memoryview, wanted: Any) -> Any:
+    """The one message of a first frame, of the wanted type (Hello, or Welcome | Refused), read with the limits for
+    strangers. Raises BadFrame."""
+    if len(frame) > HELLO_BYTES:
+        raise BadFrame(f"the first frame has {len(frame)} bytes", why=f"more than {HELLO_BYTES} are not read")
+    try:
+        plain = msgpack.unpackb(bytes(frame), strict_map_key=True, raw=False, **_HELLO_LIMITS)
+    except Exception as error:  # the package raises many kinds, also outside ValueError
+        raise BadFrame(f"bad first frame: {str(error) or type(error).__name__}", why="not a hello") from None
+    _check_depth(plain, _HELLO_DEPTH)
+    if not (isinstance(plain, list) and len(plain) == 2 and isinstance(plain[1], list) and len(plain[1]) == 1):
+        raise BadFrame("bad first frame", why="it must be [sequence, [one message]]")
+    try:
+        return msgspec.convert(plain[1][0], wanted)
+    except (msgspec.ValidationError, ValueError, OverflowError) as error:
+        raise BadFrame(f"bad first frame: {error}", why="not a hello of this protocol") from None
+
+
+def _check_depth(value: object, left: int) -> None:
+    if left == 0:
+        raise BadFrame("bad first frame", why=f"nested deeper than {_HELLO_DEPTH}")
+    if isinstance(value, dict):
+        for item in value.values():
+            _check_depth(item, left - 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_depth(item, left - 1)
+
+
+_DECODERS |= {
+    "FromAgent": msgspec.msgpack.Decoder(_Frame[FromAgent]),
+    "ToAgent": msgspec.msgpack.Decoder(_Frame[ToAgent]),
+    "FromAgentData": msgspec.msgpack.Decoder(_Frame[FromAgentData]),
+    "ToAgentData": msgspec.msgpack.Decoder(_Frame[ToAgentData]),
+    "FromClient": msgspec.msgpack.Decoder(_Frame[FromClient]),
+    "ToClient": msgspec.msgpack.Decoder(_Frame[ToClient]),
+}

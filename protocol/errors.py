@@ -1,0 +1,35 @@
+"""Errors that are meant for people: what happened, why, and what to do next."""
+
+
+class GridError(Exception):
+    """Something a person can act on.
+
+    `what` is one sentence; `why` names the cause where it is known; `hint` is the next command or change to try.
+    """
+
+    def __init__(self, what: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.hint = hint
+
+    def lines(self) -> list[str]:
+        """The error as the command line prints it: `error:`, then `why:` and `try:` where there is something to say."""
+        out = [f"error: {self.what}"]
+        if self.why:
+            out.append(f"  why: {self.why}")
+        if self.hint:
+            out.append(f"  try: {self.hint}")
+        return out
+
+
+class BadValue(GridError, ValueError):
+    """A value from a person (an option, an argument, a configuration key) that cannot be used."""
+
+
+class BadFrame(GridError):
+    """Bytes from a peer that are not a frame of this protocol; says where in the frame and why."""
+
+
+class ProtocolMismatch(GridError):
+    """The peer speaks the protocol in a way that cannot go on: wrong version, wrong role, a frame out of sequence."""

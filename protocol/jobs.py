@@ -1,0 +1,169 @@
+"""What a job is, on the wire and on disk: what was asked for, where it stands, how it ended."""
+
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.resources import Grant, Resources
+
+
+class Priority(IntEnum):
+    """One order with two vocabularies: `medium` is also called normal, `urgent` also critical."""
+
+    LOW = 0
+    MEDIUM = 1
+    HIGH = 2
+    URGENT = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+_PRIORITY_WORDS = {p.word: p for p in Priority} | {"normal": Priority.MEDIUM, "critical": Priority.URGENT}
+
+
+def parse_priority(text: str) -> Priority:
+    """A priority by any of its names. Raises BadValue."""
+    try:
+        return _PRIORITY_WORDS[text.strip().lower()]
+    except KeyError:
+        names = "low, medium (or normal), high, urgent (or critical)"
+        raise BadValue(f"unknown priority {text!r}", hint=f"use one of {names}") from None
+
+
+class State(StrEnum):
+    """Where a job or its allocation stands. STARTING, RUNNING, STOPPING and LOST hold resources."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+HOLDING = frozenset({State.STARTING, State.RUNNING, State.STOPPING, State.LOST})
+
+
+class Cause(StrEnum):
+    """Why a job is over."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    TIME_LIMIT = "time-limit"
+    CANCELLED = "cancelled"
+    NOT_FOUND = "not-found"
+    NOT_EXECUTABLE = "not-executable"
+    SPAWN_FAILED = "spawn-failed"
+    WORKDIR_FAILED = "workdir-failed"
+    OUT_OF_MEMORY = "out-of-memory"
+    NODE_LOST = "node-lost"
+    SUPERVISOR_LOST = "supervisor-lost"
+    REBOOTED = "rebooted"
+    NOT_PLACED = "not-placed"
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a job ended. `code` is its exit code, `signal` what ended it (0: none); `text` says the cause in words.
+
+    `started`: whether the command ever ran. Sizes are bytes of output ever written; `stdout_tail` and `stderr_tail`
+    hold the last bytes of each (at most TAIL_BYTES), so that they are known when the node is not there any more.
+    `cpu_seconds` and `peak_memory` (bytes) are the whole process tree's as far as the kernel told.
+    """
+
+    cause: Cause
+    code: int = 0
+    signal: int = 0
+    text: str = ""
+    started: bool = True
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory: int = 0
+    stdout_size: int = 0
+    stderr_size: int = 0
+    stdout_tail: bytes = b""
+    stderr_tail: bytes = b""
+
+
+TAIL_BYTES = 16 << 10
+
+
+def exit_status(outcome: Outcome) -> int:
+    """What `grid run-shared` exits with: the job's own code, 128+N for signal N, or one of the grid's own codes."""
+    match outcome.cause:
+        case Cause.EXITED:
+            return outcome.code
+        case Cause.SIGNALLED | Cause.OUT_OF_MEMORY | Cause.CANCELLED if outcome.signal:
+            return 128 + outcome.signal
+        case Cause.TIME_LIMIT:
+            return 124
+        case Cause.NOT_FOUND:
+            return 127
+        case Cause.NOT_EXECUTABLE:
+            return 126
+        case Cause.NOT_PLACED:
+            return 75
+        case Cause.CANCELLED:
+            return outcome.code if outcome.started and outcome.code else 130
+        case _:
+            return 125
+
+
+class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The command and its surroundings. `workdir` is an absolute path on the node (empty: a fresh directory);
+    `bundle` is the hash of the manifest of what the caller shipped into it (empty: nothing); times are seconds
+    (`time_limit` 0: none; `grace` is what a job gets between SIGTERM and SIGKILL)."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    name: str = ""
+    workdir: str = ""
+    bundle: str = ""
+    time_limit: float = 0.0
+    grace: float = 5.0
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job needs. `nodes` are preferred, not required. `immediate`: end as not placed if it cannot start now."""
+
+    resources: Resources
+    priority: Priority = Priority.MEDIUM
+    nodes: tuple[str, ...] = ()
+    immediate: bool = False
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a job's story: when (grid time, seconds since the epoch), the state entered, and what happened."""
+
+    at: float
+    state: State
+    text: str = ""
+
+
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a job waits: a short stable code (NoOffers, Resources, Priority, NeverFits, …) and a sentence."""
+
+    code: str
+    text: str = ""
+
+
+class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A job as clients see it. Times are grid time: seconds since the epoch that never jump."""
+
+    id: str
+    user: str
+    state: State
+    spec: JobSpec
+    request: Request
+    submitted: float
+    attempt: int = 0
+    allocation: str = ""
+    node: str = ""
+    grant: Grant | None = None
+    started: float = 0.0
+    ended: float = 0.0
+    reason: Reason | None = None
+    outcome: Outcome | None = None
+    story: tuple[Step, ...] = ()

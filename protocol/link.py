@@ -1,0 +1,158 @@
+"""The session both ends of a connection use, without I/O: bytes in, messages out, and what to write as bytes.
+
+A link knows its role, the peer's hello, the sequence of frames in both directions and the moment by which the peer must
+be heard again. It never reads a clock: `now` comes in. The shell around it is always the same: feed `receive`, hand the
+messages up, write `data_to_send()`, and close when it raises.
+"""
+
+from typing import Any
+
+from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES, decode, decode_first, encode
+from distributed_grid.protocol.errors import BadFrame, ProtocolMismatch
+from distributed_grid.protocol.messages import Hello, Refused, Welcome
+
+PROTOCOL = (1, 0)
+"""Major and minor. Another major is refused; minors differ by what messages may carry, one apart works."""
+
+ROLES = {
+    "agent": ("FromAgent", "ToAgent"),
+    "agent-data": ("FromAgentData", "ToAgentData"),
+    "client": ("FromClient", "ToClient"),
+}
+"""Role to the unions of messages: what the peer of that role sends, what is sent to it."""
+
+SILENCE = 10.0
+"""Seconds without a frame after which the other end of a control connection counts as gone."""
+
+
+def compatible(ours: tuple[int, int], theirs: tuple[int, int]) -> bool:
+    """Whether two protocol versions can talk: the same major, minors at most one apart."""
+    return ours[0] == theirs[0] and abs(ours[1] - theirs[1]) <= 1
+
+
+class Link:
+    """One end of one connection. Make it with `dial` (agents, clients) or `answer` (coordinator)."""
+
+    def __init__(self, hello: Hello | None, now: float) -> None:
+        self.hello = hello
+        self.welcome: Welcome | None = None
+        self.heard = now
+        self._dialling = hello is not None
+        self._queue: list[Any] = []
+        self._sent = 0
+        self._received = 0
+        self._limit = CONTROL_BYTES if hello is not None and hello.role == "agent" else BULK_BYTES
+        if hello is not None:
+            self._queue.append(hello)
+
+    @classmethod
+    def dial(cls, hello: Hello, now: float) -> "Link":
+        """The end that opens the connection; its hello is the first thing to send."""
+        return cls(hello, now)
+
+    @classmethod
+    def answer(cls, now: float) -> "Link":
+        """The end that was called; it waits for a hello."""
+        return cls(None, now)
+
+    @property
+    def open(self) -> bool:
+        """Both hellos are done."""
+        return self.hello is not None and self.welcome is not None
+
+    def receive(self, frame: bytes | bytearray | memoryview | str, now: float) -> list[Any]:
+        """The messages of one frame. Before the welcome: exactly one Hello, or Welcome, or Refused.
+
+        Raises BadFrame or ProtocolMismatch; the connection must then be closed, nothing of the frame was taken.
+        """
+        if isinstance(frame, str):
+            raise BadFrame("a text frame", why="this protocol has binary frames only")
+        if not self.open:
+            return [self._first(frame, now)]
+        assert self.hello is not None
+        theirs, ours = ROLES[self.hello.role]
+        sequence, messages = decode(ours if self._dialling else theirs, frame)
+        if sequence != self._received + 1:
+            raise ProtocolMismatch(
+                f"frame {sequence} came after frame {self._received}", why="frames of a session come in sequence"
+            )
+        self._received = sequence
+        self.heard = now
+        return messages
+
+    def _first(self, frame: bytes | bytearray | memoryview, now: float) -> Hello | Welcome | Refused:
+        message = self._answered(frame) if self._dialling else self._called(frame)
+        self._received = 1
+        self.heard = now
+        return message
+
+    def _answered(self, frame: bytes | bytearray | memoryview) -> Welcome | Refused:
+        message: Welcome | Refused = decode_first(frame, Welcome | Refused)
+        if isinstance(message, Welcome):
+            self._check(message.protocol, message.software)
+            self.welcome = message
+        return message
+
+    def _called(self, frame: bytes | bytearray | memoryview) -> Hello:
+        if self.hello is not None:
+            raise ProtocolMismatch("a second message before the welcome", why="a peer waits for its welcome")
+        hello: Hello = decode_first(frame, Hello)
+        self._check(hello.protocol, hello.software)
+        if hello.role not in ROLES:
+            raise ProtocolMismatch(f"unknown role {hello.role!r}", why=f"roles are {', '.join(ROLES)}")
+        if hello.role == "agent" and hello.facts is None:
+            raise ProtocolMismatch("an agent's hello without facts", why="a node must say what it has")
+        self.hello = hello
+        return hello
+
+    def _check(self, theirs: tuple[int, int], software: str) -> None:
+        if not compatible(PROTOCOL, theirs):
+            raise ProtocolMismatch(
+                f"the peer speaks protocol {theirs[0]}.{theirs[1]} (software {software}), "
+                f"this end {PROTOCOL[0]}.{PROTOCOL[1]}",
+                why="one minor version apart works, more does not",
+                hint="update the older side",
+            )
+
+    def accept(self, welcome: Welcome) -> None:
+        """Answer a hello: from here on typed messages flow."""
+        assert self.hello is not None and not self._dialling
+        self._queue.append(welcome)
+        self.welcome = welcome
+
+    def refuse(self, refused: Refused) -> None:
+        """Say why not; the shell writes it and closes."""
+        self._queue.append(refused)
+
+    def send(self, *messages: Any) -> None:
+        """Queue messages; they leave with the next `data_to_send`."""
+        self._queue.extend(messages)
+
+    def data_to_send(self) -> list[bytes]:
+        """The frames to write now. A hello, welcome or refusal is a frame of its own; the rest travels together, in as
+        many frames as the peer's limit asks for. Nothing but these three leaves before the link is open."""
+        frames = []
+        while self._queue and isinstance(self._queue[0], Hello | Welcome | Refused):
+            frames.append(self._frame([self._queue.pop(0)]))
+        if self._queue and self.open:
+            queue, self._queue = self._queue, []
+            self._split(queue, frames)
+        return frames
+
+    def _frame(self, messages: list[Any]) -> bytes:
+        self._sent += 1
+        return encode(self._sent, messages)
+
+    def _split(self, messages: list[Any], frames: list[bytes]) -> None:
+        frame = self._frame(messages)
+        if len(frame) <= self._limit or len(messages) == 1:
+            frames.append(frame)
+            return
+        self._sent -= 1
+        half = len(messages) // 2
+        self._split(messages[:half], frames)
+        self._split(messages[half:], frames)
+
+    def deadline(self) -> float:
+        """When the peer counts as gone unless it is heard before."""
+        return self.heard + SILENCE

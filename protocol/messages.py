@@ -1,0 +1,152 @@
+"""Every message of the wire, one typed struct each. Fields are only ever added, at the end, with a default.
+
+The unions at the end say who may send what: FromAgent and ToAgent on the control connection, FromAgentData and
+ToAgentData on the one for bulk data, FromClient and ToClient.
+"""
+
+from distributed_grid.protocol.messages_agent import (
+    Ack,
+    BlobData,
+    Exited,
+    FileData,
+    FileEntry,
+    Files,
+    Heartbeat,
+    Inventory,
+    Launch,
+    OpenData,
+    Output,
+    Signal,
+    Stale,
+    Started,
+    Stop,
+    WantBlob,
+    WantFile,
+    WantFiles,
+    WantOutput,
+)
+from distributed_grid.protocol.messages_client import (
+    AskWhy,
+    Cancel,
+    Done,
+    Failed,
+    FunnelStep,
+    GetShared,
+    GetStatus,
+    Jobs,
+    JobUpdate,
+    ListJobs,
+    MissingBlobs,
+    NodeVerdict,
+    PutBlob,
+    Shared,
+    ShowJobs,
+    SignalJob,
+    Status,
+    Submission,
+    Submit,
+    Submitted,
+    WantBlobs,
+    Watch,
+    Why,
+)
+from distributed_grid.protocol.messages_hello import (
+    Hello,
+    Message,
+    Refused,
+    Welcome,
+)
+from distributed_grid.protocol.nodes import Offer
+
+FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited
+ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData
+FromAgentData = Output | Files | FileData | WantBlob
+ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | BlobData
+FromClient = (
+    Submit
+    | Watch
+    | Cancel
+    | SignalJob
+    | ListJobs
+    | ShowJobs
+    | GetStatus
+    | GetShared
+    | AskWhy
+    | WantOutput
+    | WantFiles
+    | WantFile
+    | WantBlobs
+    | PutBlob
+)
+ToClient = (
+    Welcome
+    | Refused
+    | Submitted
+    | Failed
+    | Done
+    | JobUpdate
+    | Jobs
+    | Status
+    | Shared
+    | Why
+    | Output
+    | Files
+    | FileData
+    | MissingBlobs
+)
+
+__all__ = [
+    "Ack",
+    "AskWhy",
+    "BlobData",
+    "Cancel",
+    "Done",
+    "Exited",
+    "Failed",
+    "FileData",
+    "FileEntry",
+    "Files",
+    "FromAgent",
+    "FromAgentData",
+    "FromClient",
+    "FunnelStep",
+    "GetShared",
+    "GetStatus",
+    "Heartbeat",
+    "Hello",
+    "Inventory",
+    "JobUpdate",
+    "Jobs",
+    "Launch",
+    "ListJobs",
+    "Message",
+    "MissingBlobs",
+    "NodeVerdict",
+    "Offer",
+    "OpenData",
+    "Output",
+    "PutBlob",
+    "Refused",
+    "Shared",
+    "ShowJobs",
+    "Signal",
+    "SignalJob",
+    "Stale",
+    "Started",
+    "Status",
+    "Stop",
+    "Submission",
+    "Submit",
+    "Submitted",
+    "ToAgent",
+    "ToAgentData",
+    "ToClient",
+    "WantBlob",
+    "WantBlobs",
+    "WantFile",
+    "WantFiles",
+    "WantOutput",
+    "Watch",
+    "Welcome",
+    "Why",
+]

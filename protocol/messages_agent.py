@@ -1,0 +1,184 @@
+"""Messages between an agent and the coordinator: control on one connection, bulk data on the other. Clients ask for
+bulk data with the same messages; the coordinator passes them on."""
+
+import msgspec
+
+from distributed_grid.protocol.jobs import JobSpec, Outcome
+from distributed_grid.protocol.messages_hello import Message
+from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.resources import Grant
+
+# --- agent to coordinator ---------------------------------------------------------------------------------------
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    """The agent lives; with its newest sample."""
+
+    sample: Sample
+
+
+class Inventory(Message, frozen=True, tag="inventory"):
+    """All allocations the agent knows of, the whole set, after every hello: what is not here is not there."""
+
+    known: tuple[Known, ...]
+
+
+class Started(Message, frozen=True, tag="started"):
+    """The allocation's command runs since now."""
+
+    allocation: str
+    pid: int = 0
+
+
+class Stale(Message, frozen=True, tag="stale"):
+    """The agent measured again at the claim and did not start the allocation: what it was to get is not spare.
+    Nothing of it ran; nothing of it is held. `device` names the core or GPU in the way, where it is one."""
+
+    allocation: str
+    reason: str
+    device: str = ""
+    pid: int = 0
+    user: str = ""
+    memory: int = 0
+
+
+class Exited(Message, frozen=True, tag="exited"):
+    """The allocation is over and nothing of it is alive. Told until acknowledged. `returned`: what it held is spare
+    again and in the agent's offer from now on (the coordinator adds it to the offer it has)."""
+
+    allocation: str
+    outcome: Outcome
+    returned: bool = False
+
+
+# --- coordinator to agent ---------------------------------------------------------------------------------------
+
+
+class Launch(Message, frozen=True, tag="launch"):
+    """Start this command with exactly these resources. Sent again after a reconnect; an agent that knows the
+    allocation already answers with its state and starts nothing."""
+
+    allocation: str
+    job: str
+    user: str
+    epoch: int
+    grant: Grant
+    spec: JobSpec
+
+
+class Stop(Message, frozen=True, tag="stop"):
+    """End the allocation: SIGTERM, `grace` seconds, SIGKILL to all of it. `cause` becomes the outcome's cause.
+    Also for an allocation the agent never heard of: then it answers Exited with `started` False, and will refuse a
+    late launch of it."""
+
+    allocation: str
+    grace: float = 5.0
+    cause: str = "cancelled"
+    text: str = ""
+
+
+class Signal(Message, frozen=True, tag="signal"):
+    """Send this signal to the job's process group, nothing else."""
+
+    allocation: str
+    signal: int
+
+
+class Ack(Message, frozen=True, tag="ack"):
+    """The outcome of these allocations is on the coordinator's disk: the agent may forget them."""
+
+    allocations: tuple[str, ...]
+
+
+class OpenData(Message, frozen=True, tag="open-data"):
+    """Open the second connection, for bulk data."""
+
+    session: str
+
+
+# --- bulk data: coordinator asks, agent answers; and the agent fetches what was shipped -------------------------
+
+
+class WantOutput(Message, frozen=True, tag="want-output"):
+    """Up to `size` bytes of a stream (stdout or stderr) from `offset`; held back up to `wait` seconds until there are
+    any or the stream has ended. This is the credit: nothing is sent that was not asked for."""
+
+    id: int
+    allocation: str
+    stream: str
+    offset: int
+    size: int
+    wait: float = 0.0
+
+
+class Output(Message, frozen=True, tag="output"):
+    """Bytes of a stream at `offset`. `gap`: bytes before `offset` that are gone from the disk (the asked offset lies
+    in it). `end`: no more will ever come after these. `error` instead of bytes where there is none to give."""
+
+    id: int
+    offset: int
+    data: bytes = b""
+    end: bool = False
+    gap: int = 0
+    error: str = ""
+
+
+class WantFiles(Message, frozen=True, tag="want-files"):
+    """The files in the allocation's working directory that match any of these globs."""
+
+    id: int
+    allocation: str
+    globs: tuple[str, ...]
+
+
+class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file by its path relative to the working directory; `mode` is its permission bits."""
+
+    path: str
+    size: int
+    mode: int = 0o644
+
+
+class Files(Message, frozen=True, tag="files"):
+    """What matched."""
+
+    id: int
+    files: tuple[FileEntry, ...] = ()
+    error: str = ""
+
+
+class WantFile(Message, frozen=True, tag="want-file"):
+    """Up to `size` bytes of a file in the allocation's working directory."""
+
+    id: int
+    allocation: str
+    path: str
+    offset: int
+    size: int
+
+
+class FileData(Message, frozen=True, tag="file-data"):
+    """Bytes of a file; `end` when it has no more."""
+
+    id: int
+    data: bytes = b""
+    end: bool = False
+    error: str = ""
+
+
+class WantBlob(Message, frozen=True, tag="want-blob"):
+    """The agent asks for up to `size` bytes of a shipped blob (a manifest or a file's content), by its hash."""
+
+    id: int
+    blob: str
+    offset: int
+    size: int
+
+
+class BlobData(Message, frozen=True, tag="blob-data"):
+    """Bytes of a blob; `end` when it has no more."""
+
+    id: int
+    data: bytes = b""
+    end: bool = False
+    error: str = ""

@@ -1,0 +1,208 @@
+"""Messages between a client and the coordinator. A reply carries the `id` of what it answers."""
+
+import msgspec
+
+from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, State
+from distributed_grid.protocol.messages_hello import Message
+from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
+from distributed_grid.protocol.resources import Grant
+
+
+class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One job to submit. `key` is made by the client, unique per user: submitting the same key again returns the job
+    that is there already."""
+
+    key: str
+    spec: JobSpec
+    request: Request
+
+
+class Submit(Message, frozen=True, tag="submit"):
+    """Take these jobs, all or none; answered once on disk. `watch`: send JobUpdate for them from then on."""
+
+    id: int
+    jobs: tuple[Submission, ...]
+    watch: bool = False
+
+
+class Submitted(Message, frozen=True, tag="submitted"):
+    """The jobs' ids, in the order of the submissions; `fit` is how many nodes of `nodes` could ever run the first."""
+
+    id: int
+    jobs: tuple[str, ...]
+    fit: int = 0
+    nodes: int = 0
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """A request could not be done: what, why, what to try; `code` is a short stable word (unknown-job, never-fits,
+    bad-value, not-allowed, unavailable, internal)."""
+
+    id: int
+    code: str
+    what: str
+    why: str = ""
+    hint: str = ""
+
+
+class Done(Message, frozen=True, tag="done"):
+    """A request was done; `text` where there is something to say."""
+
+    id: int
+    text: str = ""
+
+
+class Watch(Message, frozen=True, tag="watch"):
+    """Send JobUpdate for these jobs (id, unique prefix, name or `last`) now and whenever they change."""
+
+    id: int
+    jobs: tuple[str, ...]
+
+
+class JobUpdate(Message, frozen=True, tag="job-update"):
+    """A watched job as it stands now."""
+
+    job: JobView
+
+
+class Cancel(Message, frozen=True, tag="cancel"):
+    """End these jobs; taken once it is on disk. Answered by Done, or by Failed if one of them is not known."""
+
+    id: int
+    jobs: tuple[str, ...]
+    reason: str = ""
+    grace: float = -1.0
+
+
+class SignalJob(Message, frozen=True, tag="signal-job"):
+    """Send a signal to a running job."""
+
+    id: int
+    job: str
+    signal: int
+
+
+class ListJobs(Message, frozen=True, tag="list-jobs"):
+    """Jobs, newest first: those not ended, and with `ended` the others too, at most `limit`."""
+
+    id: int
+    ended: bool = False
+    states: tuple[State, ...] = ()
+    user: str = ""
+    limit: int = 1000
+
+
+class Jobs(Message, frozen=True, tag="jobs"):
+    """Jobs as they stand; stories are left out of long lists."""
+
+    id: int
+    jobs: tuple[JobView, ...]
+    more: bool = False
+
+
+class ShowJobs(Message, frozen=True, tag="show-jobs"):
+    """These jobs whole (id, unique prefix, name or `last`), with their stories. Answered by Jobs."""
+
+    id: int
+    jobs: tuple[str, ...]
+
+
+class GetStatus(Message, frozen=True, tag="get-status"):
+    """How the grid is: answered by Status."""
+
+    id: int
+
+
+class Status(Message, frozen=True, tag="status"):
+    """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause."""
+
+    id: int
+    grid: str
+    software: str
+    epoch: int
+    up_for: float
+    nodes: tuple[NodeView, ...]
+    counts: dict[str, int]
+    ended: dict[str, int]
+
+
+class GetShared(Message, frozen=True, tag="get-shared"):
+    """What is offered and what is lent: answered by Shared."""
+
+    id: int
+    node: str = ""
+
+
+class Shared(Message, frozen=True, tag="shared"):
+    """All offers and all allocations."""
+
+    id: int
+    offers: tuple[OfferView, ...]
+    allocations: tuple[AllocationView, ...]
+
+
+class AskWhy(Message, frozen=True, tag="ask-why"):
+    """Why is this job where it is; or, with `request` instead of `job`, where would it go (a dry run)."""
+
+    id: int
+    job: str = ""
+    request: Request | None = None
+
+
+class NodeVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What matching says of one node: `ok` with its scores by name and their weighted mean `confidence`, or the
+    reason why not."""
+
+    node: str
+    ok: bool
+    why: str = ""
+    confidence: float = 0.0
+    scores: dict[str, float] = {}
+
+
+class FunnelStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many nodes are left after one more condition; `lost` says which went, for people."""
+
+    what: str
+    left: int
+    lost: str = ""
+
+
+class Why(Message, frozen=True, tag="why"):
+    """The explanation: a dominant reason, the funnel from all nodes to those that fit, and the verdict per node.
+    `chosen` is the node it is on or would go to, with `grant`; `ahead` counts jobs before it in the queue."""
+
+    id: int
+    reason: Reason
+    funnel: tuple[FunnelStep, ...] = ()
+    verdicts: tuple[NodeVerdict, ...] = ()
+    chosen: str = ""
+    grant: Grant | None = None
+    ahead: int = 0
+    hint: str = ""
+    job: JobView | None = None
+
+
+class WantBlobs(Message, frozen=True, tag="want-blobs"):
+    """Which of these blobs must the client still send: answered by MissingBlobs."""
+
+    id: int
+    blobs: tuple[str, ...]
+
+
+class MissingBlobs(Message, frozen=True, tag="missing-blobs"):
+    """The blobs the coordinator has not got."""
+
+    id: int
+    blobs: tuple[str, ...]
+
+
+class PutBlob(Message, frozen=True, tag="put-blob"):
+    """Bytes of a blob at `offset`, in order; with `end` the whole is checked against its hash and kept. Answered by
+    Done once it is on disk (only the last part is answered)."""
+
+    id: int
+    blob: str
+    offset: int
+    data: bytes
+    end: bool = False

@@ -1,0 +1,41 @@
+"""The base of all messages, and the first ones of a connection, read before anything is known of the peer."""
+
+import msgspec
+
+from distributed_grid.protocol.nodes import NodeFacts
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The base of all messages."""
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """The first message of a peer: its protocol, its software, its role (agent, agent-data or client) and its name
+    (the node's, or the user's). `facts` come with an agent; `session` ties a data connection to its control one."""
+
+    protocol: tuple[int, int]
+    software: str
+    role: str
+    name: str
+    facts: NodeFacts | None = None
+    session: str = ""
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    """The coordinator's answer to a hello: its own versions, its epoch, the session, and how often to be heard."""
+
+    protocol: tuple[int, int]
+    software: str
+    epoch: int
+    grid: str
+    session: str
+    heartbeat: float = 2.0
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """The coordinator's last message on a connection it will not keep: what and why. `final`: do not come back."""
+
+    what: str
+    why: str = ""
+    hint: str = ""
+    final: bool = False

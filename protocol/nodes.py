@@ -1,0 +1,192 @@
+"""What a node is and what it measures, offers and holds, as it travels on the wire."""
+
+from enum import StrEnum
+
+import msgspec
+
+from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.resources import MILLI, Grant, Resources
+
+
+class NodeState(StrEnum):
+    """What the coordinator thinks of a node's link: silent 6 s is suspect, 10 s disconnected, then lost."""
+
+    UP = "up"
+    SUSPECT = "suspect"
+    DISCONNECTED = "disconnected"
+    LOST = "lost"
+
+
+class GpuFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What does not change about a GPU; `memory` in bytes. `stand_in`: announced as no real device."""
+
+    uuid: str
+    index: int
+    model: str
+    memory: int
+    stand_in: bool = False
+
+
+class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What does not change about a node while its agent runs.
+
+    `cores` are the cores the agent manages (numbers as the kernel's, or virtual ones); `memory` bytes it manages;
+    `lendable` is the most it could ever lend, after `max_share_*` and `can_share`: what no request may exceed.
+    """
+
+    name: str
+    hostname: str
+    boot_id: str
+    incarnation: int
+    cores: tuple[int, ...]
+    memory: int
+    lendable: Resources
+    virtual: bool = False
+    gpus: tuple[GpuFacts, ...] = ()
+    labels: dict[str, str] = {}
+    software: str = ""
+    python: str = ""
+    priority: float = 1.0
+
+
+class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that has memory on a GPU (bytes); `own` if it belongs to one of the grid's jobs."""
+
+    pid: int
+    memory: int = 0
+    user: str = ""
+    own: bool = False
+
+
+class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One measurement of one GPU: utilisation in percent, bytes, degrees Celsius. A GPU that could not be read has
+    `error` and nothing else; it is never taken for idle."""
+
+    uuid: str
+    utilisation: float = 0.0
+    memory_used: int = 0
+    memory_total: int = 0
+    temperature: float = 0.0
+    processes: tuple[GpuProcess, ...] = ()
+    error: str = ""
+
+
+class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One measurement of a node, split into own use (the grid's jobs) and foreign use (everyone else).
+
+    `at` is the node's boot-time clock in seconds. `cores` maps each managed core to its foreign use in percent, whole
+    numbers; `own_cpu` and `foreign_cpu` are cores' worth (1.5 = one and a half cores busy). Memory in bytes:
+    `memory_own` is our jobs' resident memory, `memory_foreign` what all others use. Rates are bytes per second.
+    """
+
+    at: float
+    cores: dict[int, int] = {}
+    own_cpu: float = 0.0
+    foreign_cpu: float = 0.0
+    memory_total: int = 0
+    memory_foreign: int = 0
+    memory_own: int = 0
+    load: float = 0.0
+    disk_total: int = 0
+    disk_free: int = 0
+    disk_read: float = 0.0
+    disk_written: float = 0.0
+    net_received: float = 0.0
+    net_sent: float = 0.0
+    gpus: tuple[GpuSample, ...] = ()
+    gpu_error: str = ""
+
+
+class GpuOffer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One GPU as it is lent: `milli` of it is spare, with `memory_free` of its `memory` bytes."""
+
+    uuid: str
+    index: int
+    model: str
+    memory: int
+    memory_free: int
+    milli: int = MILLI
+
+
+class Withheld(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node does not offer now and why; `what` is cpu, memory, gpu, a GPU's UUID, or node."""
+
+    what: str
+    why: str
+
+
+class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="offer"):
+    """All that a node lends until `expires_in` seconds from its sending; a newer offer replaces it.
+
+    `cores` are spare whole cores, best first; `shares` maps a core that fractional jobs share already to what is
+    spare of it in milli-cores. `counting` holds the ids of the allocations already taken off: room on the node is
+    this offer less the holding allocations that are not in `counting`.
+    """
+
+    number: int
+    expires_in: float
+    cores: tuple[int, ...] = ()
+    shares: dict[int, int] = {}
+    memory: int = 0
+    gpus: tuple[GpuOffer, ...] = ()
+    counting: tuple[str, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    idle_since: float = 0.0
+
+    @property
+    def resources(self) -> Resources:
+        """The spare amount, names taken off."""
+        cpu = len(self.cores) * MILLI + sum(self.shares.values())
+        return Resources(cpu, self.memory, sum(gpu.milli for gpu in self.gpus))
+
+
+class OfferView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A node's offer as clients see it: what is left of it now, seconds until it expires, and why not more."""
+
+    node: str
+    state: NodeState
+    room: Resources
+    total: Resources
+    cores: tuple[int, ...] = ()
+    virtual: bool = False
+    gpus: tuple[GpuOffer, ...] = ()
+    expires_in: float = 0.0
+    idle_for: float = 0.0
+    withheld: tuple[Withheld, ...] = ()
+
+
+class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Resources of one node that one job holds."""
+
+    id: str
+    job: str
+    user: str
+    node: str
+    state: State
+    grant: Grant
+    priority: str
+    since: float
+    ends: float = 0.0
+    name: str = ""
+
+
+class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A node as clients see it; `silent_for` is seconds since it was heard."""
+
+    facts: NodeFacts
+    state: NodeState
+    silent_for: float = 0.0
+    sample: Sample | None = None
+    offered: Resources = Resources()
+    lent: Resources = Resources()
+    jobs: int = 0
+    withheld: tuple[Withheld, ...] = ()
+
+
+class Known(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One allocation an agent knows of, told whole after every reconnect. `outcome` once it is over."""
+
+    allocation: str
+    state: State
+    outcome: Outcome | None = None
+    started_for: float = 0.0
