@@ -54,8 +54,8 @@ STARTS: dict[str, set[str]] = {
 
 PURE = {"protocol", "coordinator.core", "agent.core"}
 PURE_STDLIB = set(
-    "__future__ abc bisect collections collections.abc contextlib dataclasses decimal difflib enum fnmatch functools hashlib"
-    " heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
+    "__future__ abc bisect collections collections.abc contextlib dataclasses decimal difflib enum fnmatch functools"
+    " hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
 )
 PURE_OTHERS = {"protocol": {"msgspec", "msgpack"}, "coordinator.core": {"msgspec"}, "agent.core": {"msgspec"}}
 

@@ -86,7 +86,9 @@ def test_links_that_stay_inside_pass() -> None:
 @pytest.mark.parametrize(
     "entries",
     [
-        pytest.param((link("c/b", ".."), link("c/d/l", "../b/..")), id="a link that steps out of what another leads to"),
+        pytest.param(
+            (link("c/b", ".."), link("c/d/l", "../b/..")), id="a link that steps out of what another leads to"
+        ),
         pytest.param((Entry("a", blob=BLOB), Entry("a", blob=BLOB)), id="the same path twice"),
         pytest.param((link("a", "b"), Entry("a/x", blob=BLOB)), id="below a link"),
         pytest.param((Entry("a/x/y/z", blob=BLOB), link("a", "b")), id="deep below a link, listed later"),
