@@ -1,0 +1,192 @@
+"""What the scripts here share: the floor, percentiles, CPU accounting, and a real grid of processes on loopback.
+
+Machines are shared and noisy, so every figure that is a rate stands beside the floor of the same moment: how many
+`/bin/true` a plain `posix_spawn` and wait gets through from as many processes as there are slots. Compare the ratio.
+"""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+GRID = [sys.executable, "-m", "distributed_grid.cli.main"]
+TICKS = os.sysconf("SC_CLK_TCK")
+
+FLOOR = """
+import os, sys
+count = int(sys.argv[1])
+sys.stdin.read(1)
+for _ in range(count):
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+"""
+
+CONFIG = """
+resource_sharing:
+  thresholds:
+    cpu_percent_max: 100
+    memory_percent_max: 100
+    memory_min_gb: 0.1
+agent:
+  offer_after: 0
+"""
+
+
+def floor(slots: int = 2, count: int = 1500) -> float:
+    """Spawned and reaped `/bin/true` per second from `slots` processes that do nothing else."""
+    each = count // slots
+    workers = [
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", FLOOR, str(each)], stdin=subprocess.PIPE)
+        for _ in range(slots)
+    ]
+    time.sleep(0.2)
+    began = time.perf_counter()
+    for worker in workers:
+        assert worker.stdin
+        worker.stdin.write(b"g")
+        worker.stdin.close()
+    for worker in workers:
+        worker.wait()
+    return each * slots / (time.perf_counter() - began)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0..1) of the values lie, interpolated."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU a process and its reaped children have used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(part) for part in fields[11:15]) / TICKS
+
+
+def memory_mib(pid: int) -> float:
+    """Proportional set size in MiB."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def rss_mib(pid: int) -> float:
+    """Resident set size in MiB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def median_of(runs: int, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """The median of each figure over several runs."""
+    rows = [measure() for _ in range(runs)]
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+def report(what: str, figures: dict[str, Any]) -> None:
+    """One JSON line on stdout, figures rounded to what they are worth."""
+    rounded = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in figures.items()}
+    print(json.dumps({"bench": what, **rounded}), flush=True)
+
+
+@dataclass
+class Grid:
+    """A running grid: its URL and its processes."""
+
+    url: str
+    folder: Path
+    coordinator: int
+    agents: list[int] = field(default_factory=list)
+    supervisors: list[int] = field(default_factory=list)
+
+    def processes(self) -> list[int]:
+        return [self.coordinator, *self.agents, *self.supervisors]
+
+    def cpu(self) -> float:
+        """CPU seconds of all of it so far, jobs included (their supervisors reaped them)."""
+        return sum(cpu_seconds(pid) for pid in self.processes())
+
+
+def wait_for(ready: Callable[[], Any], what: str, limit: float = 20.0) -> Any:
+    """Poll until it is true; SystemExit with words if it never is."""
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        found = ready()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise SystemExit(f"{what} did not happen within {limit:g} s")
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def grid(agents: int = 1, cores: Sequence[str] = (), config: str = CONFIG, extra: Sequence[str] = ()) -> Iterator[Grid]:
+    """A coordinator and agents as real processes on a free port; ended and removed afterwards.
+
+    `cores` gives each agent its cores ("0-1"); without it they share out the machine's."""
+    with tempfile.TemporaryDirectory(prefix="grid-bench-") as name:
+        folder = Path(name)
+        (folder / "grid.yaml").write_text(config)
+        env = {**os.environ, "GRID_CONFIG": str(folder / "grid.yaml"), "XDG_STATE_HOME": name}
+        env.pop("GRID_COORDINATOR", None)
+        log = (folder / "log").open("wb")
+        processes = []
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(
+                [*GRID, *words], cwd=name, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+            processes.append(process)
+            return process
+
+        state = folder / "coordinator"
+        try:
+            coordinator = start("coordinator", "run", "--port", "0", "--state-dir", str(state))
+            url = wait_for(lambda: _json(state / "coordinator.json"), "the start of the coordinator")["url"]
+            running = Grid(url, folder, coordinator.pid)
+            count = os.cpu_count() or 1
+            for number in range(agents):
+                mine = cores[number] if cores else ",".join(str(c) for c in range(count) if c % agents == number)
+                home = folder / f"n{number}"
+                agent = start(
+                    "--coordinator", url, "agent", "run", "--name", f"n{number}", "--cores", mine,
+                    "--state-dir", str(home), *extra,
+                )  # fmt: skip
+                running.agents.append(agent.pid)
+                found = wait_for(lambda home=home: _json(home / "supervisor.pid"), "the start of a supervisor")
+                running.supervisors.append(int(found["pid"]))
+            yield running
+        except SystemExit:
+            sys.stderr.write((folder / "log").read_text()[-3000:])
+            raise
+        finally:
+            for process in reversed(processes):
+                process.send_signal(signal.SIGTERM)
+            for process in processes:
+                try:
+                    process.wait(5)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            for home in folder.glob("n*/supervisor.pid"):
+                found = _json(home)
+                if found:
+                    try:
+                        os.kill(int(found["pid"]), signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+            log.close()
