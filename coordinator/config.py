@@ -1,0 +1,285 @@
+"""The configuration of the grid: found, read, checked, and asked by everything that has settings.
+
+What is set later wins: defaults, then the file, then `GRID_…` variables, then flags. Every value knows its origin.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from distributed_grid.coordinator.config_kinds import ConfigError, Problem
+from distributed_grid.coordinator.config_read import Found, Reader, Values
+from distributed_grid.coordinator.config_schema import (
+    SETTINGS,
+    GpuBackend,
+    Node,
+    NodeSharing,
+    OffloadingMode,
+    ResourceSharing,
+    Root,
+    SharingPolicy,
+    sections_of,
+    settings_of,
+)
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.resources import GIB, MIB, MILLI
+
+__all__ = [
+    "ClusterConfig",
+    "ConfigError",
+    "GpuBackend",
+    "NodeLimits",
+    "OffloadingMode",
+    "Problem",
+    "Row",
+    "SharingDisabled",
+    "SharingPolicy",
+    "find",
+    "load",
+    "places",
+    "state_dir",
+]
+
+HERE = ("grid.yaml", "config/my-cluster-enhanced.yaml", "config/my-cluster.yaml", "config/cluster_config.yaml")
+"""Where a file is looked for below the current directory, first come first served."""
+
+
+class SharingDisabled(GridError):
+    """`resource_sharing.enabled` is false."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            "Resource sharing not enabled", why=f"{origin} says so", hint="set resource_sharing.enabled: true"
+        )
+
+
+@dataclass(frozen=True)
+class NodeLimits:
+    """What one node lends, from the thresholds, the agent's reserve and the node's own entry under `nodes`.
+
+    `max_share_cpu` in milli-cores, `max_share_memory` in bytes, `max_share_gpu` in devices (None: no limit of its own);
+    `reserve_cpu` in milli-cores, `reserve_memory`, `memory_min`, `gpu_memory_min` in bytes; `cpu_min_cores` in
+    milli-cores; percentages 0 to 100; the rest in seconds.
+    """
+
+    can_share: bool
+    max_share_cpu: int | None
+    max_share_memory: int | None
+    max_share_gpu: int | None
+    priority: float
+    gpu_utilization_max: float
+    gpu_memory_min: int
+    memory_percent_max: float
+    memory_min: int
+    cpu_percent_max: float
+    cpu_min_cores: int
+    reserve_cpu: int
+    reserve_memory: int
+    offer_after: float
+    offer_expiry: float
+    check_interval: float
+    max_offers_per_node: int
+
+
+class Row(NamedTuple):
+    """One line of `grid config show`: a setting's dotted name, its value, and where that came from."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class ClusterConfig(Root):
+    """The whole configuration, checked. `path` is its file (None: there is none)."""
+
+    path: Path | None = None
+    warnings: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> "ClusterConfig":
+        """The configuration in this file, under the environment's `GRID_…` variables. Raises ConfigError."""
+        return load(Path(path))
+
+    def coordinator_url(self) -> str:
+        """Where agents and clients find the coordinator."""
+        if self.coordinator.url:
+            return self.coordinator.url
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.coordinator.host, self.coordinator.host)  # noqa: S104
+        return f"ws://[{host}]:{self.coordinator.port}" if ":" in host else f"ws://{host}:{self.coordinator.port}"
+
+    def coordinator_state_dir(self) -> Path:
+        """Where the coordinator keeps its state."""
+        return Path(self.coordinator.state_dir).expanduser() if self.coordinator.state_dir else state_dir("coordinator")
+
+    def agent_state_dir(self, name: str) -> Path:
+        """Where the agent of this node keeps its state."""
+        return Path(self.agent.state_dir).expanduser() if self.agent.state_dir else state_dir(f"agent-{name}")
+
+    def require_sharing(self) -> None:
+        """Raise SharingDisabled where sharing is switched off: requests to run are refused then."""
+        if not self.resource_sharing.enabled:
+            raise SharingDisabled(self.origins.get("resource_sharing.enabled", "the configuration"))
+
+    def limits_for(self, node: str) -> NodeLimits:
+        """What the agent of this node may lend; the node lends nothing where sharing is off altogether."""
+        sharing, agent = self.resource_sharing, self.agent
+        own = next((one.resource_sharing for one in self.nodes if one.name == node), NodeSharing())
+        limits = sharing.thresholds
+        return NodeLimits(
+            can_share=sharing.enabled and own.can_share,
+            max_share_cpu=_scaled(own.max_share_cpu, MILLI),
+            max_share_memory=_scaled(own.max_share_memory_gb, GIB),
+            max_share_gpu=own.max_share_gpu,
+            priority=own.priority,
+            gpu_utilization_max=limits.gpu_utilization_max,
+            gpu_memory_min=int(limits.gpu_memory_min_mb * MIB),
+            memory_percent_max=limits.memory_percent_max,
+            memory_min=int(limits.memory_min_gb * GIB),
+            cpu_percent_max=limits.cpu_percent_max,
+            cpu_min_cores=int(limits.cpu_min_cores * MILLI),
+            reserve_cpu=int(agent.reserve_cpu * MILLI),
+            reserve_memory=int(agent.reserve_memory_gb * GIB),
+            offer_after=agent.offer_after,
+            offer_expiry=sharing.offer_expiry,
+            check_interval=sharing.check_interval,
+            max_offers_per_node=sharing.max_offers_per_node,
+        )
+
+    def rows(self) -> list[Row]:
+        """Every setting with its value and origin, in the order of the schema; nodes last."""
+        rows = []
+        for path in SETTINGS:
+            name = ".".join(path)
+            rows.append(Row(name, _at(self, path), self.origins.get(name, "default")))
+        for node in self.nodes:
+            for key, value in vars(node.resource_sharing).items():
+                name = f"nodes.{node.name}.resource_sharing.{key}"
+                rows.append(Row(name, value, self.origins.get(name, "default")))
+        return rows
+
+
+def _scaled(amount: float | None, unit: int) -> int | None:
+    return None if amount is None else int(amount * unit)
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        value = getattr(value, name)
+    return value
+
+
+def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Where a service keeps its state by default: `/var/lib/grid` for root, else the user's state directory."""
+    environment = os.environ if environment is None else environment
+    if base := environment.get("XDG_STATE_HOME"):
+        return Path(base) / "grid" / name
+    return Path("/var/lib/grid") / name if os.geteuid() == 0 else Path.home() / ".local/state/grid" / name
+
+
+def places(environment: Mapping[str, str] | None = None, here: Path | None = None) -> list[Path]:
+    """Where a configuration is looked for when none is named, in this order."""
+    environment = os.environ if environment is None else environment
+    here = here or Path()
+    user = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return [*(here / name for name in HERE), user / "grid" / "config.yaml", Path("/etc/grid/grid.yaml")]
+
+
+def find(
+    path: str | Path | None = None, environment: Mapping[str, str] | None = None, here: Path | None = None
+) -> Path | None:
+    """The file to read: the named one, `$GRID_CONFIG`, or the first of `places` that is there. None: there is none."""
+    environment = os.environ if environment is None else environment
+    if path:
+        return Path(path)
+    if named := environment.get("GRID_CONFIG"):
+        return Path(named)
+    return next((place for place in places(environment, here) if place.is_file()), None)
+
+
+def load(
+    path: str | Path | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    here: Path | None = None,
+) -> ClusterConfig:
+    """The configuration from file, environment and flags (dotted setting to text). Raises ConfigError with all that
+    is wrong in it."""
+    environment = os.environ if environment is None else environment
+    reader = Reader()
+    file = find(path, environment, here)
+    if file is not None:
+        reader.read_file(file)
+    reader.read_environment(environment)
+    for name, text in (flags or {}).items():
+        reader.set(tuple(name.split(".")), text, "flag --" + name.rpartition(".")[2].replace("_", "-"))
+    return _checked(reader, file)
+
+
+def _checked(reader: Reader, file: Path | None) -> ClusterConfig:
+    origins = {".".join(path): found.origin for path, found in reader.values.items()}
+    for values in reader.nodes:
+        name = values.get(("name",))
+        for path, found in values.items():
+            origins[f"nodes.{name.value if name else '?'}.{'.'.join(path)}"] = found.origin
+    root = _build(Root, (), reader.values)
+    nodes = tuple(_build(Node, (), values) for values in reader.nodes)
+    root = replace(root, nodes=nodes)
+    _check(root, origins, reader)
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    kept = {name: getattr(root, name) for name in Root.__dataclass_fields__}
+    return ClusterConfig(**kept, path=file, warnings=tuple(reader.warnings), origins=MappingProxyType(origins))
+
+
+def _build(section: type[Any], at: tuple[str, ...], values: Values) -> Any:
+    """A section from the values below its path, with defaults for the rest."""
+    given = {
+        one.name: values.get((*at, one.name), Found(one.default, "")).value
+        for one in settings_of(section)
+        if (*at, one.name) in values
+    }
+    for name, below in sections_of(section).items():
+        given[name] = _build(below, (*at, name), values)
+    return section(**given)
+
+
+def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
+    """What no single value can tell."""
+
+    def where(name: str) -> str:
+        return origins.get(name, name)
+
+    sharing = root.resource_sharing
+    _check_pressures(sharing, where, reader)
+    if sharing.offer_expiry <= sharing.check_interval:
+        reader.warnings.append(
+            f"{where('resource_sharing.offer_expiry')}: offers expire after {sharing.offer_expiry:g} s, sooner than "
+            f"check_interval ({sharing.check_interval:g} s); agents say them again in time all the same"
+        )
+    if (url := root.coordinator.url) and not url.startswith(("ws://", "wss://")):
+        hint = f"ws://{url}" if "//" not in url else "write it as ws://HOST:PORT"
+        reader.problems.append(Problem(where("coordinator.url"), f"{url!r} is not a websocket address", hint))
+    seen: dict[str, str] = {}
+    for values in reader.nodes:
+        if (found := values.get(("name",))) is None:
+            continue
+        if found.value in seen:
+            reader.problems.append(
+                Problem(found.origin, f"the node {found.value!r} is listed twice, first at {seen[found.value]}")
+            )
+        seen.setdefault(found.value, found.origin)
+
+
+def _check_pressures(sharing: ResourceSharing, where: Any, reader: Reader) -> None:
+    for what in ("cpu", "memory", "gpu"):
+        high = getattr(sharing.thresholds, f"{what}_pressure_high")
+        low = getattr(sharing.thresholds, f"{what}_pressure_low")
+        if low >= high:
+            name = f"resource_sharing.thresholds.{what}_pressure_low"
+            reader.problems.append(Problem(where(name), f"{what}_pressure_low ({low:g}) is not below high ({high:g})"))

@@ -1,0 +1,223 @@
+"""The one schema of the configuration: every setting with its default, what it may hold, and what it means."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+from distributed_grid.coordinator.config_kinds import (
+    AMOUNT,
+    CORES,
+    FLAG,
+    FRACTION,
+    PAIRS,
+    PERCENT,
+    PORT,
+    SECONDS,
+    SIZE,
+    TEXT,
+    WORDS,
+    Kind,
+    choice,
+    count,
+    number,
+)
+
+T = TypeVar("T")
+Path = tuple[str, ...]
+
+
+def setting(default: T, kind: Kind, doc: str) -> T:
+    """A field of a section: its default, what it may hold, and a line about it."""
+    if isinstance(default, dict):
+        made: T = field(default_factory=lambda: dict(default), metadata={"kind": kind, "doc": doc})  # type: ignore
+        return made
+    value: T = field(default=default, metadata={"kind": kind, "doc": doc})
+    return value
+
+
+class OffloadingMode(StrEnum):
+    """What the grid does with idle capacity by itself."""
+
+    OFFLOAD_ONLY = "offload_only"
+    SHARE_AND_OFFLOAD = "share_and_offload"
+    DYNAMIC_BALANCING = "dynamic_balancing"
+
+
+class SharingPolicy(StrEnum):
+    """How eagerly it rebalances."""
+
+    CONSERVATIVE = "conservative"
+    BALANCED = "balanced"
+    AGGRESSIVE = "aggressive"
+    PREDICTIVE = "predictive"
+
+
+class GpuBackend(StrEnum):
+    """How GPUs are read."""
+
+    AUTO = "auto"
+    NVML = "nvml"
+    GPUTIL = "gputil"
+    AMD = "amd"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The service on the master, and where to find it."""
+
+    host: str = setting("127.0.0.1", TEXT, "address it listens on")
+    port: int = setting(7433, PORT, "port it listens on, for agents and clients; 0 takes a free one")
+    url: str = setting("", TEXT, "where agents and clients find it, as ws://HOST:PORT; empty: from host and port")
+    state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
+    heartbeat: float = setting(2.0, SECONDS, "how often agents are to be heard")
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The service on this machine. Empty lists of cores and GPUs and a memory of 0 mean all there is."""
+
+    name: str = setting("", TEXT, "this node's name; empty: the host name")
+    state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
+    cores: tuple[int, ...] = setting((), CORES, "the cores it manages, such as 0-3,6")
+    memory: int = setting(0, SIZE, "the memory it manages, such as 16G")
+    gpus: tuple[str, ...] = setting((), WORDS, "the GPUs it manages, by UUID or index")
+    gpu_backend: GpuBackend = setting(GpuBackend.AUTO, choice(GpuBackend), "how GPUs are read")
+    reserve_cpu: float = setting(0.0, AMOUNT, "cores kept free for the owner")
+    reserve_memory_gb: float = setting(0.5, AMOUNT, "memory kept free for the owner, in GB")
+    labels: dict[str, str] = setting({}, PAIRS, "labels of this node")
+    offer_after: float = setting(4.0, SECONDS, "how long a core or GPU must be idle before it is offered")
+    virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
+    kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a node lends (judged on what others than the grid use), and when it counts as under pressure."""
+
+    gpu_utilization_max: float = setting(20.0, PERCENT, "a GPU is offered while others use at most this percentage")
+    gpu_memory_min_mb: float = setting(1024.0, AMOUNT, "a GPU is offered while this much memory is free, in MB")
+    memory_percent_max: float = setting(50.0, PERCENT, "memory is offered while others use at most this percentage")
+    memory_min_gb: float = setting(2.0, AMOUNT, "memory is offered from this much up, in GB")
+    cpu_percent_max: float = setting(30.0, PERCENT, "cores are offered while others use at most this percentage")
+    cpu_min_cores: float = setting(1.0, AMOUNT, "cores are offered from this many up")
+    cpu_pressure_high: float = setting(0.8, FRACTION, "CPU pressure above which a node is to borrow")
+    cpu_pressure_low: float = setting(0.3, FRACTION, "CPU pressure below which a node may lend")
+    memory_pressure_high: float = setting(0.8, FRACTION, "memory pressure above which a node is to borrow")
+    memory_pressure_low: float = setting(0.3, FRACTION, "memory pressure below which a node may lend")
+    gpu_pressure_high: float = setting(0.8, FRACTION, "GPU pressure above which a node is to borrow")
+    gpu_pressure_low: float = setting(0.3, FRACTION, "GPU pressure below which a node may lend")
+    excess_threshold: float = setting(0.2, FRACTION, "share of a node that must be spare before it lends by itself")
+
+
+@dataclass(frozen=True)
+class ResourceSharing:
+    """Lending and borrowing."""
+
+    enabled: bool = setting(True, FLAG, "false: nothing is offered and nothing is run")
+    mode: OffloadingMode = setting(OffloadingMode.DYNAMIC_BALANCING, choice(OffloadingMode), "what it does by itself")
+    policy: SharingPolicy = setting(SharingPolicy.BALANCED, choice(SharingPolicy), "how eagerly it rebalances")
+    rebalance_interval_seconds: float = setting(30.0, SECONDS, "how often rebalancing is considered")
+    monitoring_interval_seconds: float = setting(2.0, SECONDS, "how often a node measures itself")
+    check_interval: float = setting(60.0, SECONDS, "how often an unchanged offer is said again, at least")
+    offer_expiry: float = setting(300.0, SECONDS, "how long an offer holds")
+    max_offers_per_node: int = setting(5, count(1, 10_000, "a whole number from 1 to 10000"), "items in one offer")
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+
+@dataclass(frozen=True)
+class NodeSharing:
+    """What one node lends at most. Unset: all that is spare."""
+
+    can_share: bool = setting(True, FLAG, "false: this node lends nothing")
+    max_share_cpu: float | None = setting(None, AMOUNT, "cores lent at most")
+    max_share_memory_gb: float | None = setting(None, AMOUNT, "memory lent at most, in GB")
+    max_share_gpu: int | None = setting(None, count(0, 10_000, "a whole number from 0 up"), "GPUs lent at most")
+    priority: float = setting(1.0, number(0, 1e6, "a number from 0 up"), "weight of this node when it is chosen")
+
+
+@dataclass(frozen=True)
+class Node:
+    """Settings of one node, by its name."""
+
+    name: str = setting("", TEXT, "the node's name, as its agent gives it")
+    resource_sharing: NodeSharing = field(default_factory=NodeSharing)
+
+
+@dataclass(frozen=True)
+class Ray:
+    """The Ray cluster, where there is one."""
+
+    address: str = setting("", TEXT, "address of its head, as ray.init takes it")
+
+
+@dataclass(frozen=True)
+class Root:
+    """The whole file."""
+
+    name: str = setting("grid", TEXT, "what this grid is called")
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    agent: Agent = field(default_factory=Agent)
+    resource_sharing: ResourceSharing = field(default_factory=ResourceSharing)
+    nodes: tuple[Node, ...] = ()
+    ray: Ray = field(default_factory=Ray)
+
+
+class Setting(NamedTuple):
+    """One setting of a section: its name, what it may hold, its default, and its line of documentation."""
+
+    name: str
+    kind: Kind
+    default: Any
+    doc: str
+
+
+def settings_of(section: type[Any]) -> list[Setting]:
+    """The settings of a section, without its subsections."""
+    blank = section()
+    return [
+        Setting(f.name, f.metadata["kind"], getattr(blank, f.name), f.metadata["doc"])
+        for f in fields(section)
+        if "kind" in f.metadata
+    ]
+
+
+def sections_of(section: type[Any]) -> dict[str, type[Any]]:
+    """The subsections of a section by name; the list of nodes is not one."""
+    blank = section()
+    return {
+        f.name: type(value)
+        for f in fields(section)
+        if "kind" not in f.metadata and not isinstance(value := getattr(blank, f.name), tuple)
+    }
+
+
+def walk(section: type[Any], at: Path = ()) -> Iterator[tuple[Path, Setting]]:
+    """Every setting below a section, with its path."""
+    for one in settings_of(section):
+        yield (*at, one.name), one
+    for name, below in sections_of(section).items():
+        yield from walk(below, (*at, name))
+
+
+SETTINGS: dict[Path, Setting] = dict(walk(Root))
+NODE_SETTINGS: dict[Path, Setting] = dict(walk(Node))
+
+_SHARING = ("resource_sharing",)
+MOVED: dict[Path, Path] = {("execution", "resource_sharing"): _SHARING}
+"""Sections that may also stand elsewhere."""
+ALIASES: dict[Path, Path] = {
+    ("cluster",): ("name",),
+    ("cluster", "name"): ("name",),
+    (*_SHARING, "rebalance_interval"): (*_SHARING, "rebalance_interval_seconds"),
+    (*_SHARING, "monitoring_interval"): (*_SHARING, "monitoring_interval_seconds"),
+    (*_SHARING, "check_interval_seconds"): (*_SHARING, "check_interval"),
+    (*_SHARING, "offer_expiry_seconds"): (*_SHARING, "offer_expiry"),
+    (*_SHARING, "excess_threshold"): (*_SHARING, "thresholds", "excess_threshold"),
+} | {
+    (*_SHARING, "pressure_thresholds", what, level): (*_SHARING, "thresholds", f"{what}_pressure_{level}")
+    for what in ("cpu", "memory", "gpu")
+    for level in ("high", "low")
+}
+"""Other names of single settings, as the seeds have them."""
