@@ -1,6 +1,6 @@
-"""`make demo`: a grid of three agents on this machine, real jobs through it, every result checked; then all is removed.
+"""`make demo`: a grid of three agents on this machine, real jobs through it, every result checked; then all removed.
 
-It drives the `grid` command as a person would. Two of the nodes get a stand-in GPU, announced as such. Exit code 0 means
+It drives the `grid` command as a person would. Two of the nodes get a stand-in GPU, announced as such. Exit code 0 says
 that everything that was claimed on the way was checked and right.
 """
 
