@@ -126,7 +126,7 @@ def _seconds(parts: list[str]) -> float:
 
 
 def _size(parts: list[str]) -> int:
-    return parse_memory(parts[0])
+    return 0 if parts[0].strip() == "0" else parse_memory(parts[0])
 
 
 def _cores(parts: list[str]) -> tuple[int, ...]:

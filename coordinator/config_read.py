@@ -163,9 +163,9 @@ class Reader:
         """The texts of a scalar, a list or a map, where they are of the form that the setting has."""
         if node.id == "scalar":
             return str(node.value).split(",") if one.kind.shape != "scalar" else [str(node.value)]
-        if node.id == "sequence" and one.kind.shape == "list" and len(node.value) <= LIST_ITEMS:
-            if all(item.id == "scalar" for item in node.value):
-                return [str(item.value) for item in node.value]
+        items = node.value if node.id == "sequence" and one.kind.shape == "list" else None
+        if items is not None and len(items) <= LIST_ITEMS and all(item.id == "scalar" for item in items):
+            return [str(item.value) for item in items]
         pairs = node.value if node.id == "mapping" and one.kind.shape == "map" else None
         if pairs is not None and all(key.id == value.id == "scalar" for key, value in pairs):
             return [f"{key.value}={value.value}" for key, value in pairs]
