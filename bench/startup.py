@@ -1,4 +1,4 @@
-"""Wall time of the command line as whole processes: `grid --help` and `grid run-shared … true`, beside a bare Python."""
+"""Wall time of whole commands: `grid --help` and `grid run-shared … true`, beside a bare Python and a bare click."""
 
 import os
 import statistics
