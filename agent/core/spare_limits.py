@@ -1,0 +1,108 @@
+"""What a node may lend at most and what it holds already: the figures that every offer is made from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distributed_grid.protocol.nodes import GpuFacts
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, Grant, Resources
+
+SLACK_LEAST = 256 * MIB
+SLACK_MOST = 2 * GIB
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a node lends and how much. Percentages are of foreign use, 0 to 100, and 100 switches that judgement off.
+
+    `max_share_cpu` and `cpu_min_cores` in milli-cores, `max_share_gpu` in devices, memory in bytes, times in seconds;
+    None for a `max_share_*` means no limit of its own. `reserve_*` stays with the owner whatever is idle.
+    """
+
+    can_share: bool = True
+    max_share_cpu: int | None = None
+    max_share_memory: int | None = None
+    max_share_gpu: int | None = None
+    gpu_utilization_max: float = 20.0
+    gpu_memory_min: int = 1024 * MIB
+    memory_percent_max: float = 50.0
+    memory_min: int = 2 * GIB
+    cpu_percent_max: float = 30.0
+    cpu_min_cores: int = MILLI
+    reserve_cpu: int = 0
+    reserve_memory: int = 512 * MIB
+    offer_after: float = 4.0
+    offer_expiry: float = 300.0
+    check_interval: float = 60.0
+    max_offers_per_node: int = 5
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """An allocation that holds resources of this node; `rss` is what its processes have resident, in bytes."""
+
+    allocation: str
+    grant: Grant
+    rss: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """All holdings added up. `cores` maps a core to the allocation that has it alone, `shared` a core to the
+    milli-cores given out of it, `gpus` a UUID to milli-GPUs; `excess` is what jobs use above their grants."""
+
+    ids: tuple[str, ...] = ()
+    cores: dict[int, str] = field(default_factory=dict)
+    shared: dict[int, int] = field(default_factory=dict)
+    memory: int = 0
+    excess: int = 0
+    gpus: dict[str, int] = field(default_factory=dict)
+    on_gpu: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cpu(self) -> int:
+        """Milli-cores granted."""
+        return len(self.cores) * MILLI + sum(self.shared.values())
+
+    @property
+    def gpu(self) -> int:
+        """Milli-GPUs granted."""
+        return sum(self.gpus.values())
+
+
+def tally(holdings: Sequence[Holding]) -> Held:
+    """Add up what is held."""
+    held = Held(ids=tuple(one.allocation for one in holdings))
+    memory = excess = 0
+    for one in holdings:
+        grant = one.grant
+        held.cores.update(dict.fromkeys(grant.cores, one.allocation))
+        if grant.shared_core >= 0:
+            held.shared[grant.shared_core] = held.shared.get(grant.shared_core, 0) + grant.shared_milli
+        for share in grant.gpus:
+            held.gpus[share.uuid] = held.gpus.get(share.uuid, 0) + share.milli
+            held.on_gpu[share.uuid] = one.allocation
+        memory += grant.memory
+        excess += max(0, one.rss - grant.memory)
+    return Held(held.ids, held.cores, held.shared, memory, excess, held.gpus, held.on_gpu)
+
+
+def slack(memory: int) -> int:
+    """By how many bytes an amount of memory may be off before anybody cares: 5 %, from 256 MiB to 2 GiB. A smaller
+    change makes no new offer, and so the claim of an offer is not refused for it either."""
+    return max(SLACK_LEAST, min(memory // 20, SLACK_MOST))
+
+
+def lendable(limits: Limits, cores: Sequence[int], memory: int, gpus: Sequence[GpuFacts]) -> Resources:
+    """The most a node with these cores, bytes and GPUs could ever lend, were it idle."""
+    if not limits.can_share:
+        return Resources()
+    return Resources(
+        at_most(max(0, len(cores) * MILLI - limits.reserve_cpu), limits.max_share_cpu),
+        at_most(max(0, memory - limits.reserve_memory), limits.max_share_memory),
+        at_most(len(gpus) * MILLI, None if limits.max_share_gpu is None else limits.max_share_gpu * MILLI),
+    )
+
+
+def at_most(amount: int, most: int | None) -> int:
+    """`amount`, but never above `most` where that is given."""
+    return amount if most is None else max(0, min(amount, most))
