@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Reason, Request, State, Step
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, OpenData, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
 from distributed_grid.protocol.resources import Grant
 
 # The law. A job without an allocation is WAITING or ENDED; its allocation's state is the job's state otherwise.
+# So a job whose allocation ENDED without ever having started (the agent answered stale) is WAITING again.
 MOVES: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.STARTING, State.ENDED}),
     State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.LOST, State.ENDED}),
@@ -78,6 +80,16 @@ class Node:
     allocations: dict[str, Allocation] = field(default_factory=dict)
     declined: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Device ("" for the whole node) to (until, seconds): what an agent answered stale for is left alone so long."""
+    closed: frozenset[str] = frozenset()
+    """Those of them that are left alone now."""
+    room: Room | None = None
+    """What is left of the offer; None without one."""
+    counting: dict[str, None] = field(default_factory=dict)
+    """The allocations that the offer has taken off already."""
+    synced: bool = False
+    """Whether the agent has told its whole inventory on this session."""
+    rebooted: bool = False
+    """The node came back with another boot id, and its inventory is still to come."""
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------

@@ -1,0 +1,333 @@
+"""What happens when an agent comes, speaks, falls silent or goes. Only the agent's word, or a silence beyond all
+patience, ends an allocation: what has not been given back is in use.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distributed_grid.coordinator.core.model import (
+    DISCONNECTED_AFTER,
+    LOST_AFTER,
+    SUSPECT_AFTER,
+    AckExits,
+    Allocation,
+    Audit,
+    Heard,
+    Node,
+    NodeDown,
+    NodeUp,
+    RecordAllocation,
+    RecordJob,
+    RecordNode,
+    Send,
+    Told,
+)
+from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.messages import Exited, Inventory, Stale, Started, Stop
+from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+DECLINE_FIRST = 5.0
+DECLINE_MOST = 300.0
+"""Seconds a device is left alone after a stale answer: the first time, and at most after doubling."""
+
+
+# --- the link ------------------------------------------------------------------------------------------------------
+
+
+def know(ledger: "Ledger", facts: NodeFacts) -> Node:
+    """Keep the facts of a node, new or known."""
+    node = ledger.nodes.get(facts.name)
+    if node is None:
+        node = ledger.nodes[facts.name] = Node(facts, heard=ledger.now)
+        _arm(ledger, node)
+        ledger.ever.clear()
+    elif node.facts != facts:
+        node.facts = facts
+        ledger.ever.clear()
+    return node
+
+
+def node_up(ledger: "Ledger", event: NodeUp) -> None:
+    """An agent is there; what it knows of comes next, and until then it is given no work."""
+    old = ledger.nodes.get(event.facts.name)
+    rebooted = old is not None and (old.rebooted or old.facts.boot_id != event.facts.boot_id)
+    if old is None or old.facts != event.facts:
+        ledger.out.append(RecordNode(event.facts))
+    node = know(ledger, event.facts)
+    node.session, node.heard, node.state = event.session, ledger.now, NodeState.UP
+    node.synced, node.rebooted = False, rebooted
+    node.offer = None
+    ledger.rebuild(node)
+    _arm(ledger, node)
+
+
+def node_down(ledger: "Ledger", event: NodeDown) -> None:
+    """The connection is closed. Agents are restarted and links break: the node gets the time a silent one gets."""
+    node = ledger.nodes.get(event.node)
+    if node is None or node.session != event.session:
+        return
+    node.session, node.synced, node.offer = "", False, None
+    if node.state is NodeState.UP:
+        node.state = NodeState.SUSPECT
+    ledger.rebuild(node)
+    _arm(ledger, node)
+
+
+def _arm(ledger: "Ledger", node: Node) -> None:
+    patience = {
+        NodeState.UP: SUSPECT_AFTER,
+        NodeState.SUSPECT: DISCONNECTED_AFTER,
+        NodeState.DISCONNECTED: DISCONNECTED_AFTER + LOST_AFTER,
+    }
+    if node.state in patience:
+        ledger.deadlines.arm("silence", node.facts.name, node.heard + patience[node.state])
+
+
+def silence(ledger: "Ledger", name: str) -> None:
+    """Look how long a node has been silent; it only ever gets worse here, never better."""
+    node = ledger.nodes[name]
+    now = ledger.now
+    if now >= node.heard + DISCONNECTED_AFTER + LOST_AFTER:
+        if node.state is not NodeState.LOST:
+            node.state = NodeState.LOST
+            ledger.refresh(node)
+            _give_up(ledger, node)
+    elif now >= node.heard + DISCONNECTED_AFTER:
+        if node.state is not NodeState.LOST:
+            node.state = NodeState.DISCONNECTED
+            ledger.refresh(node)
+            for allocation in list(node.allocations.values()):
+                if allocation.state is not State.LOST:
+                    _lose(ledger, allocation, f"{name} has been silent for {DISCONNECTED_AFTER:g} s")
+    elif now >= node.heard + SUSPECT_AFTER and node.state is NodeState.UP:
+        node.state = NodeState.SUSPECT
+        ledger.refresh(node)
+    _arm(ledger, node)
+
+
+def _lose(ledger: "Ledger", allocation: Allocation, text: str) -> None:
+    ledger.move(allocation, State.LOST, text)
+    ledger.changed(ledger.jobs[allocation.job], allocation)
+
+
+def _give_up(ledger: "Ledger", node: Node) -> None:
+    """The node is taken for lost. Whatever still runs there is told to stop if the node can be reached after all."""
+    text = f"{node.facts.name} was not heard for {DISCONNECTED_AFTER + LOST_AFTER:g} s; the job may have run on there"
+    for allocation in list(node.allocations.values()):
+        if allocation.state is not State.LOST:
+            ledger.move(allocation, State.LOST, "")
+        _end_lost(ledger, allocation, Cause.NODE_LOST, text)
+        ledger.out.append(Send(node.facts.name, Stop(allocation=allocation.id, cause=Cause.NODE_LOST.value, text=text)))
+
+
+def _end_lost(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str) -> None:
+    job = ledger.jobs[allocation.job]
+    ledger.finish(job, Outcome(cause=cause, text=text, started=allocation.started > 0), allocation)
+
+
+def heard(ledger: "Ledger", event: Heard) -> None:
+    """A heartbeat of a node that was not up."""
+    _alive(ledger, ledger.nodes[event.node])
+
+
+def _alive(ledger: "Ledger", node: Node) -> None:
+    """A node that was silent on its connection speaks again. Nothing was lost on it, so all is as it was there."""
+    if not node.session or node.state is NodeState.UP:
+        return
+    node.state = NodeState.UP
+    _arm(ledger, node)
+    ledger.refresh(node)
+    if node.synced:
+        for allocation in list(node.allocations.values()):
+            if allocation.state is State.LOST:
+                _found(ledger, node, allocation, running=allocation.started > 0)
+
+
+# --- what agents tell ----------------------------------------------------------------------------------------------
+
+
+def told(ledger: "Ledger", event: Told) -> None:
+    """A message about offers or allocations."""
+    node = ledger.nodes.get(event.node)
+    if node is None or not node.session:
+        ledger.out.append(Audit(event.node, f"{type(event.message).__name__} from a node that is not connected"))
+        return
+    node.heard = ledger.now
+    if node.state is not NodeState.UP:
+        _alive(ledger, node)
+    _ON[type(event.message)](ledger, node, event.message)
+
+
+def _offer(ledger: "Ledger", node: Node, offer: Offer) -> None:
+    node.offer, node.offer_until = offer, ledger.now + offer.expires_in
+    ledger.rebuild(node)
+    ledger.deadlines.arm("offer", node.facts.name, node.offer_until)
+
+
+def offer_due(ledger: "Ledger", name: str) -> None:
+    """An offer may have expired."""
+    node = ledger.nodes[name]
+    if node.offer is None:
+        return
+    if ledger.now >= node.offer_until:
+        node.offer = None
+        ledger.rebuild(node)
+    else:
+        ledger.deadlines.arm("offer", name, node.offer_until)
+
+
+def _of(ledger: "Ledger", node: Node, allocation: str) -> Allocation | None:
+    """The live allocation of this id, if it is on this node."""
+    found = ledger.allocations.get(allocation)
+    return found if found is not None and found.node == node.facts.name else None
+
+
+def _inventory(ledger: "Ledger", node: Node, inventory: Inventory) -> None:
+    """The whole set of what the agent knows, after every hello: compared one by one with what is held there."""
+    node.synced = True
+    known = {item.allocation: item for item in inventory.known}
+    for allocation in list(node.allocations.values()):
+        _reconcile(ledger, node, allocation, known.pop(allocation.id, None))
+    for item in known.values():
+        _stranger(ledger, node, item)
+    node.rebooted = False
+    ledger.refresh(node)
+
+
+def _reconcile(ledger: "Ledger", node: Node, allocation: Allocation, item: Known | None) -> None:
+    name = node.facts.name
+    if item is not None and item.outcome is not None:
+        _exited(ledger, node, Exited(allocation=allocation.id, outcome=item.outcome))
+    elif item is not None:
+        _found(ledger, node, allocation, item.state is not State.STARTING, item.started_for)
+    elif node.rebooted:
+        # Also where nothing is known to have started: it may have, and ended with the node.
+        _end_lost(ledger, allocation, Cause.REBOOTED, f"{name} was rebooted")
+    elif allocation.started:
+        _end_lost(ledger, allocation, Cause.NODE_LOST, f"{name} does not know it any more")
+    else:
+        _found(ledger, node, allocation, running=False)
+
+
+def _found(ledger: "Ledger", node: Node, allocation: Allocation, running: bool, started_for: float = 0.0) -> None:
+    """The node is back with this allocation, `running` or not started yet (or not even heard of)."""
+    name, job = node.facts.name, ledger.jobs[allocation.job]
+    before = allocation.state
+    if running and not allocation.started:
+        allocation.started = job.started = ledger.now - started_for
+    if allocation.stop is not None:
+        if allocation.state is State.LOST:
+            ledger.move(allocation, State.STOPPING, f"{name} is back, it is told to stop again")
+        ledger.out.append(Send(name, allocation.stop))
+    elif running and allocation.state is not State.RUNNING:
+        ledger.move(allocation, State.RUNNING, "started" if before is State.STARTING else f"{name} is back, it runs on")
+    elif not running:
+        # The launch may have been lost with the connection. An agent that has it already starts nothing again.
+        ledger.out.append(Send(name, ledger.launch(job, allocation)))
+    if allocation.state is not before:
+        ledger.changed(job, allocation)
+
+
+def _stranger(ledger: "Ledger", node: Node, item: Known) -> None:
+    name = node.facts.name
+    if item.outcome is not None:
+        ledger.out.append(Audit(name, f"{item.allocation} is over there, and was ended here already"))
+        ledger.out.append(AckExits(name, (item.allocation,)))
+        return
+    text = "the grid does not count on it any more"
+    ledger.out.append(Audit(name, f"{item.allocation} is {item.state.value} there and not known here: told to stop"))
+    ledger.out.append(Send(name, Stop(allocation=item.allocation, cause=Cause.NODE_LOST.value, text=text)))
+
+
+def _started(ledger: "Ledger", node: Node, message: Started) -> None:
+    allocation = _of(ledger, node, message.allocation)
+    if allocation is None or allocation.started:
+        if allocation is None or allocation.state is not State.RUNNING:
+            ledger.out.append(Audit(node.facts.name, f"{message.allocation} started, which was not awaited"))
+        return
+    job = ledger.jobs[allocation.job]
+    allocation.started = job.started = ledger.now
+    for device in _devices(allocation):
+        node.declined.pop(device, None)
+    if allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
+        ledger.move(allocation, State.RUNNING, f"started on {node.facts.name}")
+        ledger.changed(job, allocation)
+    else:  # the stop is on its way to it
+        ledger.tell(job, f"started on {node.facts.name}, and will be stopped")
+        ledger.out += (RecordAllocation(allocation), RecordJob(job))
+
+
+def _devices(allocation: Allocation) -> list[str]:
+    """The names under which an agent may have declined what this allocation now holds."""
+    grant = allocation.grant
+    return ["", *(str(core) for core in (*grant.cores, grant.shared_core)), *(gpu.uuid for gpu in grant.gpus)]
+
+
+def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
+    allocation = _of(ledger, node, message.allocation)
+    if allocation is None or allocation.started:
+        ledger.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
+        return
+    job = ledger.jobs[allocation.job]
+    _decline(ledger, node, message.device)
+    if allocation.stop is not None:
+        outcome = Outcome(cause=Cause(allocation.stop.cause), text=allocation.stop.text, started=False)
+        ledger.finish(job, outcome, allocation)
+    else:
+        ledger.requeue(job, allocation, f"{node.facts.name} did not start it: {message.reason}")
+
+
+def _decline(ledger: "Ledger", node: Node, device: str) -> None:
+    """Leave alone what was not spare after all: the device where it is one, else the node; longer every time."""
+    device = device.removeprefix("core").removeprefix("cpu").strip(" -:")
+    if not (device.isdigit() and int(device) in node.facts.cores or any(g.uuid == device for g in node.facts.gpus)):
+        device = ""
+    until, seconds = node.declined.get(device, (0.0, 0.0))
+    if ledger.now > until + DECLINE_MOST:
+        seconds = 0.0
+    seconds = min(DECLINE_MOST, seconds * 2 or DECLINE_FIRST)
+    node.declined[device] = (ledger.now + seconds, seconds)
+    ledger.rebuild(node)
+    ledger.deadlines.arm("decline", node.facts.name, ledger.now + seconds)
+
+
+def decline_due(ledger: "Ledger", name: str) -> None:
+    """Something that was left alone may be tried again."""
+    node = ledger.nodes[name]
+    ledger.rebuild(node)
+    waiting = [until for until, _ in node.declined.values() if until > ledger.now]
+    if waiting:
+        ledger.deadlines.arm("decline", name, min(waiting))
+
+
+def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
+    allocation = _of(ledger, node, message.allocation)
+    if allocation is None:
+        ledger.out.append(Audit(node.facts.name, f"{message.allocation} exited, and was ended here already"))
+    else:
+        if message.returned:
+            node.counting.pop(allocation.id, None)  # so that the room grows by it
+        job = ledger.jobs[allocation.job]
+        if message.outcome.started and not job.started:
+            allocation.started = job.started = ledger.now - message.outcome.seconds
+        ledger.finish(job, message.outcome, allocation, _words(message.outcome))
+    ledger.out.append(AckExits(node.facts.name, (message.allocation,)))
+
+
+def _words(outcome: Outcome) -> str:
+    if outcome.cause is Cause.EXITED:
+        return f"exited with code {outcome.code}"
+    ending = f"{outcome.cause.value} by signal {outcome.signal}" if outcome.signal else outcome.cause.value
+    return f"{ending}: {outcome.text}" if outcome.text else ending
+
+
+_ON: dict[type, Callable[["Ledger", Node, Any], None]] = {
+    Offer: _offer,
+    Inventory: _inventory,
+    Started: _started,
+    Stale: _stale,
+    Exited: _exited,
+}

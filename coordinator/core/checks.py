@@ -1,0 +1,73 @@
+"""What must be true of the ledger after every event. Tests ask it; nothing is changed here."""
+
+from typing import TYPE_CHECKING
+
+from distributed_grid.coordinator.core.matching import usable
+from distributed_grid.coordinator.core.model import Node
+from distributed_grid.protocol.jobs import HOLDING, State
+from distributed_grid.protocol.resources import MILLI
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+
+def check(ledger: "Ledger") -> None:
+    """Raise AssertionError, in words, at the first thing that is not so."""
+    for job in ledger.jobs.values():
+        allocation = ledger.allocations.get(job.allocation)
+        if job.state is State.WAITING:
+            assert allocation is None, f"{job.id} waits and holds {job.allocation}"
+            assert job.id in ledger.queue, f"{job.id} waits and is not in the queue"
+        else:
+            assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
+            assert allocation is not None, f"{job.id} is {job.state.value} without an allocation"
+            assert allocation.state is job.state, f"{job.id} is {job.state.value}, its allocation {allocation.state}"
+            assert job.id not in ledger.queue, f"{job.id} is {job.state.value} and in the queue"
+        assert ledger.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
+    assert len(ledger.keys) == len(ledger.turns) == len(ledger.jobs), "a key or a turn is left of a job that is gone"
+    assert all(name in ledger.jobs for name in ledger.queue.turns), "the queue holds a job that is gone"
+    by_node = {name: dict(node.allocations) for name, node in ledger.nodes.items()}
+    for allocation in ledger.allocations.values():
+        job_of = ledger.jobs.get(allocation.job)
+        assert job_of is not None and job_of.allocation == allocation.id, f"{allocation.id} is nobody's"
+        assert by_node[allocation.node].pop(allocation.id, None) is allocation, f"{allocation.id} is not on its node"
+    assert not any(by_node.values()), f"nodes hold what the ledger does not know: {by_node}"
+    for node in ledger.nodes.values():
+        _check_node(ledger, node)
+
+
+def _check_node(ledger: "Ledger", node: Node) -> None:
+    name, facts = node.facts.name, node.facts
+    cores: dict[int, int] = {}
+    gpus: dict[str, int] = {}
+    memory = 0
+    for allocation in node.allocations.values():
+        grant = allocation.grant
+        for core in grant.cores:
+            cores[core] = cores.get(core, 0) + MILLI
+        if grant.shared_core >= 0:
+            cores[grant.shared_core] = cores.get(grant.shared_core, 0) + grant.shared_milli
+        for gpu in grant.gpus:
+            gpus[gpu.uuid] = gpus.get(gpu.uuid, 0) + gpu.milli
+        memory += grant.memory
+    for core, milli in cores.items():
+        assert milli <= MILLI, f"core {core} of {name} is held {milli} times a thousandth"
+        assert core in facts.cores, f"core {core} of {name} is held and does not exist"
+    for uuid, milli in gpus.items():
+        assert milli <= MILLI, f"{uuid} of {name} is held {milli} times a thousandth"
+        assert any(gpu.uuid == uuid for gpu in facts.gpus), f"{uuid} of {name} is held and does not exist"
+    assert memory <= facts.memory, f"{memory} bytes of {name} are held, it has {facts.memory}"
+    assert (name in ledger.index) == usable(node), f"the index is wrong on whether {name} is usable"
+    room = node.room
+    if room is None:
+        return
+    assert all(core in node.allocations for core in node.counting), f"{name} counts what it does not hold"
+    for core, milli in room.cores.items():
+        held = cores.get(core, 0)
+        assert milli <= MILLI - held, f"{milli} of core {core} of {name} is room, {held} is held"
+    for uuid, milli in room.gpus.items():
+        held = gpus.get(uuid, 0)
+        assert milli <= MILLI - held, f"{milli} of {uuid} of {name} is room, {held} is held"
+    kept = (room.whole, room.whole_gpus, dict(room.parts), dict(room.gpu_parts))
+    room.count()
+    assert kept == (room.whole, room.whole_gpus, room.parts, room.gpu_parts), f"the counts of {name} are off"

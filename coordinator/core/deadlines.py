@@ -1,0 +1,37 @@
+"""What is due when. Nothing is ever taken out or moved: a deadline that was put off is found to be early when it comes
+up, and armed again then. So putting one off, which every heartbeat does, costs nothing.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+
+class Deadlines:
+    """At most one deadline for each pair of kind and name, the earliest that was asked for."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str, str]] = []
+        self._armed: dict[tuple[str, str], float] = {}
+        self._number = 0
+
+    def arm(self, kind: str, name: str, at: float) -> None:
+        """Come up at this time or before; who is called then looks whether it is time."""
+        armed = self._armed.get((kind, name))
+        if armed is None or at < armed:
+            self._armed[(kind, name)] = at
+            self._number += 1
+            heappush(self._heap, (at, self._number, kind, name))
+
+    def due(self, now: float) -> Iterator[tuple[str, str]]:
+        """What comes up until now, the earliest first; what is armed meanwhile included."""
+        while self._heap and self._heap[0][0] <= now:
+            at, _, kind, name = heappop(self._heap)
+            if self._armed.get((kind, name)) == at:
+                del self._armed[(kind, name)]
+                yield kind, name
+
+    def next(self) -> float | None:
+        """When the next one comes up; None: never."""
+        while self._heap and self._armed.get(self._heap[0][2:]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None

@@ -1,0 +1,348 @@
+"""The ledger: all nodes, allocations and jobs that live, and the one door to change them.
+
+Events go in with the time, commands come out for the shell to perform. Nothing here waits, reads a clock, draws a
+number or talks to anybody; the same events give the same commands. What happens on each kind of event is in
+`agents.py` and `requests.py`; whatever they do to a state, they do through `move`.
+"""
+
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from distributed_grid.coordinator.core import agents, checks, deadlines, reasons, requests, views
+from distributed_grid.coordinator.core.index import Index
+from distributed_grid.coordinator.core.matching import Placement, Refusal, place, usable
+from distributed_grid.coordinator.core.model import (
+    MOVES,
+    Allocation,
+    CancelAsked,
+    Command,
+    Event,
+    Heard,
+    Job,
+    JobsSubmitted,
+    Node,
+    NodeDown,
+    NodeUp,
+    Publish,
+    RecordAllocation,
+    RecordJob,
+    Send,
+    SignalAsked,
+    Tick,
+    Told,
+)
+from distributed_grid.coordinator.core.queue import Line, Queue
+from distributed_grid.coordinator.core.room import Room
+from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State, Step
+from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.nodes import AllocationView, NodeFacts, NodeState, NodeView, OfferView
+from distributed_grid.protocol.resources import Resources
+
+STORY_MOST = 100
+"""Lines of a job's story that are kept; of a longer one, the middle goes."""
+KEYS_KEPT = 4096
+"""Keys of jobs that ended last are remembered here, until the shell is sure to find them on disk."""
+
+
+class Ledger:
+    """The only owner of all states. `jobs` and `allocations` hold what lives; what has ended is on disk."""
+
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+        self.now = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.jobs: dict[str, Job] = {}
+        self.allocations: dict[str, Allocation] = {}
+        self.placements: dict[str, Placement] = {}
+        """How the live allocations were decided, as far as it was since the start."""
+        self.keys: dict[tuple[str, str], str] = {}
+        self.past_keys: dict[tuple[str, str], str] = {}
+        self.queue = Queue()
+        self.index = Index()
+        self.deadlines = deadlines.Deadlines()
+        self.turns: dict[str, int] = {}
+        """The number of each live job in the order of submission."""
+        self.next_turn = 1
+        self.ever: dict[Resources, int] = {}
+        """How many nodes could ever meet an amount, as far as it was asked since the nodes last changed."""
+        self.grown: dict[str, None] = {}
+        """Nodes that have more room than at the last pass."""
+        self.fresh: dict[str, None] = {}
+        """Jobs that began to wait since the last pass."""
+        self.out: list[Command] = []
+
+    # --- the doors --------------------------------------------------------------------------------------------------
+
+    def restore(
+        self, jobs: Iterable[Job], allocations: Iterable[Allocation], nodes: Iterable[NodeFacts], now: float
+    ) -> list[Command]:
+        """Take up what was on disk, in the order it was submitted. All nodes are disconnected since now, so their
+        agents have time to return before anything is taken for lost."""
+        self.now = now
+        for facts in nodes:
+            agents.know(self, facts)
+        for allocation in allocations:
+            if allocation.state is not State.ENDED:
+                self.allocations[allocation.id] = allocation
+                self.nodes[allocation.node].allocations[allocation.id] = allocation
+        for job in sorted(jobs, key=lambda job: job.submitted):
+            if job.state is not State.ENDED:
+                requests.enter(self, job)
+        return self._take_out()
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """One thing happened."""
+        self.now = now
+        if type(event) is Heard:  # by far the most frequent, and nearly always without consequence
+            node = self.nodes.get(event.node)
+            if node is None:
+                return []
+            node.heard = now
+            node.sample = event.sample
+            if node.state is NodeState.UP:
+                return []
+        _ON[type(event)](self, event)
+        return self._take_out()
+
+    def settle(self, now: float) -> list[Command]:
+        """Let expire what is due, then give room to those who wait: once after a batch of events."""
+        self.now = now
+        for kind, name in self.deadlines.due(now):
+            _DUE[kind](self, name)
+        if self.fresh or self.grown:
+            self._match()
+        return self._take_out()
+
+    def next_deadline(self) -> float | None:
+        """When to settle next even if nothing happens; None: never."""
+        return self.deadlines.next()
+
+    def check(self) -> None:
+        """Raise AssertionError, in words, where what is held contradicts itself."""
+        checks.check(self)
+
+    # --- what clients see -------------------------------------------------------------------------------------------
+
+    def view(self, job: str) -> JobView | None:
+        """A live job as it stands; None: not known here (it may have ended)."""
+        found = self.jobs.get(job)
+        return None if found is None else views.job_view(found, reasons.now_for(self, found))
+
+    def shared(self, now: float, node: str = "") -> tuple[tuple[OfferView, ...], tuple[AllocationView, ...]]:
+        """What is offered and what is lent, of one node or of all."""
+        return views.offers(self, now, node), views.allocations(self, node)
+
+    def node_views(self, now: float) -> tuple[NodeView, ...]:
+        """All known nodes."""
+        return views.nodes(self, now)
+
+    # --- the one mutator of states ----------------------------------------------------------------------------------
+
+    def move(self, thing: Allocation | Job, state: State, text: str = "") -> None:
+        """Change the state of an allocation and with it that of its job, or of a job that has none."""
+        if isinstance(thing, Allocation):
+            assert state in MOVES[thing.state], f"{thing.id} cannot go from {thing.state.value} to {state.value}"
+            thing.state = state
+            job = self.jobs[thing.job]
+            assert job.allocation == thing.id, f"{thing.id} is not the allocation of {job.id}, {job.allocation} is"
+            if state is State.ENDED:
+                thing.ended = self.now
+                self._release(thing)
+                return  # what becomes of the job is said next, by `finish` or `requeue`
+        else:
+            job = thing
+            allowed = state in MOVES[job.state] or (state is State.WAITING and job.allocation not in self.allocations)
+            assert allowed, f"{job.id} cannot go from {job.state.value} to {state.value}"
+        job.state = state
+        self.tell(job, text)
+
+    def tell(self, job: Job, text: str) -> None:
+        """Add a line to a job's story."""
+        if len(job.story) >= STORY_MOST:
+            del job.story[STORY_MOST // 5]
+        job.story.append(Step(self.now, job.state, text))
+
+    def changed(self, job: Job, allocation: Allocation | None = None) -> None:
+        """Make a job and its allocation durable, and tell who watches."""
+        if allocation is not None:
+            self.out.append(RecordAllocation(allocation))
+        self.out.append(RecordJob(job))
+        self.out.append(Publish(views.job_view(job, job.reason)))
+
+    # --- what the events are made of ---------------------------------------------------------------------------------
+
+    def start(self, job: Job, placement: Placement) -> None:
+        """Grant a waiting job its place and have it launched."""
+        node = self.nodes[placement.node]
+        self.queue.remove(job.id)
+        job.tries += 1
+        allocation = Allocation(
+            id=f"{job.id}.{job.tries}",
+            job=job.id,
+            node=placement.node,
+            grant=placement.grant,
+            state=State.WAITING,
+            granted=self.now,
+        )
+        self.allocations[allocation.id] = node.allocations[allocation.id] = allocation
+        self.placements[allocation.id] = placement
+        job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
+        assert node.room is not None
+        node.room.take(placement.grant)
+        self.index.put(placement.node, node.facts.priority, node.room)
+        self.move(allocation, State.STARTING, f"granted on {placement.node}, confidence {placement.confidence:.2f}")
+        self.changed(job, allocation)
+        self.out.append(Send(placement.node, self.launch(job, allocation)))
+
+    def launch(self, job: Job, allocation: Allocation) -> Launch:
+        """The message that starts an allocation, the same however often it is sent."""
+        return Launch(
+            allocation=allocation.id,
+            job=job.id,
+            user=job.user,
+            epoch=self.epoch,
+            grant=allocation.grant,
+            spec=job.spec,
+        )
+
+    def finish(self, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
+        """The job is over."""
+        if allocation is not None:
+            self.move(allocation, State.ENDED)
+        else:
+            self.queue.remove(job.id)
+            self.fresh.pop(job.id, None)
+        job.outcome, job.ended, job.reason = outcome, self.now, None
+        self.move(job, State.ENDED, text or outcome.text or outcome.cause.value)
+        del self.jobs[job.id], self.turns[job.id]
+        self.past_keys[(job.user, job.key)] = self.keys.pop((job.user, job.key))
+        if len(self.past_keys) > KEYS_KEPT:
+            del self.past_keys[next(iter(self.past_keys))]
+        self.changed(job, allocation)
+
+    def requeue(self, job: Job, allocation: Allocation, text: str) -> None:
+        """The allocation came to nothing: the job waits again, at its old place in the queue."""
+        self.move(allocation, State.ENDED)
+        job.node, job.grant = "", None
+        self.move(job, State.WAITING, text)
+        self.wait(job)
+        self.changed(job, allocation)
+
+    def wait(self, job: Job) -> None:
+        """Put a job in the queue."""
+        self.queue.add(job.id, job.request, self.turns[job.id])
+        self.fresh[job.id] = None
+
+    def _release(self, allocation: Allocation) -> None:
+        """What an ended allocation held is no more held. Whether the room grows by it depends on the offer: one that
+        has taken it off already says so itself when it is back."""
+        del self.allocations[allocation.id]
+        self.placements.pop(allocation.id, None)
+        node = self.nodes[allocation.node]
+        del node.allocations[allocation.id]
+        if allocation.id in node.counting:
+            del node.counting[allocation.id]
+        elif node.room is not None:
+            node.room.give(allocation.grant)
+            self.refresh(node)
+
+    def refresh(self, node: Node, grown: bool = True) -> None:
+        """The node's room or its fitness for work has changed."""
+        name = node.facts.name
+        if usable(node):
+            assert node.room is not None
+            self.index.put(name, node.facts.priority, node.room)
+            if grown:
+                self.grown[name] = None
+        else:
+            self.index.drop(name)
+            self.grown.pop(name, None)
+        if self.queue.lines:
+            self.deadlines.arm("reasons", "", self.now + reasons.EVERY)
+
+    def rebuild(self, node: Node) -> None:
+        """Work out the node's room anew from its offer and what is held there."""
+        offer = node.offer
+        node.closed = frozenset(device for device, (until, _) in node.declined.items() if until > self.now)
+        if offer is None:
+            node.room = None
+            node.counting = {}
+        else:
+            node.counting = dict.fromkeys(name for name in offer.counting if name in node.allocations)
+            room = Room(node.facts, offer, node.closed)
+            if node.allocations:
+                room.cap(held.grant for held in node.allocations.values() if held.id in node.counting)
+                for held in node.allocations.values():
+                    if held.id not in node.counting:
+                        room.take(held.grant)
+            node.room = room
+        self.refresh(node)
+
+    # --- matching ---------------------------------------------------------------------------------------------------
+
+    def _match(self) -> None:
+        """Place who can be placed: lines by priority, then by the turn of their first job. A line that was refused is
+        not looked at again before a node has grown that has room for it."""
+        fresh, self.fresh = self.fresh, {}
+        refused: list[Line] = []
+        heads = [(-line.request.priority, *self.queue.head(line), line) for line in self._open_lines(fresh)]
+        heapify(heads)
+        while heads:
+            line = heads[0][3]
+            job = self.jobs[heads[0][2]]
+            found = place(self.nodes, self.index, line.request)
+            if isinstance(found, Refusal):
+                line.blocked = True
+                refused.append(line)
+                heappop(heads)
+                continue
+            self.start(job, found)
+            if line.count:
+                heapreplace(heads, (-line.request.priority, *self.queue.head(line), line))
+            else:
+                heappop(heads)
+        for name in fresh:
+            waiting = self.jobs.get(name)
+            if waiting is not None and waiting.request.immediate and waiting.state is State.WAITING:
+                why = reasons.find(self, waiting.request).text
+                self.finish(waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
+        reasons.announce(self, [line for line in refused if line.count], fresh)
+
+    def _open_lines(self, fresh: dict[str, None]) -> list[Line]:
+        """The lines worth a look in this pass."""
+        rooms = [room for room in (self.nodes[name].room for name in self.grown) if room is not None]
+        self.grown = {}
+        if rooms:
+            for line in self.queue.lines.values():
+                if line.blocked and any(room.fits(line.request.resources) for room in rooms):
+                    line.blocked = False
+            return [line for line in self.queue.lines.values() if not line.blocked]
+        lines = {id(line): line for line in map(self.queue.line, fresh) if not line.blocked}
+        return list(lines.values())
+
+    def _take_out(self) -> list[Command]:
+        out, self.out = self.out, []
+        return out
+
+
+def _tick(ledger: Ledger, event: Tick) -> None:
+    """Time is looked at when settling."""
+
+
+_ON: dict[type, Callable[[Ledger, Any], None]] = {
+    NodeUp: agents.node_up,
+    NodeDown: agents.node_down,
+    Heard: agents.heard,
+    Told: agents.told,
+    JobsSubmitted: requests.submit,
+    CancelAsked: requests.cancel,
+    SignalAsked: requests.signal,
+    Tick: _tick,
+}
+_DUE: dict[str, Callable[[Ledger, str], None]] = {
+    "silence": agents.silence,
+    "offer": agents.offer_due,
+    "decline": agents.decline_due,
+    "reasons": reasons.refresh,
+}

@@ -1,0 +1,127 @@
+"""Why jobs wait, in one code and one sentence with numbers. Said of the first of each line of equal requests; those
+behind it wait for their turn. Kept fresh within a second, for the first lines, however long the queue is.
+"""
+
+from typing import TYPE_CHECKING
+
+from distributed_grid.coordinator.core.matching import amount, blocker
+from distributed_grid.coordinator.core.model import Job, Node, Publish
+from distributed_grid.coordinator.core.queue import Line
+from distributed_grid.coordinator.core.views import job_view
+from distributed_grid.protocol.jobs import Reason, Request, State
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.resources import Resources
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+EVERY = 1.0
+"""Seconds between two looks at why the lines wait."""
+LINES = 64
+"""So many lines are looked at, and so many new jobs are told that they wait."""
+NODES = 200
+"""Up to so many nodes are looked at one by one for a reason; among more, those with the most room speak for all."""
+NAMED = 3
+"""So many nodes are named in a sentence."""
+
+
+def find(ledger: "Ledger", request: Request) -> Reason:
+    """Why this request cannot start now."""
+    wanted = request.resources
+    if not ledger.nodes:
+        return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
+    away = sum(node.state is not NodeState.UP for node in ledger.nodes.values())
+    if away == len(ledger.nodes):
+        return Reason("NoOffers", f"{'all ' if away > 1 else 'the only one of '}{_nodes(away)} cannot be reached")
+    few = len(ledger.nodes) <= NODES
+    looked = list(ledger.nodes.values()) if few else [ledger.nodes[name] for name in ledger.index.most()]
+    said: dict[str, list[tuple[Node, str]]] = {}
+    for node in looked:
+        code, text = blocker(node, wanted)
+        said.setdefault(code, []).append((node, text))
+    gone = f"; {_nodes(away)} cannot be reached" if away else ""
+    if "" in said:
+        return Reason("Resources", "its turn comes with the next pass")
+    if busy := said.get("busy"):
+        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{gone}")
+    for code in ("withheld", "declined"):
+        if found := said.get(code):
+            names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
+            return Reason("Thresholds", f"needs {wanted}; {names}{_more(len(found))}{gone}")
+    if not len(ledger.index):
+        return Reason("NoOffers", f"none of {_nodes(len(ledger.nodes))} offers anything now{gone}")
+    if not few:
+        return Reason("Resources", f"needs {wanted}; none of {_nodes(len(ledger.index))} that offer has it free{gone}")
+    able = sum(len(found) for code, found in said.items() if code != "too-small")
+    return Reason("NoOffers", f"needs {wanted}; {_nodes(able)} could ever lend it, and none offers it now{gone}")
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _more(count: int) -> str:
+    return f" and {count - NAMED} more" if count > NAMED else ""
+
+
+def _rooms(busy: list[tuple[Node, str]], wanted: Resources) -> str:
+    """What is free on the nodes that are nearest to it."""
+    kinds = [kind for kind in ("gpu", "cpu", "memory") if getattr(wanted, kind)]
+    rooms = []
+    for node, _ in busy:
+        assert node.room is not None
+        left = node.room.left
+        rooms.append((tuple(-getattr(left, kind) for kind in kinds), node.facts.name, left))
+    rooms.sort(key=lambda room: room[:2])
+    free = [f"{name} has {' and '.join(amount(kind, left) for kind in kinds)} free" for _, name, left in rooms[:NAMED]]
+    return ", ".join(free) + _more(len(rooms))
+
+
+def now_for(ledger: "Ledger", job: Job) -> Reason | None:
+    """Why this job waits, as of now; None if it does not wait."""
+    if job.state is not State.WAITING:
+        return None
+    line = ledger.queue.line(job.id)
+    if ledger.queue.head(line)[1] == job.id:
+        return line.reason or find(ledger, job.request)
+    return _behind(ledger, job)
+
+
+def _behind(ledger: "Ledger", job: Job) -> Reason:
+    ahead = ledger.queue.ahead(job.id)
+    return Reason("Priority", f"{'1 job is' if ahead == 1 else f'{ahead} jobs are'} ahead in the queue")
+
+
+def announce(ledger: "Ledger", refused: list[Line], fresh: dict[str, None]) -> None:
+    """After a pass: say of the lines that were refused, and of the jobs that are new, why they wait."""
+    for line in refused[:LINES]:
+        if line.reason is None:
+            line.reason = find(ledger, line.request)
+        _publish(ledger, line)
+    told = 0
+    for name in fresh:
+        job = ledger.jobs.get(name)
+        if job is not None and job.state is State.WAITING and job.reason is None:
+            job.reason = now_for(ledger, job)
+            ledger.out.append(Publish(job_view(job, job.reason)))
+            told += 1
+            if told == LINES:
+                break
+    if ledger.queue.lines:
+        ledger.deadlines.arm("reasons", "", ledger.now + EVERY)
+
+
+def _publish(ledger: "Ledger", line: Line) -> None:
+    job = ledger.jobs[ledger.queue.head(line)[1]]
+    if job.reason != line.reason:
+        job.reason = line.reason
+        ledger.out.append(Publish(job_view(job, job.reason)))
+
+
+def refresh(ledger: "Ledger", _: str) -> None:
+    """Look again why the first lines wait, since something has changed."""
+    lines = list(ledger.queue.lines.values())[:LINES]
+    for line in lines:
+        if line.blocked:
+            line.reason = find(ledger, line.request)
+            _publish(ledger, line)

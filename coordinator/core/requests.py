@@ -1,0 +1,190 @@
+"""What users ask for: jobs to take, jobs to end, signals to send. Every request is answered by exactly one command."""
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from distributed_grid.coordinator.core.matching import amount, could_ever
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    CancelAsked,
+    Granted,
+    Job,
+    JobsSubmitted,
+    RecordJob,
+    Rejected,
+    Send,
+    SignalAsked,
+)
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
+from distributed_grid.protocol.messages import Signal, Stop
+from distributed_grid.protocol.resources import MILLI, Resources
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+
+AMOUNTS_KEPT = 10_000
+"""Different amounts for which it is remembered how many nodes could ever meet them."""
+
+
+def enter(ledger: "Ledger", job: Job) -> None:
+    """Put a job into the ledger, with the next turn."""
+    ledger.jobs[job.id] = job
+    ledger.keys[(job.user, job.key)] = job.id
+    ledger.turns[job.id] = ledger.next_turn
+    ledger.next_turn += 1
+    if job.state is State.WAITING:
+        ledger.wait(job)
+
+
+# --- submit ---------------------------------------------------------------------------------------------------------
+
+
+def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
+    """Take these jobs, all or none. A key that is known stands for the job that is there."""
+    ids: list[str] = []
+    new: dict[str, Job] = {}
+    keys: dict[tuple[str, str], str] = {}
+    sound: set[Request] = set()
+    for job in event.jobs:
+        key = (job.user, job.key)
+        known = ledger.keys.get(key) or ledger.past_keys.get(key) or keys.get(key)
+        if known is not None:
+            ids.append(known)
+            continue
+        refusal = None
+        if job.id in ledger.jobs or job.id in new:
+            refusal = Rejected(event.token, "bad-value", f"there is a job {job.id} already", "ids are never used twice")
+        elif job.request not in sound:
+            refusal = _refusal(ledger, event.token, job.request)
+            sound.add(job.request)
+        if refusal is not None:
+            ledger.out.append(refusal)
+            return
+        ids.append(job.id)
+        new[job.id] = job
+        keys[key] = job.id
+    for job in new.values():
+        enter(ledger, job)
+        ledger.tell(job, "submitted")
+        ledger.out.append(RecordJob(job, new=True))
+    fit = can_fit(ledger, event.jobs[0].request.resources) if event.jobs else 0
+    ledger.out.append(Accepted(event.token, tuple(ids), fit, len(ledger.nodes)))
+
+
+def can_fit(ledger: "Ledger", wanted: Resources) -> int:
+    """How many of the known nodes could ever meet this."""
+    count = ledger.ever.get(wanted)
+    if count is None:
+        if len(ledger.ever) >= AMOUNTS_KEPT:
+            ledger.ever.clear()
+        count = ledger.ever[wanted] = sum(could_ever(node.facts, wanted) for node in ledger.nodes.values())
+    return count
+
+
+def _refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
+    """Why this can never be done, if so."""
+    wanted = request.resources
+    if not wanted:
+        return Rejected(token, "bad-value", "nothing is asked for", "every amount is zero", "ask for 1 cpu")
+    if wanted.gpu > MILLI and wanted.gpu % MILLI:
+        return Rejected(
+            token,
+            "bad-value",
+            f"{amount('gpu', wanted)} cannot be granted",
+            "a part of a GPU comes from one device, so above 1 only whole GPUs can be asked for",
+            f"ask for {wanted.gpu // MILLI + 1}",
+        )
+    if not ledger.nodes:
+        return None  # the first agents may be about to come
+    for name in request.nodes:
+        if name not in ledger.nodes:
+            return _unknown_node(ledger, token, name)
+    if not can_fit(ledger, wanted):
+        what, why, hint = never_fits(ledger, wanted)
+        return Rejected(token, "never-fits", what, why, hint)
+    return None
+
+
+def _unknown_node(ledger: "Ledger", token: int, name: str) -> Rejected:
+    names = list(ledger.nodes)
+    known = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    close = get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]}?" if close else "see `grid nodes`"
+    return Rejected(token, "bad-value", f"unknown node {name!r}", f"the nodes of this grid are {known}", hint)
+
+
+def never_fits(ledger: "Ledger", wanted: Resources) -> tuple[str, str, str]:
+    """What, why and a hint, with the numbers, for an amount that no known node could ever meet."""
+    nodes = [node.facts for node in ledger.nodes.values()]
+    many = f"the {len(nodes)} nodes" if len(nodes) > 1 else "the only node"
+    for kind in ("gpu", "cpu", "memory"):
+        single = Resources(**{kind: getattr(wanted, kind)})
+        if single and not any(could_ever(facts, single) for facts in nodes):
+            largest = max(nodes, key=lambda facts: int(getattr(facts.lendable, kind)))
+            most = amount(kind, largest.lendable)
+            has = f"the largest of {many} lends {most}" if len(nodes) > 1 else f"{many} lends {most}"
+            hint = f"ask for {most} or less" if getattr(largest.lendable, kind) else ""
+            return f"asks {amount(kind, wanted)} on one node; {has} ({largest.name})", "no node could ever run it", hint
+    fullest = max(nodes, key=lambda facts: _share(facts.lendable, wanted))
+    what = f"asks {wanted} on one node; none of {many} lends all of it"
+    return what, f"the nearest is {fullest.name} with {fullest.lendable}", "ask for less of one of them"
+
+
+def _share(lendable: Resources, wanted: Resources) -> float:
+    """How much of what is wanted is there, 0..3."""
+    pairs = ((lendable.cpu, wanted.cpu), (lendable.memory, wanted.memory), (lendable.gpu, wanted.gpu))
+    return sum(min(1.0, have / need) for have, need in pairs if need)
+
+
+# --- cancel and signal ----------------------------------------------------------------------------------------------
+
+
+def cancel(ledger: "Ledger", event: CancelAsked) -> None:
+    """End these jobs. Names are resolved outside, so an id that is not here is that of a job that has ended."""
+    asked = over = 0
+    for name in event.jobs:
+        job = ledger.jobs.get(name)
+        if job is None:
+            over += 1
+            continue
+        asked += 1
+        _end(ledger, job, event.reason or "cancelled", job.spec.grace if event.grace < 0 else event.grace)
+    some = f"{over} of {asked + over} had ended already" if over else ""
+    ledger.out.append(Granted(event.token, some if asked else "already ended"))
+
+
+def _end(ledger: "Ledger", job: Job, reason: str, grace: float) -> None:
+    allocation = ledger.allocations.get(job.allocation)
+    if job.state is State.WAITING or allocation is None:
+        ledger.finish(job, Outcome(cause=Cause.CANCELLED, text=reason, started=False))
+        return
+    if allocation.stop is not None:
+        return  # asked before, and it takes effect once
+    allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=Cause.CANCELLED.value, text=reason)
+    if allocation.state is State.LOST:
+        ledger.tell(job, f"to be stopped when {allocation.node} is back: {reason}")
+        ledger.changed(job, allocation)
+        return
+    ledger.move(allocation, State.STOPPING, reason)
+    ledger.changed(job, allocation)
+    ledger.out.append(Send(allocation.node, allocation.stop))
+
+
+def signal(ledger: "Ledger", event: SignalAsked) -> None:
+    """Send a signal to a job that runs."""
+    job = ledger.jobs.get(event.job)
+    if job is None:
+        ledger.out.append(Rejected(event.token, "not-allowed", f"{event.job} has ended", "there is nothing to signal"))
+        return
+    if job.state is not State.RUNNING:
+        what = f"{job.id} is {job.state.value} and cannot be sent a signal"
+        hint = "wait until it runs, or cancel it" if job.state in (State.WAITING, State.STARTING) else ""
+        ledger.out.append(Rejected(event.token, "unavailable", what, "signals go to running jobs only", hint))
+        return
+    if not ledger.nodes[job.node].session:
+        what, why = f"{job.node} cannot be reached", "its agent is not connected"
+        ledger.out.append(Rejected(event.token, "unavailable", what, why, "try again when it is back"))
+        return
+    ledger.out.append(Send(job.node, Signal(allocation=job.allocation, signal=event.signal)))
+    ledger.out.append(Granted(event.token))

@@ -1,0 +1,195 @@
+"""What is left on one node: its newest offer, less what was granted since and is not counted in that offer.
+
+Kept up to date by adding and taking away, so a grant costs what it touches and not what the node has. Amounts may go
+below zero: an offer made before a grant arrived can be smaller than what is held, and the debt is then remembered.
+"""
+
+from collections.abc import Iterable
+
+from distributed_grid.protocol.nodes import GpuOffer, NodeFacts, Offer
+from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, Resources
+
+
+class Room:
+    """Spare milli-cores by core (in the offer's order, idlest first), bytes, and milli-GPUs by UUID.
+
+    `whole` counts cores nobody has a part of, `parts` holds what is spare of the cores that are shared already; the
+    same for GPUs. Devices in `closed` are there but not to be had: an agent answered stale for them a moment ago.
+    """
+
+    __slots__ = ("closed", "cores", "gpu_parts", "gpus", "memory", "offers", "parts", "virtual", "whole", "whole_gpus")
+
+    def __init__(self, facts: NodeFacts, offer: Offer | None, closed: frozenset[str] = frozenset()) -> None:
+        self.virtual = facts.virtual
+        self.closed = closed
+        self.cores: dict[int, int] = {}
+        self.gpus: dict[str, int] = {}
+        self.offers: dict[str, GpuOffer] = {}
+        self.parts: dict[int, int] = {}
+        self.gpu_parts: dict[str, int] = {}
+        self.whole = 0
+        self.whole_gpus = 0
+        self.memory = 0
+        if offer is None:
+            return
+        # Only what the node is known to have: an agent's slip must not make cores out of nothing.
+        real_cores = frozenset(facts.cores)
+        real_gpus = frozenset(gpu.uuid for gpu in facts.gpus)
+        for core in offer.cores:
+            if core in real_cores:
+                self.cores[core] = MILLI
+        for core, milli in offer.shares.items():
+            if core in real_cores and core not in self.cores:
+                self.cores[core] = min(milli, MILLI)
+        for gpu in offer.gpus:
+            if gpu.uuid in real_gpus:
+                self.gpus[gpu.uuid] = min(gpu.milli, MILLI)
+                self.offers[gpu.uuid] = gpu
+        self.memory = min(offer.memory, facts.memory)
+        self.count()
+
+    def count(self) -> None:
+        """Count anew what is whole and what is shared, after amounts were set one by one."""
+        self.parts = {c: m for c, m in self.cores.items() if 0 < m < MILLI and str(c) not in self.closed}
+        self.gpu_parts = {u: m for u, m in self.gpus.items() if 0 < m < MILLI and u not in self.closed}
+        self.whole = sum(1 for c, m in self.cores.items() if m == MILLI and str(c) not in self.closed)
+        self.whole_gpus = sum(1 for u, m in self.gpus.items() if m == MILLI and u not in self.closed)
+
+    def cap(self, held: Iterable[Grant]) -> None:
+        """Never leave more of a device than its holders do, whatever the offer says of it."""
+        cores: dict[int, int] = {}
+        gpus: dict[str, int] = {}
+        for grant in held:
+            for core in grant.cores:
+                cores[core] = MILLI
+            if grant.shared_core >= 0:
+                cores[grant.shared_core] = cores.get(grant.shared_core, 0) + grant.shared_milli
+            for gpu in grant.gpus:
+                gpus[gpu.uuid] = gpus.get(gpu.uuid, 0) + gpu.milli
+        for core, milli in cores.items():
+            if self.cores.get(core, 0) > MILLI - milli:
+                self.cores[core] = MILLI - milli
+        for uuid, milli in gpus.items():
+            if self.gpus.get(uuid, 0) > MILLI - milli:
+                self.gpus[uuid] = MILLI - milli
+        self.count()
+
+    def take(self, grant: Grant) -> None:
+        """Take a grant off."""
+        self._change(grant, -1)
+
+    def give(self, grant: Grant) -> None:
+        """Give a grant back."""
+        self._change(grant, 1)
+
+    def _change(self, grant: Grant, sign: int) -> None:
+        for core in grant.cores:
+            self._change_core(core, sign * MILLI)
+        if grant.shared_core >= 0:
+            self._change_core(grant.shared_core, sign * grant.shared_milli)
+        self.memory += sign * grant.memory
+        for gpu in grant.gpus:
+            self._change_gpu(gpu.uuid, sign * gpu.milli)
+
+    def _change_core(self, core: int, by: int) -> None:
+        old = self.cores.get(core, 0)
+        new = self.cores[core] = old + by
+        if self.closed and str(core) in self.closed:
+            return
+        if old == MILLI:
+            self.whole -= 1
+        elif 0 < old < MILLI:
+            del self.parts[core]
+        if new == MILLI:
+            self.whole += 1
+        elif 0 < new < MILLI:
+            self.parts[core] = new
+
+    def _change_gpu(self, uuid: str, by: int) -> None:
+        old = self.gpus.get(uuid, 0)
+        new = self.gpus[uuid] = old + by
+        if uuid in self.closed:
+            return
+        if old == MILLI:
+            self.whole_gpus -= 1
+        elif 0 < old < MILLI:
+            del self.gpu_parts[uuid]
+        if new == MILLI:
+            self.whole_gpus += 1
+        elif 0 < new < MILLI:
+            self.gpu_parts[uuid] = new
+
+    def lacks(self, wanted: Resources) -> str:
+        """The first kind of which there is too little for this (gpu, cpu or memory); empty: it fits."""
+        if wanted.gpu and not self._has_gpu(wanted.gpu):
+            return "gpu"
+        if not self._has_cpu(wanted.cpu):
+            return "cpu"
+        if wanted.memory > self.memory:
+            return "memory"
+        return ""
+
+    def fits(self, wanted: Resources) -> bool:
+        """Whether this amount can be granted here now."""
+        return not self.lacks(wanted)
+
+    def _has_cpu(self, milli: int) -> bool:
+        whole, part = divmod(milli, MILLI)
+        if not part:
+            return self.whole >= whole
+        return self.whole > whole or (self.whole == whole and max(self.parts.values(), default=0) >= part)
+
+    def _has_gpu(self, milli: int) -> bool:
+        if milli < MILLI:
+            return self.whole_gpus > 0 or max(self.gpu_parts.values(), default=0) >= milli
+        return self.whole_gpus * MILLI >= milli
+
+    @property
+    def left(self) -> Resources:
+        """What can still be had, as an amount; debts count as nothing."""
+        cpu = self.whole * MILLI + sum(self.parts.values())
+        gpu = self.whole_gpus * MILLI + sum(self.gpu_parts.values())
+        return Resources(cpu, max(0, self.memory), gpu)
+
+    def free_cores(self) -> tuple[int, ...]:
+        """The whole cores that can be had, idlest first."""
+        return tuple(c for c, m in self.cores.items() if m == MILLI and str(c) not in self.closed)
+
+    def choose(self, wanted: Resources) -> Grant:
+        """Name the cores and GPUs for an amount that fits. Whole cores go idlest first; a fractional part goes on the
+        shared core it fills best, a fractional GPU on the device it fills best; whole GPUs go smallest first, so that
+        the large ones stay for who needs them."""
+        whole, part = divmod(wanted.cpu, MILLI)
+        cores: list[int] = []
+        shared = -1
+        if part:
+            fitting = [(milli, core) for core, milli in self.parts.items() if milli >= part]
+            if fitting:
+                shared = min(fitting)[1]
+        needed = whole + (1 if part and shared < 0 else 0)
+        if needed:
+            closed = self.closed
+            for core, milli in self.cores.items():
+                if milli == MILLI and not (closed and str(core) in closed):
+                    cores.append(core)
+                    if len(cores) == needed:
+                        break
+        if len(cores) > whole:
+            shared = cores.pop()
+        gpus = self._choose_gpus(wanted.gpu) if wanted.gpu else ()
+        return Grant(tuple(cores), shared, part, wanted.memory, gpus, self.virtual)
+
+    def _choose_gpus(self, milli: int) -> tuple[GpuShare, ...]:
+        if milli < MILLI:
+            fitting = [(left, uuid) for uuid, left in self.gpu_parts.items() if left >= milli]
+            if fitting:
+                return (GpuShare(min(fitting)[1], milli),)
+        free = [
+            (offer.memory_free, offer.index, uuid)
+            for uuid, offer in self.offers.items()
+            if self.gpus[uuid] == MILLI and uuid not in self.closed
+        ]
+        free.sort()
+        if milli < MILLI:
+            return (GpuShare(free[0][2], milli),)
+        return tuple(GpuShare(uuid) for _, _, uuid in free[: milli // MILLI])

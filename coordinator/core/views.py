@@ -1,0 +1,125 @@
+"""What clients see of the ledger. Nothing is decided or changed here."""
+
+from typing import TYPE_CHECKING
+
+from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.protocol.jobs import JobView, Reason
+from distributed_grid.protocol.nodes import (
+    AllocationView,
+    GpuOffer,
+    NodeState,
+    NodeView,
+    OfferView,
+    Withheld,
+)
+from distributed_grid.protocol.resources import Resources
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+
+def job_view(job: Job, reason: Reason | None) -> JobView:
+    """A job as it stands, with this reason for waiting. Also for jobs that are read from the store."""
+    return JobView(
+        id=job.id,
+        user=job.user,
+        state=job.state,
+        spec=job.spec,
+        request=job.request,
+        submitted=job.submitted,
+        attempt=job.tries,
+        allocation=job.allocation,
+        node=job.node,
+        grant=job.grant,
+        started=job.started,
+        ended=job.ended,
+        reason=reason,
+        outcome=job.outcome,
+        story=tuple(job.story),
+    )
+
+
+def _lent(node: Node) -> Resources:
+    held = [allocation.grant.resources for allocation in node.allocations.values()]
+    return Resources(sum(r.cpu for r in held), sum(r.memory for r in held), sum(r.gpu for r in held))
+
+
+def _withheld(node: Node) -> tuple[Withheld, ...]:
+    told = node.offer.withheld if node.offer is not None else ()
+    ours = tuple(
+        Withheld(device or "node", "refused at the claim, left alone for a while") for device in sorted(node.closed)
+    )
+    return told + ours
+
+
+def offers(ledger: "Ledger", now: float, only: str = "") -> tuple[OfferView, ...]:
+    """The offers that stand, of the nodes that can be reached."""
+    views = []
+    for name, node in ledger.nodes.items():
+        reachable = node.state in (NodeState.UP, NodeState.SUSPECT)
+        if (only and name != only) or not reachable or node.offer is None or node.room is None:
+            continue
+        room, lent = node.room.left, _lent(node)
+        gpus = tuple(
+            GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory_free, node.room.gpus[gpu.uuid])
+            for gpu in node.room.offers.values()
+            if node.room.gpus[gpu.uuid] > 0
+        )
+        idle = node.sample.at - node.offer.idle_since if node.sample is not None and node.offer.idle_since else 0.0
+        views.append(
+            OfferView(
+                node=name,
+                state=node.state,
+                room=room,
+                total=room + lent,
+                cores=node.room.free_cores(),
+                virtual=node.facts.virtual,
+                gpus=gpus,
+                expires_in=max(0.0, node.offer_until - now),
+                idle_for=max(0.0, idle),
+                withheld=_withheld(node),
+            )
+        )
+    return tuple(views)
+
+
+def allocations(ledger: "Ledger", only: str = "") -> tuple[AllocationView, ...]:
+    """What is lent, in the order it was granted."""
+    views = []
+    for allocation in ledger.allocations.values():
+        if only and allocation.node != only:
+            continue
+        job = ledger.jobs[allocation.job]
+        limit = job.spec.time_limit
+        views.append(
+            AllocationView(
+                id=allocation.id,
+                job=job.id,
+                user=job.user,
+                node=allocation.node,
+                state=allocation.state,
+                grant=allocation.grant,
+                priority=job.request.priority.word,
+                since=allocation.granted,
+                ends=allocation.started + limit if allocation.started and limit else 0.0,
+                name=job.spec.name,
+            )
+        )
+    return tuple(views)
+
+
+def nodes(ledger: "Ledger", now: float) -> tuple[NodeView, ...]:
+    """All known nodes, in the order they first came."""
+    return tuple(
+        NodeView(
+            facts=node.facts,
+            state=node.state,
+            silent_for=max(0.0, now - node.heard),
+            sample=node.sample,
+            offered=node.room.left if node.room is not None else Resources(),
+            lent=_lent(node),
+            jobs=len(node.allocations),
+            withheld=_withheld(node),
+        )
+        for node in ledger.nodes.values()
+    )
