@@ -1,0 +1,208 @@
+"""Between the world and the ledger: events in a queue, the ledger's answer made durable, then performed.
+
+One turn hands a batch of events to the ledger. Records of a batch are committed before any other command of it is
+performed, and commands are performed in the order the ledger gave them. While a commit is under way further batches are
+handled and gather for the next one, so a burst shares commits without anybody waiting for company.
+The driver knows nothing about jobs.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import structlog
+
+from distributed_grid.coordinator.core.model import RECORDS, Command, Event, Tick
+from distributed_grid.coordinator.store import Record, Snapshot, StoreFailed
+
+BATCH = 256
+"""Events a turn hands to the ledger; then the loop gets to its sockets."""
+CROWDED = 4096
+"""Events in the queue from which on connections are not read further."""
+
+log = structlog.get_logger("driver")
+
+
+class LedgerBroken(Exception):
+    """The ledger refused its own state: a bug. Nothing may go on with it; a restart replays from the store."""
+
+
+class Mutator(Protocol):
+    """What the driver needs of the ledger."""
+
+    def handle(self, event: Event, now: float) -> list[Command]: ...
+    def settle(self, now: float) -> list[Command]: ...
+    def next_deadline(self) -> float | None: ...
+
+
+class Keeper(Protocol):
+    """What the driver needs of the store."""
+
+    def snapshot(self, records: list[Record], clock: float) -> Snapshot: ...
+    def commit(self, snapshot: Snapshot) -> None: ...
+    def committed(self, snapshot: Snapshot) -> None: ...
+
+
+class Clock:
+    """Grid time: seconds since the epoch that never jump and never run backwards, over restarts too."""
+
+    def __init__(self, stored: float, wall: float | None = None) -> None:
+        self._from = max(time.time() if wall is None else wall, stored) - time.monotonic()
+
+    def __call__(self) -> float:
+        return self._from + time.monotonic()
+
+
+class Driver:
+    """Call `put` from the loop; `failed` gets the reason when nothing can go on (LedgerBroken, StoreFailed)."""
+
+    def __init__(self, ledger: Mutator, store: Keeper, clock: Clock) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._clock = clock
+        self._perform: Callable[[Any], None] = lambda command: None
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self._queue: deque[Event] = deque()
+        self._turn_due = False
+        self._records: list[Record] = []
+        self._commands: list[Command] = []
+        self._commit: asyncio.Task[None] | None = None
+        # One thread, because there is one writer. Measured here against committing on the loop: see bench/null_jobs.py.
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = float("inf")
+        self._room: asyncio.Future[None] | None = None
+        self._closing = False
+
+    def put(self, event: Event) -> None:
+        """Something happened. Taken in order."""
+        self._queue.append(event)
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def begin(self, perform: Callable[[Any], None], restored: list[Command]) -> None:
+        """From now on `perform` does what is not a record. First what restoring the ledger asked for."""
+        self._perform = perform
+        self._take(restored)
+        self._finish_turn()
+
+    @property
+    def crowded(self) -> bool:
+        return len(self._queue) > CROWDED
+
+    async def room(self) -> None:
+        """Wait until the queue is short: who reads events from outside calls this first."""
+        while self.crowded and not self.failed.done():
+            if self._room is None:
+                self._room = self._loop.create_future()
+            await asyncio.shield(self._room)
+
+    async def close(self) -> None:
+        """Handle what is queued, make it durable, perform it, and stop."""
+        while (self._queue or self._commit) and not self.failed.done():
+            await (self._commit or asyncio.sleep(0))
+        self._closing = True
+        if self._timer:
+            self._timer.cancel()
+        self._writer.shutdown(wait=True)
+
+    # --- a turn -------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self.failed.done() or self._closing:
+            return
+        now = self._clock()
+        event: Event | None = None
+        try:
+            for _ in range(min(BATCH, len(self._queue))):
+                event = self._queue.popleft()
+                self._take(self._ledger.handle(event, now))
+            event = None
+            self._take(self._ledger.settle(now))
+        except Exception as error:
+            log.critical("the ledger is broken", doing=repr(event) if event else "settle", exc_info=True)
+            self._fail(LedgerBroken(f"{type(error).__name__}: {error}"))
+            return
+        if self._queue:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+        self._finish_turn()
+
+    def _take(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, RECORDS):
+                self._records.append(command)
+            else:
+                self._commands.append(command)
+
+    def _finish_turn(self) -> None:
+        if self._room and not self.crowded:
+            self._room.set_result(None)
+            self._room = None
+        self._arm()
+        if self._commit is not None:
+            return
+        if self._records:
+            self._commit = self._loop.create_task(self._commit_all())
+        else:
+            self._perform_all()
+
+    async def _commit_all(self) -> None:
+        try:
+            while self._records and not self.failed.done():
+                records, self._records = self._records, []
+                commands, self._commands = self._commands, []
+                snapshot = self._store.snapshot(records, self._clock())
+                await self._loop.run_in_executor(self._writer, self._store.commit, snapshot)
+                self._store.committed(snapshot)
+                for command in commands:
+                    self._perform(command)
+            self._perform_all()
+        except StoreFailed as error:
+            self._fail(error)
+        except Exception as error:
+            log.critical("a command could not be performed", exc_info=True)
+            self._fail(LedgerBroken(f"{type(error).__name__}: {error}"))
+        finally:
+            self._commit = None
+
+    def _perform_all(self) -> None:
+        if self.failed.done():
+            return
+        commands, self._commands = self._commands, []
+        try:
+            for command in commands:
+                self._perform(command)
+        except Exception as error:
+            log.critical("a command could not be performed", exc_info=True)
+            self._fail(LedgerBroken(f"{type(error).__name__}: {error}"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+        if self._room and not self._room.done():
+            self._room.set_result(None)
+
+    # --- deadlines ----------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """A timer that is early finds nothing to do and is set again; so it is only moved to come sooner."""
+        deadline = self._ledger.next_deadline()
+        if deadline is None or deadline >= self._armed:
+            return
+        if self._timer:
+            self._timer.cancel()
+        self._armed = deadline
+        self._timer = self._loop.call_later(max(0.001, deadline - self._clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._armed = float("inf")
+        if not self.failed.done() and not self._closing:
+            self.put(Tick())

@@ -1,0 +1,230 @@
+"""Bulk data from nodes to clients: a client's want goes to the node's data connection, the answer goes back to it.
+
+Nothing is sent that was not asked for, and a want counts against its client and its node until it is answered; who has
+too much outstanding is given less at a time, never more. What an ended job's record holds is answered from there, so
+output of short jobs is to be had when the node is not.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from distributed_grid.coordinator.connection import Connection
+from distributed_grid.coordinator.store import Store
+from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.jobs import Outcome
+from distributed_grid.protocol.messages import (
+    FileData,
+    Files,
+    OpenData,
+    Output,
+    WantFile,
+    WantFiles,
+    WantOutput,
+)
+from distributed_grid.protocol.nodes import NodeFacts
+
+CLIENT_BYTES = 1 << 20
+NODE_BYTES = 8 << 20
+"""Bytes asked for and not answered yet."""
+LEAST_BYTES = 4 << 10
+WANTS = 1024
+"""Wants of one client that may be unanswered."""
+OPEN_SECONDS = 5.0
+"""How long an agent may take to open its data connection."""
+
+Want = WantOutput | WantFiles | WantFile
+Answer = Output | Files | FileData
+
+
+@dataclass(slots=True, eq=False)
+class Asker:
+    """A client as the relay sees it."""
+
+    connection: Connection
+    wants: int = 0
+    bytes: int = 0
+    gone: bool = False
+
+
+@dataclass(slots=True)
+class _Pending:
+    asker: Asker
+    want: Want
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Agent:
+    """A connected agent: its control connection, and its data connection once it was needed."""
+
+    facts: NodeFacts
+    session: str
+    control: Connection
+    data: Connection | None = None
+    opening: "asyncio.Future[None] | None" = None
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+
+class _LiveJob(Protocol):
+    @property
+    def allocation(self) -> str: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def outcome(self) -> Outcome | None: ...
+
+
+class Relay:
+    """`agents` are the connected ones by name; `job` looks a job up, live or ended."""
+
+    def __init__(self, agents: dict[str, Agent], store: Store, job: Callable[[str], _LiveJob | None]) -> None:
+        self._agents = agents
+        self._store = store
+        self._job = job
+        self._ids = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def want(self, asker: Asker, want: Want) -> None:
+        """Pass it on, or answer it at once."""
+        if asker.wants >= WANTS:
+            asker.connection.send(_error(want, f"more than {WANTS} questions unanswered at the same time"))
+            return
+        if isinstance(want, WantOutput) and (want.stream not in ("stdout", "stderr") or want.offset < 0):
+            asker.connection.send(_error(want, "the stream must be stdout or stderr, its offset not below zero"))
+            return
+        if answer := self._recorded(want):
+            asker.connection.send(answer)
+            return
+        node = self._node_of(want.allocation)
+        agent = self._agents.get(node)
+        if agent is None:
+            asker.connection.send(_error(want, _away(node) if node else f"no allocation {want.allocation!r}"))
+            return
+        size = 0
+        if not isinstance(want, WantFiles):
+            room = min(CLIENT_BYTES - asker.bytes, NODE_BYTES - agent.bytes, PART_BYTES)
+            size = max(0, min(want.size, max(room, LEAST_BYTES)))
+            want = msgspec.structs.replace(want, size=size)
+        self._pass_on(agent, _Pending(asker, want, size))
+
+    def _pass_on(self, agent: Agent, pending: _Pending) -> None:
+        number = next(self._ids)
+        agent.pending[number] = pending
+        agent.bytes += pending.size
+        pending.asker.bytes += pending.size
+        pending.asker.wants += 1
+        if agent.data is not None:
+            agent.data.send(msgspec.structs.replace(pending.want, id=number))
+        elif agent.opening is None:
+            agent.opening = asyncio.get_running_loop().create_future()
+            agent.control.send(OpenData(session=agent.session))
+            task = asyncio.create_task(self._opened(agent, agent.opening))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _opened(self, agent: Agent, opening: "asyncio.Future[None]") -> None:
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await opening
+        except (TimeoutError, asyncio.CancelledError):
+            agent.opening = None
+            self._fail_all(agent, f"unavailable: node {agent.name} does not open its data connection")
+
+    def data_opened(self, agent: Agent, connection: Connection) -> None:
+        """The agent's data connection is there: what waited for it goes out."""
+        agent.data = connection
+        for number, pending in agent.pending.items():
+            connection.send(msgspec.structs.replace(pending.want, id=number))
+        if agent.opening is not None:
+            if not agent.opening.done():
+                agent.opening.set_result(None)
+            agent.opening = None
+
+    def data_closed(self, agent: Agent, connection: Connection) -> None:
+        """It is gone; questions on it are answered with that, and may be asked again."""
+        if agent.data is connection:
+            agent.data = None
+            self._fail_all(agent, _away(agent.name))
+
+    def agent_gone(self, agent: Agent) -> None:
+        """The control connection is gone, and with it the data connection."""
+        if agent.opening is not None and not agent.opening.done():
+            agent.opening.cancel()
+        if agent.data is not None:
+            agent.data.abort()
+            agent.data = None
+        self._fail_all(agent, _away(agent.name))
+
+    def answered(self, agent: Agent, answer: Answer) -> None:
+        """An agent's answer: to the client that asked, under the client's own number."""
+        pending = self._settle(agent, answer.id)
+        if pending is not None and not pending.asker.gone:
+            pending.asker.connection.send(msgspec.structs.replace(answer, id=pending.want.id))
+
+    def forget(self, asker: Asker) -> None:
+        """The client is gone; answers that still come are dropped."""
+        asker.gone = True
+
+    def _settle(self, agent: Agent, number: int) -> _Pending | None:
+        pending = agent.pending.pop(number, None)
+        if pending is not None:
+            agent.bytes -= pending.size
+            pending.asker.bytes -= pending.size
+            pending.asker.wants -= 1
+        return pending
+
+    def _fail_all(self, agent: Agent, why: str) -> None:
+        for number in list(agent.pending):
+            pending = self._settle(agent, number)
+            if pending is not None and not pending.asker.gone:
+                # The job may have ended since it was asked.
+                pending.asker.connection.send(self._recorded(pending.want) or _error(pending.want, why))
+
+    def _node_of(self, allocation: str) -> str:
+        job = self._job(allocation.rpartition(".")[0])
+        if job is not None and job.allocation == allocation:
+            return job.node
+        return self._store.node_of(allocation)
+
+    def _recorded(self, want: Want) -> Output | None:
+        """The answer from the job's record, where its tail holds all from the asked offset on."""
+        if not isinstance(want, WantOutput):
+            return None
+        job = self._job(want.allocation.rpartition(".")[0])
+        if job is None or job.outcome is None or job.allocation != want.allocation:
+            return None
+        outcome = job.outcome
+        size, tail = (
+            (outcome.stdout_size, outcome.stdout_tail)
+            if want.stream == "stdout"
+            else (outcome.stderr_size, outcome.stderr_tail)
+        )
+        begin = want.offset - (size - len(tail))
+        if begin < 0:
+            return None
+        data = tail[begin : begin + max(0, min(want.size, PART_BYTES))]
+        return Output(id=want.id, offset=want.offset, data=data, end=want.offset + len(data) >= size)
+
+
+def _away(node: str) -> str:
+    return f"unavailable: node {node} is not connected"
+
+
+def _error(want: Want, text: str) -> Answer:
+    match want:
+        case WantOutput():
+            return Output(id=want.id, offset=want.offset, error=text)
+        case WantFiles():
+            return Files(id=want.id, error=text)
+        case WantFile():
+            return FileData(id=want.id, error=text)

@@ -1,0 +1,431 @@
+"""What clients ask: turned into events for the ledger, or answered from its views and the store.
+
+A request that changes something becomes an event with a token; the ledger's answer comes back with that token once it
+is on disk. References to jobs (an id, the beginning of one, a name, `last`) are resolved here, from the store: it knows
+live and ended jobs alike.
+"""
+
+import asyncio
+import difflib
+import itertools
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+
+from distributed_grid import __version__
+from distributed_grid.coordinator.audit import RequestLog
+from distributed_grid.coordinator.blobs import Blobs, Uploads
+from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    CancelAsked,
+    Granted,
+    Job,
+    JobsSubmitted,
+    Rejected,
+    SignalAsked,
+)
+from distributed_grid.coordinator.core.views import job_view
+from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.relay import Asker, Relay
+from distributed_grid.coordinator.store import Store
+from distributed_grid.coordinator.submissions import complaint
+from distributed_grid.protocol.codec import BULK_BYTES
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import JobView, State
+from distributed_grid.protocol.messages import (
+    AskWhy,
+    Cancel,
+    Done,
+    Failed,
+    GetShared,
+    GetStatus,
+    Jobs,
+    JobUpdate,
+    ListJobs,
+    MissingBlobs,
+    PutBlob,
+    Shared,
+    ShowJobs,
+    SignalJob,
+    Status,
+    Submit,
+    Submitted,
+    WantBlobs,
+    WantFile,
+    WantFiles,
+    WantOutput,
+    Watch,
+)
+
+LIST_BYTES = BULK_BYTES - (64 << 10)
+"""What one answer may hold; the rest is left out and said to be."""
+REFS = 1000
+"""Jobs one request may name."""
+
+log = structlog.get_logger("requests")
+
+
+class Unanswerable(GridError):
+    """A request that is answered by Failed; `code` is its short word."""
+
+    def __init__(self, code: str, what: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why, hint)
+        self.code = code
+
+
+@dataclass(slots=True, eq=False)
+class Client(Asker):
+    """A connected client."""
+
+    user: str = ""
+    watching: set[str] = field(default_factory=set)
+    uploads: Uploads | None = None
+    read_from: set[str] = field(default_factory=set)
+    """Allocations whose output or files it asked for: the audit log has a line for each, not one per piece."""
+
+
+class Requests:
+    """Answers clients; the server feeds it messages and the ledger's answers."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: Store,
+        driver: Driver,
+        blobs: Blobs,
+        relay: Relay,
+        audit: RequestLog,
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._driver = driver
+        self._blobs = blobs
+        self._relay = relay
+        self._audit = audit
+        self._clock = clock
+        self._began = time.monotonic()
+        self._tokens = itertools.count(1)
+        self._waiting: dict[int, Callable[[Accepted | Rejected | Granted], None]] = {}
+        self._watchers: dict[str, set[Client]] = {}
+        self._submitting: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._ended: Counter[str] = Counter()
+
+    # --- from the server ----------------------------------------------------------------------------------------------
+
+    async def handle(self, client: Client, message: Any) -> None:
+        """One request of a client. Whatever is wrong with it, the answer says so."""
+        self._note(client, message)
+        try:
+            await self._dispatch(client, message)
+        except Unanswerable as error:
+            client.connection.send(Failed(message.id, error.code, error.what, error.why, error.hint))
+        except BadValue as error:
+            client.connection.send(Failed(message.id, "bad-value", error.what, error.why, error.hint))
+        except GridError as error:
+            client.connection.send(Failed(message.id, "unavailable", error.what, error.why, error.hint))
+        except Exception as error:
+            log.exception("a request failed", user=client.user, request=type(message).__name__)
+            what = f"the coordinator could not do this: {type(error).__name__}"
+            client.connection.send(Failed(message.id, "internal", what, hint="see the coordinator's log"))
+
+    def answer(self, command: Accepted | Rejected | Granted) -> None:
+        """The ledger's answer to a token."""
+        if waiting := self._waiting.pop(command.token, None):
+            waiting(command)
+
+    def publish(self, view: JobView) -> None:
+        """A job changed: those who watch it hear."""
+        ended = view.state is State.ENDED
+        if ended and view.outcome is not None:
+            self._ended[view.outcome.cause] += 1
+        if watchers := self._watchers.get(view.id):
+            update = JobUpdate(view)
+            for client in list(watchers):
+                client.connection.send(update)
+                if ended:
+                    self._unwatch(client, view.id)
+
+    def gone(self, client: Client) -> None:
+        """The client's connection is closed."""
+        self._relay.forget(client)
+        for job in list(client.watching):
+            self._unwatch(client, job)
+        if client.uploads:
+            client.uploads.close()
+
+    # --- which request ------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self, client: Client, message: Any) -> None:
+        match message:
+            case WantOutput() | WantFiles() | WantFile():
+                self._relay.want(client, message)
+            case Submit():
+                await self._submit(client, message)
+            case Watch():
+                self._watch(client, message)
+            case Cancel():
+                self._cancel(client, message)
+            case SignalJob():
+                self._signal(client, message)
+            case ListJobs():
+                client.connection.send(self._list(message))
+            case ShowJobs():
+                self._reply(client, Jobs(message.id, tuple(self._views(self._resolve(client, message.jobs)))))
+            case GetStatus():
+                self._reply(client, self._status(message.id))
+            case GetShared():
+                offers, allocations = self._ledger.shared(self._clock(), message.node)
+                self._reply(client, Shared(message.id, tuple(offers), tuple(allocations)))
+            case AskWhy():
+                self._why(client, message)
+            case WantBlobs():
+                client.connection.send(MissingBlobs(message.id, self._blobs.missing(message.blobs)))
+            case PutBlob():
+                client.uploads = client.uploads or Uploads(self._blobs)
+                if await client.uploads.put(message):
+                    client.connection.send(Done(message.id))
+
+    def _reply(self, client: Client, reply: Any) -> None:
+        """Send what may be large; above what a frame carries the answer is that."""
+        size = len(msgspec.msgpack.encode(reply))
+        if size > LIST_BYTES:
+            raise Unanswerable(
+                "unavailable", f"the answer is too large ({size >> 20} MiB)", hint="ask for less at a time"
+            )
+        client.connection.send(reply)
+
+    def _token(self, waiting: Callable[[Accepted | Rejected | Granted], None]) -> int:
+        token = next(self._tokens)
+        self._waiting[token] = waiting
+        return token
+
+    def _answer_plainly(self, client: Client, number: int) -> int:
+        def waiting(command: Accepted | Rejected | Granted) -> None:
+            match command:
+                case Rejected():
+                    client.connection.send(Failed(number, command.code, command.what, command.why, command.hint))
+                case Granted():
+                    client.connection.send(Done(number, command.text))
+
+        return self._token(waiting)
+
+    # --- submit -------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, client: Client, message: Submit) -> None:
+        user = client.user
+        for submission in message.jobs:
+            if problem := complaint(submission):
+                raise problem
+            if submission.spec.bundle and not self._blobs.has(submission.spec.bundle):
+                raise Unanswerable(
+                    "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
+                )
+        keys = list(dict.fromkeys(submission.key for submission in message.jobs))
+        # The same key is being submitted right now, say by this client's previous connection: its answer is ours.
+        while busy := next((self._submitting[user, key] for key in keys if (user, key) in self._submitting), None):
+            await asyncio.shield(busy)
+        known = self._store.known(user, keys)
+        now = self._clock()
+        fresh: dict[str, Job] = {}
+        for one in message.jobs:
+            if one.key not in known and one.key not in fresh:
+                job = Job(id=new_id(), key=one.key, user=user, spec=one.spec, request=one.request, submitted=now)
+                fresh[one.key] = job
+        if message.watch:
+            for job in fresh.values():
+                self._watch_one(client, job.id)
+        if not fresh:
+            self._submitted(client, message, known, 0, 0)
+            return
+        done = asyncio.get_running_loop().create_future()
+        self._submitting |= {(user, key): done for key in fresh}
+
+        def waiting(command: Accepted | Rejected | Granted) -> None:
+            for key in fresh:
+                del self._submitting[user, key]
+            done.set_result(None)
+            if isinstance(command, Accepted):
+                ids = known | dict(zip(fresh, command.jobs, strict=True))
+                self._submitted(client, message, ids, command.fit, command.nodes)
+            elif isinstance(command, Rejected):
+                for job in fresh.values():
+                    self._unwatch(client, job.id)
+                client.connection.send(Failed(message.id, command.code, command.what, command.why, command.hint))
+
+        self._driver.put(JobsSubmitted(self._token(waiting), tuple(fresh.values())))
+
+    def _submitted(self, client: Client, message: Submit, ids: dict[str, str], fit: int, nodes: int) -> None:
+        """The answer; who watches also gets the jobs that were there already as they stand."""
+        jobs = tuple(ids[submission.key] for submission in message.jobs)
+        client.connection.send(Submitted(message.id, jobs, fit, nodes))
+        if message.watch:
+            self._show_watched(client, [job for job in dict.fromkeys(jobs) if job not in client.watching])
+
+    # --- watch, cancel, signal ----------------------------------------------------------------------------------------
+
+    def _watch(self, client: Client, message: Watch) -> None:
+        self._show_watched(client, self._resolve(client, message.jobs))
+        client.connection.send(Done(message.id))
+
+    def _show_watched(self, client: Client, jobs: list[str]) -> None:
+        for view in self._views(jobs):
+            if view.id in self._ledger.jobs:
+                self._watch_one(client, view.id)
+            client.connection.send(JobUpdate(view))
+
+    def _watch_one(self, client: Client, job: str) -> None:
+        client.watching.add(job)
+        self._watchers.setdefault(job, set()).add(client)
+
+    def _unwatch(self, client: Client, job: str) -> None:
+        client.watching.discard(job)
+        if watchers := self._watchers.get(job):
+            watchers.discard(client)
+            if not watchers:
+                del self._watchers[job]
+
+    def _cancel(self, client: Client, message: Cancel) -> None:
+        live = [job for job in self._resolve(client, message.jobs) if job in self._ledger.jobs]
+        if not live:
+            client.connection.send(Done(message.id, "ended already"))
+            return
+        token = self._answer_plainly(client, message.id)
+        self._driver.put(CancelAsked(token, tuple(live), message.reason, message.grace))
+
+    def _signal(self, client: Client, message: SignalJob) -> None:
+        if not 1 <= message.signal <= 64:
+            raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
+        (job,) = self._resolve(client, (message.job,))
+        self._driver.put(SignalAsked(self._answer_plainly(client, message.id), job, message.signal))
+
+    # --- which jobs ---------------------------------------------------------------------------------------------------
+
+    def _resolve(self, client: Client, refs: tuple[str, ...]) -> list[str]:
+        """The ids that the references mean, without doubles. Raises Unanswerable for the first that means none or
+        several."""
+        if len(refs) > REFS:
+            raise Unanswerable("bad-value", f"{len(refs)} jobs in one request", why=f"{REFS} are the most")
+        return list(dict.fromkeys(self._resolve_one(client, ref) for ref in refs))
+
+    def _resolve_one(self, client: Client, ref: str) -> str:
+        if ref in self._ledger.jobs:
+            return ref
+        found = self._store.find(ref, client.user)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+            raise Unanswerable("unknown-job", f"{ref!r} fits several jobs", why=names, hint="give more of the id")
+        if ref == "last":
+            raise Unanswerable("unknown-job", f"{client.user} has no job yet", hint="grid run-shared starts one")
+        near = difflib.get_close_matches(ref, self._store.newest_names(client.user), 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
+        raise Unanswerable("unknown-job", f"no job {ref[:100]!r}", hint=hint)
+
+    def _views(self, jobs: Iterable[str]) -> list[JobView]:
+        """The jobs as they stand, from the ledger or the store."""
+        views = []
+        for job in jobs:
+            if (view := self._ledger.view(job)) is None and (stored := self._store.job(job)) is not None:
+                view = job_view(stored, stored.reason)
+            if view is not None:
+                views.append(view)
+        return views
+
+    def _list(self, message: ListJobs) -> Jobs:
+        """Newest first, as many as are asked for and fit an answer; without what makes a list long."""
+        wanted = set(message.states)
+        most = max(0, min(message.limit, 100_000))
+
+        def fits(job: Job) -> bool:
+            return (not wanted or job.state in wanted) and message.user in ("", job.user)
+
+        live = itertools.islice((job for job in reversed(list(self._ledger.jobs.values())) if fits(job)), most + 1)
+        found = list(live)
+        if message.ended and (not wanted or State.ENDED in wanted):
+            found += self._store.list_ended(most + 1, message.user)
+        found.sort(key=lambda job: (job.submitted, job.id), reverse=True)
+        views: list[JobView] = []
+        size = 0
+        for job in found[:most]:
+            view = _short(job_view(job, job.reason))
+            size += len(msgspec.msgpack.encode(view))
+            if size > LIST_BYTES:
+                break
+            views.append(view)
+        return Jobs(message.id, tuple(views), more=len(views) < len(found))
+
+    # --- the grid -----------------------------------------------------------------------------------------------------
+
+    def _status(self, number: int) -> Status:
+        counts = Counter(str(job.state) for job in self._ledger.jobs.values())
+        return Status(
+            id=number,
+            grid=self._store.grid,
+            software=__version__,
+            epoch=self._store.epoch,
+            up_for=time.monotonic() - self._began,
+            nodes=tuple(self._ledger.node_views(self._clock())),
+            counts=dict(counts),
+            ended=dict(self._ended),
+        )
+
+    def _why(self, client: Client, message: AskWhy) -> None:
+        job = self._resolve_one(client, message.job) if message.job else None
+        if job is None and message.request is None:
+            raise BadValue("neither a job nor a request to explain")
+        why = explain.why(self._ledger, job, message.request, self._clock())
+        if job is not None and why.job is None:
+            why = msgspec.structs.replace(why, job=next(iter(self._views([job])), None))
+        self._reply(client, msgspec.structs.replace(why, id=message.id))
+
+    # --- audit --------------------------------------------------------------------------------------------------------
+
+    def _note(self, client: Client, message: Any) -> None:
+        what = type(message).__struct_config__.tag
+        about: dict[str, Any] = {}
+        match message:
+            case WantOutput() | WantFiles() | WantFile():
+                if message.allocation in client.read_from:
+                    return
+                client.read_from.add(message.allocation)
+                about = {"allocation": message.allocation}
+            case PutBlob():
+                if not message.end:
+                    return
+                about = {"blob": message.blob}
+            case Submit():
+                about = {
+                    "jobs": len(message.jobs),
+                    "keys": [one.key for one in message.jobs[:20]],
+                    "argv": [one.spec.argv for one in message.jobs[:1]],
+                    "env": sorted({name for one in message.jobs[:20] for name in one.spec.env}),
+                }
+            case Watch() | Cancel() | ShowJobs():
+                about = {"jobs": message.jobs[:20]}
+            case SignalJob():
+                about = {"job": message.job, "signal": message.signal}
+            case AskWhy():
+                about = {"job": message.job}
+        self._audit.request(client.user, str(what), **about)
+
+
+def new_id() -> str:
+    """A job's id: `j-` and 60 random bits."""
+    return "j-" + "".join("abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in secrets.token_bytes(12))
+
+
+def _short(view: JobView) -> JobView:
+    """A view for lists: no story, no values of the environment, no output."""
+    outcome = view.outcome and msgspec.structs.replace(view.outcome, stdout_tail=b"", stderr_tail=b"")
+    spec = msgspec.structs.replace(view.spec, env={})
+    return msgspec.structs.replace(view, story=(), outcome=outcome, spec=spec)

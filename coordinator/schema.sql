@@ -1,0 +1,47 @@
+-- The coordinator's store. `body` is the whole record (msgpack of coordinator/core/model.py); the other columns are only
+-- what is searched by. Times are grid time: seconds since the epoch that never jump.
+
+CREATE TABLE meta (
+    name TEXT PRIMARY KEY,
+    value ANY NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE jobs (
+    id TEXT NOT NULL UNIQUE,
+    key TEXT NOT NULL,
+    user TEXT NOT NULL,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    submitted REAL NOT NULL,
+    ended REAL NOT NULL,
+    node TEXT NOT NULL,
+    body BLOB NOT NULL,
+    UNIQUE (user, key)
+) STRICT;
+
+CREATE INDEX jobs_live ON jobs (id) WHERE state <> 'ended';
+CREATE INDEX jobs_ended ON jobs (ended) WHERE state = 'ended';
+CREATE INDEX jobs_named ON jobs (name) WHERE name <> '';
+CREATE INDEX jobs_mine ON jobs (user, submitted);
+
+CREATE TABLE allocations (
+    id TEXT PRIMARY KEY,
+    job TEXT NOT NULL,
+    node TEXT NOT NULL,
+    state TEXT NOT NULL,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX allocations_live ON allocations (id) WHERE state <> 'ended';
+
+CREATE TABLE nodes (
+    name TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Messages that came too late or from nowhere: nothing was changed by them. The oldest go at start.
+CREATE TABLE audit (
+    at REAL NOT NULL,
+    node TEXT NOT NULL,
+    what TEXT NOT NULL
+) STRICT;

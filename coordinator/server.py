@@ -1,0 +1,277 @@
+"""The websocket listener: who comes in becomes an agent, an agent's data connection, or a client, by its hello.
+
+What they send becomes events for the driver or requests; what the ledger commands goes out here. One bad peer loses its
+own connection and nothing else.
+"""
+
+import secrets
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, cast
+
+import structlog
+from websockets.asyncio.server import Server as Listener
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from distributed_grid import __version__
+from distributed_grid.coordinator.audit import RequestLog
+from distributed_grid.coordinator.blobs import Blobs
+from distributed_grid.coordinator.connection import Connection, Wire
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    AckExits,
+    Granted,
+    Heard,
+    Job,
+    NodeDown,
+    NodeUp,
+    Publish,
+    Rejected,
+    Send,
+    Told,
+)
+from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.relay import Agent, Relay
+from distributed_grid.coordinator.requests import Client, Requests
+from distributed_grid.coordinator.store import Store
+from distributed_grid.protocol.codec import BULK_BYTES
+from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
+from distributed_grid.protocol.link import PROTOCOL
+from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Refused, WantBlob, Welcome
+from distributed_grid.protocol.nodes import NodeFacts
+
+HALF_OPEN = 1024
+"""Connections that have not said who they are; more are turned away until some have."""
+BACKLOG = 4096
+PROBE_SECONDS = 1.0
+"""How long a node's old connection has to show that it lives when an agent with its name comes."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+log = structlog.get_logger("server")
+
+
+class Server:
+    """All connections. `listen`, then `perform` is the driver's to call."""
+
+    def __init__(self, ledger: Ledger, store: Store, driver: Driver, blobs: Blobs, audit: RequestLog, clock: Clock):
+        self._ledger = ledger
+        self._store = store
+        self._driver = driver
+        self._blobs = blobs
+        self._agents: dict[str, Agent] = {}
+        self._strangers = 0
+        self._relay = Relay(self._agents, store, self._job)
+        self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock)
+        self._loopback = True
+        self._listener: Listener | None = None
+
+    def _job(self, job: str) -> Job | None:
+        return self._ledger.jobs.get(job) or self._store.job(job)
+
+    # --- listening ----------------------------------------------------------------------------------------------------
+
+    async def listen(self, host: str, port: int) -> int:
+        """Begin to take connections; the port that is listened on. Raises OSError."""
+        self._loopback = host in LOOPBACK
+        self._listener = await serve(
+            self._serve,
+            host,
+            port,
+            create_connection=Wire,
+            process_request=self._turn_away,
+            compression=None,
+            server_header=None,
+            max_size=BULK_BYTES + 1024,
+            max_queue=16,
+            open_timeout=5,
+            close_timeout=2,
+            ping_interval=None,  # agents are heard by their heartbeats, clients are asked when they are quiet
+            backlog=BACKLOG,
+        )
+        bound: int = next(iter(self._listener.sockets)).getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Take no more connections and end those there are. Agents and jobs go on."""
+        if self._listener is not None:
+            self._listener.close()
+            await self._listener.wait_closed()
+
+    def _turn_away(self, wire: ServerConnection, request: Request) -> Response | None:
+        """No web page may talk to us: browsers send Origin, and a name made to lead here is no name of ours."""
+        if "Origin" in request.headers:
+            return wire.respond(HTTPStatus.FORBIDDEN, "Web pages may not connect to a grid.\n")
+        host = request.headers.get("Host", "").rsplit(":", 1)[0].strip("[]")
+        if self._loopback and host not in LOOPBACK:
+            return wire.respond(HTTPStatus.FORBIDDEN, "This coordinator is on loopback; use ws://127.0.0.1.\n")
+        if self._strangers >= HALF_OPEN:
+            return wire.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections at once; try again.\n")
+        return None
+
+    # --- a connection -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, wire: ServerConnection) -> None:
+        connection = Connection(cast(Wire, wire))  # `create_connection` makes no others
+        peer = str(wire.remote_address)
+        try:
+            hello = await self._hello(connection)
+            match hello.role:
+                case "agent":
+                    await self._serve_agent(connection, hello)
+                case "agent-data":
+                    await self._serve_data(connection, hello)
+                case "client":
+                    await self._serve_client(connection, hello)
+        except ConnectionClosed:
+            pass
+        except TimeoutError:
+            log.info("turned away: no hello", peer=peer)
+            await connection.refuse(Refused("no hello came in time"))
+        except (BadFrame, ProtocolMismatch) as error:
+            log.warning("turned away", peer=peer, name=connection.name, error=error.what, why=error.why)
+            # A peer of another version may come back once it is updated; it need not ask again before.
+            await connection.refuse(error, final=isinstance(error, ProtocolMismatch) and not connection.link.open)
+        except Exception:
+            log.exception("a connection failed", peer=peer, name=connection.name)
+            connection.abort()
+        finally:
+            connection.end()
+
+    async def _hello(self, connection: Connection) -> Hello:
+        self._strangers += 1
+        try:
+            return await connection.hello()
+        finally:
+            self._strangers -= 1
+
+    def _welcome(self, connection: Connection, session: str) -> None:
+        connection.accept(
+            Welcome(
+                protocol=PROTOCOL,
+                software=__version__,
+                epoch=self._store.epoch,
+                grid=self._store.grid,
+                session=session,
+            )
+        )
+
+    # --- agents -------------------------------------------------------------------------------------------------------
+
+    async def _serve_agent(self, connection: Connection, hello: Hello) -> None:
+        facts, name = hello.facts, hello.name
+        if facts is None or facts.name != name or not _sane(name):
+            raise ProtocolMismatch(f"an agent cannot be called {name[:80]!r}", why="1 to 64 printable characters")
+        if (refused := await self._settle_name(facts)) is not None:
+            log.warning("second agent turned away", node=name, hostname=facts.hostname)
+            await connection.refuse(refused)
+            return
+        agent = Agent(facts, secrets.token_hex(8), connection)
+        self._agents[name] = agent
+        self._welcome(connection, agent.session)
+        self._driver.put(NodeUp(facts, agent.session))
+        log.info("agent connected", node=name, hostname=facts.hostname, incarnation=facts.incarnation)
+        try:
+            while True:
+                for message in await connection.receive():
+                    if self._agents.get(name) is not agent:
+                        return
+                    if type(message) is Heartbeat:
+                        self._driver.put(Heard(name, message.sample))
+                    else:
+                        self._driver.put(Told(name, message))
+                if self._driver.crowded:
+                    await self._driver.room()
+        finally:
+            self._agent_left(agent)
+
+    async def _settle_name(self, facts: NodeFacts) -> Refused | None:
+        """One agent per name. The same node's newer incarnation is its restarted agent and wins; anybody else only gets
+        the name if who has it does not answer."""
+        while (old := self._agents.get(facts.name)) is not None:
+            same = facts.boot_id == old.facts.boot_id and facts.hostname == old.facts.hostname
+            restarted = same and facts.incarnation > old.facts.incarnation
+            if not restarted and await old.control.answers(PROBE_SECONDS):
+                return Refused(
+                    what=f"a node named {facts.name!r} is connected already",
+                    why=f"its agent on {old.facts.hostname} is alive",
+                    hint="give this agent another name (--name), or stop the other one first",
+                    final=True,
+                )
+            if self._agents.get(facts.name) is old:
+                log.info("agent replaced", node=facts.name, restarted=restarted)
+                self._agent_left(old)
+                old.control.abort()
+        return None
+
+    def _agent_left(self, agent: Agent) -> None:
+        if self._agents.get(agent.name) is not agent:
+            return
+        del self._agents[agent.name]
+        self._relay.agent_gone(agent)
+        self._driver.put(NodeDown(agent.name, agent.session))
+        log.info("agent disconnected", node=agent.name)
+
+    async def _serve_data(self, connection: Connection, hello: Hello) -> None:
+        agent = self._agents.get(hello.name)
+        if agent is None or agent.session != hello.session:
+            await connection.refuse(Refused("this data connection belongs to no session", why="its session has ended"))
+            return
+        self._welcome(connection, agent.session)
+        replaced = agent.data
+        self._relay.data_opened(agent, connection)
+        if replaced is not None:
+            replaced.abort()
+        try:
+            while True:
+                for message in await connection.receive():
+                    if type(message) is WantBlob:
+                        connection.send(self._blobs.read(message))
+                        await connection.drained()
+                    else:
+                        self._relay.answered(agent, message)
+        finally:
+            self._relay.data_closed(agent, connection)
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    async def _serve_client(self, connection: Connection, hello: Hello) -> None:
+        if not _sane(hello.name):
+            raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
+        self._welcome(connection, secrets.token_hex(8))
+        client = Client(connection, user=hello.name)
+        try:
+            while True:
+                for message in await connection.receive():
+                    await self._requests.handle(client, message)
+                if self._driver.crowded:
+                    await self._driver.room()
+        finally:
+            self._requests.gone(client)
+
+    # --- what the ledger commands -------------------------------------------------------------------------------------
+
+    def perform(self, command: Any) -> None:
+        """Do one command that is not a record. To a node that is not connected nothing is sent: its agent is told all
+        that it has to know when it comes back."""
+        match command:
+            case Publish(view):
+                self._requests.publish(view)
+            case Send(node, message):
+                self._tell(node, [message])
+            case AckExits(node, allocations):
+                self._tell(node, [Ack(allocations)])
+            case Accepted() | Rejected() | Granted():
+                self._requests.answer(command)
+            case _:
+                raise GridError(f"a command that nobody performs: {command!r}")
+
+    def _tell(self, node: str, messages: Sequence[Any]) -> None:
+        if agent := self._agents.get(node):
+            agent.control.send(*messages)
+
+
+def _sane(name: str) -> bool:
+    return 0 < len(name) <= 64 and name.isprintable()

@@ -1,0 +1,64 @@
+"""What is wrong with a submission, whatever the grid's state: the shape of its command, surroundings and amounts."""
+
+import math
+
+from distributed_grid.protocol.bundle import is_blob_hash
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import JobSpec
+from distributed_grid.protocol.messages import Submission
+from distributed_grid.protocol.resources import MILLI, MOST_CPU, MOST_GPU, MOST_MEMORY, Resources
+
+COMMAND_BYTES = 1 << 20
+"""Arguments and environment of one job together. (The kernel takes 128 KiB in one string and 2 MiB in all.)"""
+NAME_CHARS = 128
+LONGEST = 10 * 366 * 86400.0
+
+
+def complaint(submission: Submission) -> BadValue | None:
+    """What is wrong with it, for its sender; None if it can be taken."""
+    spec = submission.spec
+    if not 0 < len(submission.key) <= 128:
+        return BadValue("a submission's key must have 1 to 128 characters")
+    return _about_command(spec) or _about_surroundings(spec) or _about_amounts(submission.request.resources)
+
+
+def _about_command(spec: JobSpec) -> BadValue | None:
+    if not spec.argv or not spec.argv[0]:
+        return BadValue("there is no command", hint="name a program to run")
+    texts = [*spec.argv, *spec.env, *spec.env.values()]
+    if any("\0" in text for text in texts):
+        return BadValue("the command or its environment has a zero byte", why="no program can be given one")
+    if any(not name or "=" in name for name in spec.env):
+        return BadValue("an environment variable has no name, or one with '='", hint="use -e NAME=VALUE")
+    if (size := sum(len(text.encode(errors="surrogatepass")) for text in texts)) > COMMAND_BYTES:
+        return BadValue(
+            f"the command and its environment have {size} bytes",
+            why=f"more than {COMMAND_BYTES} are not taken",
+            hint="put it into a file and ship that",
+        )
+    return None
+
+
+def _about_surroundings(spec: JobSpec) -> BadValue | None:
+    if len(spec.name) > NAME_CHARS or not spec.name.isprintable() or spec.name == "last":
+        return BadValue(
+            f"the name {spec.name[:40]!r} cannot be used", why=f"at most {NAME_CHARS} printable characters, not `last`"
+        )
+    if spec.workdir and (not spec.workdir.startswith("/") or "\0" in spec.workdir):
+        return BadValue(f"the working directory {spec.workdir!r} is not an absolute path")
+    if spec.bundle and not is_blob_hash(spec.bundle):
+        return BadValue("the shipped files are not named by a hash")
+    for what, seconds in (("time limit", spec.time_limit), ("grace", spec.grace)):
+        if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST:
+            return BadValue(f"the {what} of {seconds:g} s cannot be used", hint="give seconds, not below zero")
+    return None
+
+
+def _about_amounts(wanted: Resources) -> BadValue | None:
+    if not wanted:
+        return BadValue("nothing is asked for", hint="ask for at least one cpu, some memory or a gpu")
+    if wanted.cpu > MOST_CPU or wanted.memory > MOST_MEMORY or wanted.gpu > MOST_GPU:
+        return BadValue(f"{wanted} is more than can be asked for")
+    if wanted.gpu > MILLI and wanted.gpu % MILLI:
+        return BadValue(f"{wanted} cannot be granted", why="above 1 only whole GPUs can be asked for")
+    return None

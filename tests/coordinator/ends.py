@@ -1,0 +1,259 @@
+"""The other ends of a coordinator under test: a client, and an agent that plays its part without running anything."""
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from distributed_grid.coordinator.audit import RequestLog
+from distributed_grid.coordinator.blobs import Blobs
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.server import Server
+from distributed_grid.coordinator.store import Store
+from distributed_grid.protocol.codec import BULK_BYTES
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
+from distributed_grid.protocol.link import Link
+from distributed_grid.protocol.messages import (
+    Ack,
+    Exited,
+    Hello,
+    Inventory,
+    JobUpdate,
+    Launch,
+    OpenData,
+    Output,
+    Refused,
+    Started,
+    Stop,
+    Submission,
+    Submit,
+    WantOutput,
+    Welcome,
+)
+from distributed_grid.protocol.nodes import Known, NodeFacts, Offer
+from distributed_grid.protocol.resources import GIB, Resources
+
+PATIENCE = 10.0
+_numbers = itertools.count(1)
+
+
+class Coordinator:
+    """A coordinator in this process, on a free port."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.store = Store(state_dir / "grid.db")
+        self.clock = Clock(self.store.clock)
+        living = self.store.load()
+        self.ledger = Ledger(self.store.epoch)
+        restored = self.ledger.restore(living.jobs, living.allocations, living.nodes, self.clock())
+        self.driver = Driver(self.ledger, self.store, self.clock)
+        self.audit = RequestLog(state_dir / "audit.log")
+        bundles = lambda: (job.spec.bundle for job in self.ledger.jobs.values() if job.spec.bundle)  # noqa: E731
+        self.blobs = Blobs(state_dir / "blobs", bundles)
+        self.server = Server(self.ledger, self.store, self.driver, self.blobs, self.audit, self.clock)
+        self.driver.begin(self.server.perform, restored)
+        self.url = ""
+
+    async def stop(self) -> None:
+        await self.server.close()
+        await self.driver.close()
+        self.audit.close()
+        self.store.close()
+
+
+@asynccontextmanager
+async def coordinator(state_dir: Path) -> AsyncIterator[Coordinator]:
+    made = Coordinator(state_dir)
+    made.url = f"ws://127.0.0.1:{await made.server.listen('127.0.0.1', 0)}"
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+class End:
+    """A dialled connection. What comes is in `seen`; `until` waits for something in it."""
+
+    def __init__(self, socket: ClientConnection, hello: Hello) -> None:
+        self.socket = socket
+        self.link = Link.dial(hello, 0.0)
+        self.seen: list[Any] = []
+        self.closed = False
+        self._news = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def say(self, *messages: Any) -> None:
+        self.link.send(*messages)
+        for frame in self.link.data_to_send():
+            await self.socket.send(frame)
+
+    def read_on(self) -> None:
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            async for frame in self.socket:
+                messages = self.link.receive(frame, 0.0)
+                self.seen += messages
+                for message in messages:
+                    await self.react(message)
+                self._news.set()
+        self.closed = True
+        self._news.set()
+
+    async def react(self, message: Any) -> None:
+        """For ends that play a part."""
+
+    async def until(self, wanted: Callable[[Any], bool] | type, seconds: float = PATIENCE) -> Any:
+        """The first message, seen or to come, that fits."""
+        fits = (lambda message: isinstance(message, wanted)) if isinstance(wanted, type) else wanted
+        async with asyncio.timeout(seconds):
+            while True:
+                for message in self.seen:
+                    if fits(message):
+                        return message
+                if self.closed:
+                    raise AssertionError(f"closed without it; seen: {self.seen}")
+                self._news.clear()
+                await self._news.wait()
+
+    async def gone(self, seconds: float = PATIENCE) -> None:
+        async with asyncio.timeout(seconds):
+            while not self.closed:
+                self._news.clear()
+                await self._news.wait()
+
+    async def close(self) -> None:
+        await self.socket.close()
+        if self._reader:
+            await self._reader
+
+
+async def _dial(end: type[End], url: str, hello: Hello, **parts: Any) -> Any:
+    socket = await connect(url, compression=None, max_size=BULK_BYTES + 1024, ping_interval=None)
+    made = end(socket, hello)
+    for name, part in parts.items():
+        setattr(made, name, part)
+    made.read_on()
+    await made.say()
+    await made.until(lambda message: isinstance(message, Welcome | Refused))
+    return made
+
+
+class ClientEnd(End):
+    async def ask(self, message: Any) -> Any:
+        """Ask and get the answer: what has the same id and is not an update."""
+        await self.say(message)
+        return await self.until(lambda seen: getattr(seen, "id", None) == message.id)
+
+    async def submit(self, *jobs: Submission, watch: bool = True) -> tuple[str, ...]:
+        answer = await self.ask(Submit(next(_numbers), jobs, watch))
+        return answer.jobs
+
+    async def ended(self, job: str) -> JobView:
+        update = await self.until(
+            lambda seen: isinstance(seen, JobUpdate) and seen.job.id == job and seen.job.state is State.ENDED
+        )
+        return update.job
+
+
+async def client(url: str, user: str = "ann") -> ClientEnd:
+    return await _dial(ClientEnd, url, Hello(protocol=(1, 0), software="test", role="client", name=user))
+
+
+class AgentEnd(End):
+    """Takes what it is given. `runs` answers a launch with what to say; by default the job ends at once with code 0."""
+
+    url = ""
+    facts: NodeFacts
+    launched: list[Launch]
+    held: dict[str, Known]
+    data: "DataEnd | None" = None
+    output: bytes = b""
+    runs: Callable[[Launch], list[Any]]
+
+    async def react(self, message: Any) -> None:
+        match message:
+            case Launch():
+                self.launched.append(message)
+                self.held[message.allocation] = Known(message.allocation, State.RUNNING)
+                await self.say(*self.runs(message))
+            case Stop():
+                outcome = Outcome(Cause.CANCELLED, signal=15, text="cancelled")
+                await self.say(Exited(message.allocation, outcome, returned=True))
+            case Ack():
+                for allocation in message.allocations:
+                    self.held.pop(allocation, None)
+            case OpenData():
+                hello = Hello(
+                    protocol=(1, 0), software="test", role="agent-data", name=self.facts.name, session=message.session
+                )
+                self.data = await _dial(DataEnd, self.url, hello, output=self.output)
+
+    async def close(self) -> None:
+        if self.data:
+            await self.data.close()
+        await super().close()
+
+
+class DataEnd(End):
+    output = b""
+
+    async def react(self, message: Any) -> None:
+        if isinstance(message, WantOutput):
+            data = self.output[message.offset : message.offset + message.size]
+            end = message.offset + len(data) >= len(self.output)
+            await self.say(Output(message.id, message.offset, data, end=end))
+
+
+def at_once(launch: Launch) -> list[Any]:
+    return [Started(launch.allocation, 1), Exited(launch.allocation, Outcome(Cause.EXITED), returned=True)]
+
+
+def runs_on(launch: Launch) -> list[Any]:
+    return [Started(launch.allocation, 1)]
+
+
+def node(name: str = "n1", cores: int = 4, incarnation: int = 1, **more: Any) -> NodeFacts:
+    facts = {"hostname": "host", "boot_id": "boot", "memory": 8 * GIB} | more
+    return NodeFacts(
+        name=name,
+        incarnation=incarnation,
+        cores=tuple(range(cores)),
+        lendable=Resources(cores * 1000, 8 * GIB),
+        **facts,
+    )
+
+
+async def agent(
+    url: str,
+    facts: NodeFacts | None = None,
+    runs: Callable[[Launch], list[Any]] = at_once,
+    held: dict[str, Known] | None = None,
+    output: bytes = b"",
+) -> AgentEnd:
+    facts = facts or node()
+    hello = Hello(protocol=(1, 0), software="test", role="agent", name=facts.name, facts=facts)
+    held = {} if held is None else held
+    made: AgentEnd = await _dial(
+        AgentEnd, url, hello, url=url, facts=facts, launched=[], held=held, runs=runs, output=output
+    )
+    if not made.closed and not isinstance(made.seen[0], Refused):
+        await made.say(
+            Inventory(tuple(held.values())),
+            Offer(number=1, expires_in=300, cores=facts.cores, memory=facts.memory, counting=tuple(held)),
+        )
+    return made
+
+
+def job(*argv: str, key: str = "", cpu: int = 1000, **spec: Any) -> Submission:
+    return Submission(key or secrets.token_hex(8), JobSpec(argv or ("true",), **spec), Request(Resources(cpu=cpu)))

@@ -1,0 +1,187 @@
+"""What is committed is there after a restart; what is looked up is found as people name it."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator.core.model import Allocation, Audit, Job, RecordAllocation, RecordJob, RecordNode
+from distributed_grid.coordinator.store import Store, StoreFailed
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
+from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.resources import Grant, Resources
+
+ASKED = Request(Resources(cpu=1000))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "grid.db"
+
+
+def a_job(number: int, state: State = State.WAITING, name: str = "", user: str = "ann", **more: object) -> Job:
+    body = JobSpec(("true",), name=name)
+    at = 1000.0 + number
+    ended = at + 1 if state is State.ENDED else 0.0
+    made = Job(id=f"j-{number:012d}", key=f"k{number}", user=user, spec=body, request=ASKED, submitted=at, state=state)
+    made.ended = ended
+    for field, value in more.items():
+        setattr(made, field, value)
+    return made
+
+
+def keep(store: Store, *records: object, clock: float = 1.0) -> None:
+    snapshot = store.snapshot(records, clock)  # type: ignore[arg-type]
+    store.commit(snapshot)
+    store.committed(snapshot)
+
+
+def test_a_restart_finds_only_what_lives(path: Path) -> None:
+    store = Store(path)
+    held = Allocation(
+        id="j-000000000002.1", job="j-000000000002", node="n1", grant=Grant((1, 2)), state=State.RUNNING, granted=5.0
+    )
+    over = Allocation(id="j-000000000003.1", job="x", node="n1", grant=Grant(), state=State.ENDED, granted=5.0)
+    facts = NodeFacts(name="n1", hostname="h", boot_id="b", incarnation=3, cores=(0,), memory=1, lendable=Resources())
+    running = a_job(2, State.RUNNING, allocation=held.id, node="n1", story=[Step(5.0, State.RUNNING, "runs")])
+    keep(
+        store,
+        RecordJob(running, new=True),
+        RecordJob(a_job(1), new=True),
+        RecordJob(a_job(3, State.ENDED), new=True),
+        RecordAllocation(held),
+        RecordAllocation(over),
+        RecordNode(facts),
+        Audit("n1", "came too late"),
+    )
+    store.close()
+    living = Store(path).load()
+    assert [job.id for job in living.jobs] == ["j-000000000001", "j-000000000002"]
+    assert living.jobs[1] == running
+    assert living.allocations == [held]
+    assert living.nodes == [facts]
+
+
+def test_a_snapshot_keeps_the_moment_it_was_taken(path: Path) -> None:
+    store, job = Store(path), a_job(1)
+    snapshot = store.snapshot([RecordJob(job, new=True)], 1.0)
+    job.state = State.RUNNING
+    store.commit(snapshot)
+    found = store.job(job.id)
+    assert found is not None and found.state is State.WAITING
+
+
+def test_a_changed_job_replaces_what_was_stored(path: Path) -> None:
+    store, job = Store(path), a_job(1)
+    keep(store, RecordJob(job, new=True))
+    job.state, job.ended, job.outcome = State.ENDED, 2000.0, Outcome(Cause.EXITED, code=3)
+    keep(store, RecordJob(job))
+    assert store.load().jobs == []
+    assert [found.outcome for found in store.list_ended(10)] == [job.outcome]
+
+
+def test_many_rows_are_one_transaction_in_statements_of_any_size(path: Path) -> None:
+    store = Store(path)
+    jobs = [a_job(number) for number in range(151)]
+    keep(store, *(RecordJob(job, new=True) for job in jobs))
+    assert store.load().jobs == jobs
+
+
+def test_each_start_is_a_new_epoch_of_the_same_grid(path: Path) -> None:
+    first = Store(path)
+    second = Store(path)  # the first was killed
+    assert (first.epoch, second.epoch) == (1, 2)
+    assert first.grid == second.grid and len(first.grid) == 16
+
+
+def test_the_clock_of_the_last_commit_is_remembered(path: Path) -> None:
+    store = Store(path)
+    keep(store, Audit("", "x"), clock=4_000_000_000.5)
+    store.close()
+    assert Store(path).clock == 4_000_000_000.5
+
+
+def test_known_keys_are_found_per_user_before_and_after_the_commit(path: Path) -> None:
+    store = Store(path)
+    snapshot = store.snapshot([RecordJob(a_job(1), new=True)], 1.0)
+    assert store.known("ann", ["k1", "k2"]) == {"k1": "j-000000000001"}
+    store.commit(snapshot)
+    store.committed(snapshot)
+    assert store.known("ann", ["k1", *(f"x{n}" for n in range(1200))]) == {"k1": "j-000000000001"}
+    assert store.known("bob", ["k1"]) == {}
+
+
+def test_jobs_are_found_by_id_prefix_name_and_last(path: Path) -> None:
+    store = Store(path)
+    keep(
+        store,
+        RecordJob(a_job(1, id="j-abcaaaaaaaaa", name="train"), new=True),
+        RecordJob(a_job(2, State.ENDED, id="j-abdaaaaaaaaa", name="train"), new=True),
+        RecordJob(a_job(3, id="j-xyzaaaaaaaaa", user="bob", name="train"), new=True),
+    )
+    assert store.find("j-abcaaaaaaaaa", "ann") == ["j-abcaaaaaaaaa"]
+    assert store.find("j-x", "ann") == ["j-xyzaaaaaaaaa"]
+    assert store.find("abd", "ann") == ["j-abdaaaaaaaaa"]
+    assert store.find("ab", "ann") == ["j-abcaaaaaaaaa", "j-abdaaaaaaaaa"]
+    assert store.find("train", "ann") == ["j-abdaaaaaaaaa"]
+    assert store.find("train", "bob") == ["j-xyzaaaaaaaaa"]
+    assert store.find("last", "ann") == ["j-abdaaaaaaaaa"]
+    assert store.find("last", "eve") == []
+    assert store.find("nothing", "ann") == []
+    assert store.find("", "ann") == []
+    assert store.find("%", "ann") == []
+
+
+def test_ended_jobs_come_newest_end_first_and_bounded(path: Path) -> None:
+    store = Store(path)
+    keep(store, *(RecordJob(a_job(n, State.ENDED, user="ann" if n % 2 else "bob"), new=True) for n in range(10)))
+    assert [job.key for job in store.list_ended(3)] == ["k9", "k8", "k7"]
+    assert [job.key for job in store.list_ended(2, "bob")] == ["k8", "k6"]
+
+
+def test_a_store_cannot_be_damaged_unnoticed(path: Path) -> None:
+    store = Store(path)
+    keep(store, *(RecordJob(a_job(n), new=True) for n in range(500)))
+    store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 2)
+        file.write(os.urandom(8192))
+    with pytest.raises(StoreFailed, match="damaged") as caught:
+        Store(path)
+    assert caught.value.hint
+
+
+def test_a_file_that_is_no_store_is_refused(path: Path) -> None:
+    path.write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(StoreFailed, match="damaged"):
+        Store(path)
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    with pytest.raises(StoreFailed, match="not a store of a grid"):
+        Store(path)
+
+
+def test_a_store_of_a_newer_version_is_refused(path: Path) -> None:
+    Store(path).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreFailed, match="newer version"):
+        Store(path)
+
+
+def test_a_full_disk_is_said_and_nothing_of_the_transaction_is_kept(path: Path) -> None:
+    store = Store(path)
+    keep(store, RecordJob(a_job(1), new=True))
+    pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
+    store._writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(StoreFailed, match="no space left"):
+        keep(store, *(RecordJob(a_job(n), new=True) for n in range(2, 400)))
+    store.abandon()
+    assert [job.key for job in Store(path).load().jobs] == ["k1"]
