@@ -1,0 +1,308 @@
+"""The agent's end of its talk with the supervisor: starts one or finds the one that lives, hands it what is to be done,
+and reports what happened. Nothing that matters is kept here: after a restart of the agent, or of the supervisor, all is
+told again from the supervisor's journal.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distributed_grid.agent import supervisor_main, workdir
+from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, Outcome, State
+from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
+from distributed_grid.protocol.nodes import Known
+
+_START_SECONDS = 15.0
+_PAUSE = 0.005
+
+
+def _nothing(text: str) -> None:
+    """Where nobody wants to hear."""
+
+
+class Launcher:
+    """Jobs of one node. `report` gets a Started or an Exited for each launch and stop, in the order they happened, also
+    for what was launched by an earlier agent; `log` gets sentences about the supervisor's own fate."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        node: str,
+        report: Callable[[Started | Exited], None],
+        output_limit: int = OUTPUT_LIMIT,
+        log: Callable[[str], None] = _nothing,
+    ) -> None:
+        self.supervisor_pid = 0
+        self._dir = state_dir.absolute()
+        self._node = node
+        self._report = report
+        self._limit = output_limit
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._outbox = bytearray()
+        self._unanswered: dict[str, list[dict[str, Any]]] = {}
+        self._told: set[str] = set()
+
+    async def start(self) -> list[Known]:
+        """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
+        not forgotten yet. Raises GridError if there is no supervisor to be had."""
+        known = await self._connect()
+        self._told = {one.allocation for one in known if one.outcome is not None}
+        self._task = asyncio.create_task(self._listen(), name="launcher")
+        return known
+
+    def launch(self, launch: Launch, directory: Path | None, env: dict[str, str]) -> None:
+        """Start the job in this working directory (None: the spec's own, or a fresh one) with exactly this environment.
+        The result is reported: Started, or Exited if it could not be. An allocation that is known already is reported
+        as it stands, and nothing is started."""
+        spec = launch.spec
+        try:
+            folder = workdir.folder(self._dir, launch.allocation)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            workdir.write_launch(self._dir, launch)
+            if directory is None:
+                directory = Path(spec.workdir) if spec.workdir else workdir.create(self._dir, launch.allocation)
+        except OSError as error:
+            text = f"the job's folder could not be made: {error.strerror} ({error.filename})"
+            outcome = Outcome(Cause.WORKDIR_FAILED, text=text, started=False)
+            asyncio.get_running_loop().call_soon(self._report, Exited(allocation=launch.allocation, outcome=outcome))
+            return
+        self._ask(
+            {
+                "op": "launch",
+                "id": launch.allocation,
+                "argv": spec.argv,
+                "env": env,
+                "cwd": str(directory),
+                "cores": launch.grant.affinity,
+                "limit": spec.time_limit,
+                "grace": spec.grace,
+            }
+        )
+
+    def stop(self, stop: Stop) -> None:
+        """End the allocation, also one that was never heard of. Exited is reported when nothing of it is alive."""
+        message = {"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text}
+        self._ask(message)
+
+    def signal(self, allocation: str, signum: int) -> None:
+        """Send a signal to the job's process group. Without effect if it does not run."""
+        self._send({"op": "signal", "id": allocation, "signal": signum})
+
+    def forget(self, allocations: Iterable[str]) -> None:
+        """These ends are known where it counts: the supervisor need not tell them any more."""
+        ids = [*allocations]
+        self._told.difference_update(ids)
+        self._send({"op": "forget", "ids": ids})
+
+    async def close(self) -> None:
+        """Leave. The supervisor and the jobs stay."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._disconnect(flush=True)
+
+    async def lost(self) -> None:
+        """The supervisor is gone, or its connection is: find or start one, report what ended meanwhile, and ask again
+        what was not answered. The journal holds what was begun, so asking twice starts nothing twice."""
+        await self._disconnect()
+        known = {one.allocation: one for one in await self._connect()}
+        for one in known.values():
+            if one.outcome is not None and one.allocation not in self._told:
+                self._exited(one.allocation, one.outcome)
+            elif one.outcome is None and one.allocation in self._unanswered:
+                self._report(Started(allocation=one.allocation))
+        for messages in [*self._unanswered.values()]:
+            for message in messages:
+                self._send(message)
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        self._unanswered.setdefault(message["id"], []).append(message)
+        self._send(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox += msgspec.json.encode(message) + b"\n"
+
+    def _flush(self) -> None:
+        if self._writer is not None and self._outbox:
+            self._writer.write(bytes(self._outbox))
+        self._outbox.clear()  # without a connection: what needs an answer is asked again
+
+    async def _listen(self) -> None:
+        while True:
+            await self._hear()
+            while True:
+                try:
+                    self._log("the supervisor is gone: another one takes over")
+                    await self.lost()
+                    break
+                except (GridError, OSError) as error:
+                    self._log(f"no supervisor: {error}")
+                    await asyncio.sleep(1.0)
+
+    async def _hear(self) -> None:
+        assert self._reader is not None  # noqa: S101
+        rest = b""
+        while True:
+            try:
+                part = await self._reader.read(1 << 18)
+            except OSError:
+                return
+            if not part:
+                return
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        allocation = message["id"]
+        if message["op"] == "exited":
+            self._exited(allocation, self._outcome(allocation, message["outcome"]))
+            return
+        waiting = self._unanswered.pop(allocation, [])
+        if stops := [one for one in waiting if one["op"] == "stop"]:
+            self._unanswered[allocation] = stops
+        self._report(Started(allocation=allocation, pid=message["pid"]))
+
+    def _exited(self, allocation: str, outcome: Outcome) -> None:
+        self._unanswered.pop(allocation, None)
+        self._told.add(allocation)
+        self._report(Exited(allocation=allocation, outcome=outcome))
+
+    def _outcome(self, allocation: str, said: dict[str, Any]) -> Outcome:
+        """What the supervisor said, with sizes and last bytes of the output, which it leaves to us."""
+        if said.get("started", True):
+            for stream in ("stdout", "stderr"):
+                said[f"{stream}_size"], said[f"{stream}_tail"] = _tail(self._dir, allocation, stream)
+        return msgspec.convert(said, Outcome, strict=False)
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> list[Known]:
+        """Connect, starting a supervisor if none lives. What it knows."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                hello = await self._dial()
+            except (FileNotFoundError, ConnectionError, asyncio.IncompleteReadError):
+                self._start_if_none()
+            else:
+                if hello["version"] == VERSION:
+                    self.supervisor_pid = hello["pid"]
+                    return [self._known(one) for one in hello["known"]]
+                await self._dismiss(hello)
+            if time.monotonic() > deadline:
+                raise GridError(
+                    "the supervisor of this node's jobs cannot be reached",
+                    why=self._last_words() or "it did not answer in time",
+                    hint=f"look into {self._dir / 'supervisor.log'}",
+                )
+            await asyncio.sleep(_PAUSE)
+
+    async def _dial(self) -> dict[str, Any]:
+        await self._disconnect()
+        ours = socket.socket(socket.AF_UNIX)
+        ours.setblocking(False)
+        folder = os.open(self._dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
+            ours.connect(f"/proc/self/fd/{folder}/supervisor.sock")
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            os.close(folder)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 26)
+        hello: dict[str, Any] = json.loads(await self._reader.readuntil(b"\n"))
+        return hello
+
+    async def _disconnect(self, flush: bool = False) -> None:
+        if self._writer is not None:
+            if flush:
+                self._flush()
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        self._reader = self._writer = None
+
+    async def _dismiss(self, hello: dict[str, Any]) -> None:
+        """A supervisor of another version is asked to leave, which it does when nothing runs."""
+        running = [one["id"] for one in hello["known"] if one["outcome"] is None]
+        if running:
+            raise GridError(
+                f"the node's supervisor has version {hello['version']}, this agent needs {VERSION}",
+                why=f"it was started by another release and still watches {len(running)} running jobs",
+                hint="run that release's agent until these jobs are over, then start this one",
+            )
+        assert self._writer is not None  # noqa: S101
+        self._writer.write(b'{"op":"leave"}\n')
+        await self._writer.drain()
+
+    def _start_if_none(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        lock = os.open(self._dir / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return  # one lives
+        finally:
+            os.close(lock)
+        log = os.open(self._dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", supervisor_main.__file__, str(self._dir), str(self._limit)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env={"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")},
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = (self._dir / "supervisor.log").read_text(errors="replace").splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    def _known(self, said: dict[str, Any]) -> Known:
+        if said["outcome"] is not None:
+            return Known(said["id"], State.ENDED, self._outcome(said["id"], said["outcome"]))
+        return Known(said["id"], State.STOPPING if said["stopping"] else State.RUNNING, started_for=said["for"])
+
+
+def _tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
+    """Size and last bytes of an output; nothing if there is none."""
+    try:
+        fd = os.open(workdir.folder(state_dir, allocation) / stream, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return 0, b""
+    try:
+        size = os.fstat(fd).st_size
+        return size, os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)) if size else b""
+    finally:
+        os.close(fd)

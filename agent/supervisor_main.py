@@ -1,0 +1,47 @@
+"""Runs the supervisor: `python -I -S supervisor_main.py STATE_DIR [OUTPUT_LIMIT]`.
+
+Started by its path, without site-packages and without our package's own start-up, so that the process stays small. The
+files beside this one get their usual names all the same; nothing else of ours can be imported in there.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+from types import ModuleType
+
+
+def _name_the_files_beside() -> None:
+    for name in ("distributed_grid", "distributed_grid.agent"):
+        package = ModuleType(name)
+        package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+        sys.modules[name] = package
+
+
+def main(argv: list[str]) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from distributed_grid.agent import supervisor, supervisor_procs
+
+    state_dir = os.path.abspath(argv[1])
+    limit = int(argv[2]) if len(argv) > 2 else supervisor.OUTPUT_LIMIT
+    os.chdir("/")
+    # Held as long as this process lives: the kernel lets go of it at our death, so it cannot be wrong about that.
+    lock = os.open(os.path.join(state_dir, "supervisor.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        supervisor.log(f"another supervisor has {state_dir}")
+        return 75
+    seen = supervisor_procs.stat(os.getpid())
+    pid_file = os.path.join(state_dir, "supervisor.pid")
+    with open(pid_file + ".new", "w") as file:
+        json.dump({"pid": os.getpid(), "start": seen.start if seen else 0}, file)
+    os.replace(pid_file + ".new", pid_file)
+    supervisor.Supervisor(state_dir, limit).run()
+    return 0
+
+
+if __name__ == "__main__":
+    _name_the_files_beside()
+    sys.exit(main(sys.argv))

@@ -1,0 +1,205 @@
+"""Processes as the supervisor sees them: who descends from whom, whose job an orphan is, and signals that cannot hit a
+stranger. A thin layer over /proc, pidfds and the three kernel calls that Python does not have. Stdlib only.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+_PR_SET_CHILD_SUBREAPER = 36
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
+_PIDFD_INFO_EXIT = 1 << 3
+_OOM_SCORE = "/proc/self/oom_score_adj"
+_MARK = b"GRID_ALLOCATION_ID="
+
+
+class Stat(NamedTuple):
+    """What /proc/<pid>/stat says: `start` is in clock ticks since boot, `status` is a zombie's wait status."""
+
+    state: str
+    parent: int
+    group: int
+    session: int
+    start: int
+    status: int
+
+
+def become_subreaper() -> None:
+    """From now on orphaned descendants become children of this process."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def punch(fd: int, start: int, end: int) -> None:
+    """Give the disk blocks of [start, end) back; the file keeps its size and reads as zeros there."""
+    if _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) != 0:
+        raise OSError(ctypes.get_errno(), "fallocate(PUNCH_HOLE)")
+
+
+def now() -> float:
+    """Seconds since boot, those asleep included: the one clock of the supervisor, the same for the next one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def protect_from_oom() -> tuple[str, str] | None:
+    """Make the OOM killer spare this process; the scores (jobs', own) to switch between, None where not allowed."""
+    jobs = _read(_OOM_SCORE).decode().strip() or "0"
+    own = str(max(-1000, int(jobs) - 500))
+    return (jobs, own) if _write_score(own) else None
+
+
+@contextlib.contextmanager
+def as_jobs_oom_score(scores: tuple[str, str] | None) -> Iterator[None]:
+    """Have the jobs' score while spawning: children inherit it from their first instruction."""
+    if scores:
+        _write_score(scores[0])
+    try:
+        yield
+    finally:
+        if scores:
+            _write_score(scores[1])
+
+
+def _write_score(score: str) -> bool:
+    try:
+        fd = os.open(_OOM_SCORE, os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        os.write(fd, score.encode())
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _read(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:  # the process went away while it was read
+        return b""
+    finally:
+        os.close(fd)
+
+
+def stat(pid: int) -> Stat | None:
+    """The process as it is now; None if there is none."""
+    text = _read(f"/proc/{pid}/stat").decode(errors="replace")
+    if not text:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces and parentheses
+    return Stat(fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), int(fields[49]))
+
+
+def allocation_of(pid: int) -> str:
+    """The allocation that the process was started with, by its environment; empty if it does not say."""
+    for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
+        if entry.startswith(_MARK):
+            return entry[len(_MARK) :].decode(errors="replace")
+    return ""
+
+
+def everyone() -> Iterator[int]:
+    """All processes. Costs milliseconds: only for the rare moments after a supervisor was killed."""
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process. Some may be missed while they come and go: ask until none is new."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
+
+
+def descendants(roots: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """The roots and all below them that live: pid to start time and process group."""
+    found: dict[int, tuple[int, int]] = {}
+    todo = [(root, -1) for root in roots]
+    while todo:
+        pid, parent = todo.pop()
+        seen = stat(pid) if pid not in found else None
+        if seen is None or seen.state == "Z":
+            continue
+        # A child that became an orphan meanwhile is ours by now; any other parent means that the pid was reused.
+        if parent >= 0 and seen.parent not in found and seen.parent != os.getpid():
+            continue
+        found[pid] = (seen.start, seen.group)
+        todo += [(child, pid) for child in children(pid)]
+    return found
+
+
+def send(pid: int, start: int, signum: int) -> bool:
+    """Signal the one process that has this pid and start time, never one that got the pid after it."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # The pidfd holds the process first, then it is compared: what is signalled is what was compared.
+        seen = stat(pid)
+        if seen is None or seen.start != start:
+            return False
+        signal.pidfd_send_signal(fd, signum)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def status_by_pidfd(fd: int, pid: int, start: int) -> int | None:
+    """The wait status of an ended process that is somebody else's child; None where the kernel does not tell (yet)."""
+    seen = stat(pid)
+    if seen is not None and seen.start == start and seen.state == "Z":
+        return seen.status
+    info = bytearray(struct.pack("=Q56x", _PIDFD_INFO_EXIT))
+    try:
+        fcntl.ioctl(fd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return None
+    mask, status = struct.unpack("=Q52xi", info)
+    return status if mask & _PIDFD_INFO_EXIT else None
+
+
+class OwnChildren:
+    """The list of this process's own children, cheap to read again: one system call on an open file.
+
+    It is exact: children leave it only when they are reaped, and only this process, which has one thread, does that.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
+
+    def read(self) -> set[int]:
+        parts = []
+        offset = 0
+        while part := os.pread(self._fd, 1 << 16, offset):
+            parts.append(part)
+            offset += len(part)
+        return set(map(int, b"".join(parts).split()))

@@ -1,0 +1,125 @@
+"""The supervisor's end of its talk with the agent: JSON lines over a Unix socket that only this user can open.
+One agent at a time, the newest one; nobody is waited for. Stdlib only."""
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+_MOST_UNSENT = 8 << 20
+_MOST_LINE = 16 << 20
+
+
+class AgentSocket:
+    """Listens at `supervisor.sock` in the state directory. `greet` makes the first message for a new agent, `hear`
+    takes each message of it."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        selector: selectors.BaseSelector,
+        greet: Callable[[], dict[str, Any]],
+        hear: Callable[[dict[str, Any]], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self.connected = False
+        self._selector = selector
+        self._greet, self._hear, self._log = greet, hear, log
+        self._agent: socket.socket | None = None
+        self._received = bytearray()
+        self._unsent = bytearray()
+        self._listener = listener = socket.socket(socket.AF_UNIX)
+        # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
+        folder = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink("supervisor.sock", dir_fd=folder)
+        before = os.umask(0o177)
+        listener.bind(f"/proc/self/fd/{folder}/supervisor.sock")
+        os.umask(before)
+        os.close(folder)
+        listener.listen(8)
+        listener.setblocking(False)
+        selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send this with the next flush; dropped if no agent is there, since a new one is told everything."""
+        if self._agent is not None:
+            self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+    def flush(self) -> None:
+        """Send what can be sent now."""
+        if self._agent is None or not self._unsent:
+            return
+        try:
+            sent = self._agent.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._close("")
+            return
+        del self._unsent[:sent]
+        if len(self._unsent) > _MOST_UNSENT:
+            self._close("the agent does not listen; it is told everything when it comes back")
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        if self._selector.get_key(self._agent).events != events:
+            self._selector.modify(self._agent, events, self._read)
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:
+            return
+        _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid not in (os.geteuid(), 0):
+            self._log(f"user {uid} is not let in")
+            peer.close()
+            return
+        if self._agent is not None:
+            self._read()  # what the older one still said counts
+            self._close("a newer agent took over")
+        peer.setblocking(False)
+        self._agent, self.connected = peer, True
+        self._selector.register(peer, selectors.EVENT_READ, self._read)
+        self.tell(self._greet())
+
+    def _read(self) -> None:
+        peer = self._agent
+        gone = False
+        while peer is not None and not gone:
+            try:
+                part = peer.recv(1 << 18)
+            except BlockingIOError:
+                break
+            except OSError:
+                part = b""
+            self._received += part
+            gone = not part
+            if len(part) < 1 << 18:
+                break
+        lines = self._received.split(b"\n")
+        self._received = lines.pop()
+        for line in lines:
+            try:
+                message = json.loads(line)
+                self._hear(message)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self._log(f"a message of the agent is not understood: {type(error).__name__} {error}")
+        if gone:
+            self._close("")
+        elif len(self._received) > _MOST_LINE:
+            self._close("a message of the agent is too long")
+
+    def _close(self, why: str) -> None:
+        if why:
+            self._log(why)
+        if self._agent is not None:
+            self._selector.unregister(self._agent)
+            self._agent.close()
+        self._agent, self.connected = None, False
+        self._received.clear()
+        self._unsent.clear()
