@@ -1,0 +1,162 @@
+"""What every way of reading GPUs has in common: its interface, the owners of processes, and patience with drivers."""
+
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample
+
+T = TypeVar("T")
+
+
+class GpuBackend(Protocol):
+    """One way of reading GPUs. `error` says why there are none where there should be (a driver that fails); `note`
+    says why there are none where that is in order (no driver at all)."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the configuration."""
+
+    @property
+    def error(self) -> str:
+        """Why the driver cannot be read; "" if it can, or if there is none."""
+
+    @property
+    def note(self) -> str:
+        """Why there are no GPUs, where that is in order."""
+
+    def facts(self) -> tuple[GpuFacts, ...]:
+        """What GPUs there are; read once."""
+
+    def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
+        """One measurement of each GPU of `facts`; processes in `own` are the grid's. Never raises."""
+
+
+class NoGpus:
+    """No GPUs, and nothing wrong with that."""
+
+    def __init__(self, name: str = "none", note: str = "GPUs are switched off (gpu_backend: none)") -> None:
+        self.name, self.error, self.note = name, "", note
+
+    def facts(self) -> tuple[GpuFacts, ...]:
+        """None."""
+        return ()
+
+    def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
+        """None."""
+        return ()
+
+
+class Processes:
+    """Tells the grid's processes on a GPU from others'. A process of ours that has just ended is listed by the driver
+    for a moment longer, when it is in no tree of ours any more; it stays ours until it is gone from the list."""
+
+    def __init__(self) -> None:
+        self._ours: dict[str, set[int]] = {}
+
+    def tell(self, uuid: str, found: Iterable[tuple[int, int]], own: set[int]) -> tuple[GpuProcess, ...]:
+        """The processes on a GPU, from their pids and bytes, each named once and with its owner."""
+        memory: dict[int, int] = {}
+        for pid, used in found:
+            memory[pid] = max(used, memory.get(pid, 0))
+        before = self._ours.get(uuid, set())
+        ours = {pid for pid in memory if pid in own or (pid in before and not os.path.exists(f"/proc/{pid}"))}
+        self._ours[uuid] = ours
+        return tuple(GpuProcess(pid, memory[pid], user_of(pid), pid in ours) for pid in sorted(memory))
+
+
+def user_of(pid: int) -> str:
+    """The user a process belongs to; "" where that cannot be seen (it is gone, or of another pid namespace)."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+class Patient:
+    """A backend that answers in time even if its driver does not. A sick NVIDIA driver keeps callers in the kernel
+    for minutes, where no signal reaches them: calls are made on a thread of their own, one at a time, and while one
+    hangs every GPU is reported as not readable. Safe to be called from several threads."""
+
+    def __init__(self, inner: GpuBackend, patience: float = 2.0) -> None:
+        self.name = inner.name
+        self._inner = inner
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._call: _Call[Any] | None = None
+        self._stuck = ""
+        self._facts = self._ask(inner.facts, 5 * patience) or ()
+
+    @property
+    def error(self) -> str:
+        """Why the driver cannot be read."""
+        return self._stuck or self._inner.error
+
+    @property
+    def note(self) -> str:
+        """Why there are no GPUs, where that is in order."""
+        return self._inner.note
+
+    def facts(self) -> tuple[GpuFacts, ...]:
+        """What GPUs there were at the start."""
+        return self._facts
+
+    def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
+        """A measurement; or, after the patience is over, GPUs that cannot be read."""
+        seen = self._ask(lambda: self._inner.sample(own), self._patience)
+        if seen is not None:
+            return seen
+        return tuple(GpuSample(gpu.uuid, memory_total=gpu.memory, error=self._stuck) for gpu in self._facts)
+
+    def _ask(self, what: Callable[[], tuple[T, ...]], patience: float) -> tuple[T, ...] | None:
+        with self._lock:
+            if self._call is not None and not self._call.done.is_set():
+                waited = time.monotonic() - self._call.since
+                self._stuck = f"the driver has not answered for {waited:.0f} s"
+                return None
+            self._call = call = _Call(what)
+            if not call.done.wait(patience):
+                self._stuck = f"the driver has not answered for {patience:g} s"
+                return None
+            self._stuck = call.error
+            return call.answer
+
+
+class _Call(Generic[T]):
+    """One call on a thread that nobody has to wait for, not even the end of the process."""
+
+    def __init__(self, what: Callable[[], tuple[T, ...]]) -> None:
+        self.since = time.monotonic()
+        self.done = threading.Event()
+        self.answer: tuple[T, ...] | None = None
+        self.error = ""
+        self._what = what
+        threading.Thread(target=self._run, name="gpu", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._what()
+        except Exception as error:  # whatever a vendor's library throws, the agent goes on without GPUs
+            self.error = f"reading the GPUs failed: {type(error).__name__}: {error}"
+        finally:
+            self.done.set()
+
+
+def only(facts: Sequence[GpuFacts], wanted: Sequence[str]) -> tuple[tuple[GpuFacts, ...], list[str]]:
+    """The GPUs named by UUID (or the beginning of one) or index, and the names that no GPU has."""
+    chosen, missing = [], []
+    for name in wanted:
+        match = [gpu for gpu in facts if gpu.uuid == name or str(gpu.index) == name]
+        match = match or [gpu for gpu in facts if len(name) >= 8 and gpu.uuid.startswith(name)]
+        if len(match) == 1:
+            chosen.append(match[0])
+        else:
+            missing.append(name)
+    return tuple(gpu for gpu in facts if gpu in chosen), missing
