@@ -168,19 +168,22 @@ class _Walk:
         ignores = _Ignores.of(path, len(parts), above)
         with os.scandir(path) as listing:
             items = sorted(listing, key=lambda item: item.name)
-        empty = True
         for item in items:
             is_directory = item.is_dir(follow_symlinks=False)
             inner = (*parts, item.name)
             if item.name == ".git" or (ignores is not None and ignores.ignored(inner, is_directory)):
                 continue
-            empty = False
+            if is_directory and os.path.exists(os.path.join(item.path, "pyvenv.cfg")):
+                self.notes.append(
+                    f"{item.name}/ is a virtual environment, of no use elsewhere, and not shipped"
+                )
+                continue
             name = f"{at}/{item.name}" if at else item.name
             if is_directory:
                 yield from self._directory(name, inner, ignores)
             elif (found := self._item(name, item)) is not None:
                 yield found
-        if empty and at and not items:
+        if at and not items:
             yield self._counted(at, Entry(at, Kind.DIRECTORY, mode=stat.S_IMODE(path.stat().st_mode) & 0o777 | 0o700))
 
     def _item(self, name: str, item: "os.DirEntry[str]") -> _Found | None:
@@ -225,9 +228,10 @@ class _Walk:
 
     def _refuse(self) -> None:
         if self._count > MOST_ENTRIES and self._total <= self._ceiling:
+            crowded = _largest(_by_top(dict.fromkeys(self._sizes, 1)), str)
             raise ShippingError(
                 f"{self._shown} has too many files to ship",
-                why=f"{MOST_ENTRIES} are the most; most are in: {_largest(_by_top(dict.fromkeys(self._sizes, 1)), str)}",
+                why=f"{MOST_ENTRIES} are the most; most are in: {crowded}",
                 hint=_FLAGS,
             )
         raise _too_large(self._shown, self._sizes, self._total, self._ceiling)

@@ -26,7 +26,8 @@ EDGES: dict[str, set[str]] = {
     "protocol": {"protocol"},
     "coordinator.core": {"protocol", "coordinator.core"},
     "agent.core": {"protocol", "agent.core"},
-    "coordinator.client": {"", "protocol", "coordinator.client", "coordinator.shipping"},
+    # The seeds' GridOrchestrator, one of coordinator.client_*, takes a configuration.
+    "coordinator.client": {"", "protocol", "coordinator.client", "coordinator.config", "coordinator.shipping"},
     "coordinator.shipping": {"protocol", "coordinator.shipping"},
     "coordinator": {"", "protocol", "coordinator"},
     "agent": {"", "protocol", "agent"},

@@ -1,0 +1,291 @@
+"""The public asyncio client of a grid.
+
+    async with GridClient("ws://127.0.0.1:7433") as grid:
+        result = await grid.run("python train.py", gpus=1, priority="high")
+
+It reconnects by itself and says again what was not answered, which is safe: a job is submitted under a key of its own,
+so however often that is said, it is one job.
+"""
+
+import getpass
+import secrets
+import shlex
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distributed_grid.coordinator.client_output import JobResult, collect, stream_output
+from distributed_grid.coordinator.client_session import (
+    ConnectionLost,
+    GridUnavailable,
+    RequestRefused,
+    Session,
+)
+from distributed_grid.coordinator.client_transfer import fetch_files, ship_directory
+from distributed_grid.coordinator.client_watch import Watches
+from distributed_grid.coordinator.shipping import HashCache
+from distributed_grid.protocol.codec import BULK_BYTES
+from distributed_grid.protocol.durations import parse_duration
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, Request, State, parse_priority
+from distributed_grid.protocol.messages import (
+    AskWhy,
+    Cancel,
+    FileEntry,
+    Files,
+    GetShared,
+    GetStatus,
+    Jobs,
+    ListJobs,
+    Shared,
+    SignalJob,
+    Status,
+    Submission,
+    Submit,
+    WantFiles,
+    Why,
+)
+from distributed_grid.protocol.nodes import NodeView
+from distributed_grid.protocol.resources import GIB, MILLI, Resources, parse_cpu, parse_gpu, parse_memory
+
+__all__ = [
+    "ConnectionLost",
+    "GridClient",
+    "GridUnavailable",
+    "JobResult",
+    "RequestRefused",
+    "describe_job",
+]
+
+_GROUP_BYTES = BULK_BYTES // 4
+DEFAULT_URL = "ws://127.0.0.1:7433"
+
+
+def describe_job(
+    command: str | Sequence[str],
+    *,
+    cpus: float | str | None = None,
+    memory: float | str | None = None,
+    gpus: float | str | None = None,
+    resources: Resources | None = None,
+    priority: str | Priority = Priority.MEDIUM,
+    nodes: Iterable[str] = (),
+    name: str = "",
+    env: Mapping[str, str] | None = None,
+    workdir: str = "",
+    bundle: str = "",
+    time_limit: float | str | None = None,
+    grace: float = 5.0,
+    immediate: bool = False,
+    key: str = "",
+) -> Submission:
+    """A job to submit. Raises BadValue for what cannot be asked.
+
+    A command given as text is split as a shell would split it, but no shell runs it; as a sequence it is taken as is.
+    `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`. Without `cpus`
+    a job gets one core. `key` makes submitting it again safe across processes: per user, one key is one job, ever.
+    """
+    wanted = resources or Resources(
+        cpu=parse_cpu(str(cpus)) if cpus is not None else 0,
+        memory=parse_memory(str(memory), bare=GIB) if memory is not None else 0,
+        gpu=parse_gpu(str(gpus)) if gpus is not None else 0,
+    )
+    if not wanted.cpu:
+        wanted = msgspec.structs.replace(wanted, cpu=MILLI)
+    spec = JobSpec(
+        argv=_argv(command),
+        env=dict(env or {}),
+        name=name,
+        workdir=workdir,
+        bundle=bundle,
+        time_limit=parse_duration(str(time_limit)) if time_limit is not None else 0.0,
+        grace=grace,
+    )
+    level = priority if isinstance(priority, Priority) else parse_priority(priority)
+    request = Request(resources=wanted, priority=level, nodes=tuple(nodes), immediate=immediate)
+    return Submission(key=key or secrets.token_hex(16), spec=spec, request=request)
+
+
+def _argv(command: str | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(command, str):
+        try:
+            argv = tuple(shlex.split(command))
+        except ValueError as error:
+            raise BadValue(f"the command {command!r} cannot be split into words", why=str(error)) from None
+    else:
+        argv = tuple(command)
+    if not argv or not argv[0]:
+        raise BadValue("the command is empty", hint="give a program and its arguments")
+    return argv
+
+
+def this_user() -> str:
+    """The name this process's jobs run under."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+class GridClient:
+    """One connection to a coordinator. Use it as `async with GridClient(url) as grid`.
+
+    `patience` is how long (seconds) a lost coordinator is waited for before GridUnavailable is raised; the first
+    connect is tried once.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, *, user: str = "", patience: float = 300.0) -> None:
+        self.url = url
+        self.user = user or this_user()
+        self._watches = Watches(lambda message: self._session.ask(message), lambda: self._session.number())
+        watches = self._watches
+        self._session = Session(url, self.user, patience, watches.update, watches.renew, watches.fail)
+        self._hashes = HashCache()
+
+    async def connect(self) -> None:
+        """Connect. Raises GridUnavailable where nobody answers."""
+        await self._session.open()
+
+    async def close(self) -> None:
+        """Leave; jobs run on."""
+        await self._session.close()
+
+    async def __aenter__(self) -> "GridClient":
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def submit(self, command: str | Sequence[str], **options: Any) -> str:
+        """Submit one job (options as in `describe_job`) and return its id, once it is on the coordinator's disk."""
+        return (await self.submit_many([describe_job(command, **options)]))[0]
+
+    async def submit_many(self, jobs: Sequence[Submission]) -> list[str]:
+        """Submit jobs and return their ids in order. They travel in groups; one that is refused takes its group with
+        it, and those submitted before stay."""
+        ids: list[str] = []
+        for group in _groups(jobs):
+            answer = await self._session.ask(Submit(id=self._session.number(), jobs=group))
+            ids += answer.jobs
+        return ids
+
+    async def run(self, command: str | Sequence[str], **options: Any) -> JobResult:
+        """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream)."""
+        return await self.result(await self.submit(command, **options))
+
+    async def result(self, job: str) -> JobResult:
+        """Wait for a job's end and return its result with its output."""
+        return await collect(self._session, self._watches, await self.wait(job))
+
+    async def wait(self, job: str) -> JobView:
+        """The job (id, unique prefix, name or `last`) once it has ended."""
+        view = await self.show(job)
+        async with aclosing(self._watches.follow(view)) as views:
+            async for view in views:  # noqa: B007
+                pass
+        return view
+
+    async def follow(self, job: str) -> AsyncGenerator[JobView, None]:
+        """The job now and whenever it changes, until it has ended."""
+        async with aclosing(self._watches.follow(await self.show(job))) as views:
+            async for view in views:
+                yield view
+
+    async def stream(self, job: str) -> AsyncGenerator[tuple[str, bytes], None]:
+        """The job's output from its beginning, as (`stdout` or `stderr`, bytes), until both have ended. It goes on
+        where it was after a lost connection, a restarted coordinator or agent."""
+        async with aclosing(stream_output(self._session, self._watches, await self.show(job))) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def logs(self, job: str) -> tuple[bytes, bytes]:
+        """All of an ended job's stdout and stderr, waiting for its end (up to 16 MiB each, the last ones)."""
+        result = await self.result(job)
+        return result.stdout_bytes, result.stderr_bytes
+
+    async def show(self, job: str) -> JobView:
+        """A job as it stands, with its story."""
+        return await self._session.show(job)
+
+    async def jobs(
+        self, *, ended: bool = False, states: Iterable[State] = (), user: str = "", limit: int = 1000
+    ) -> list[JobView]:
+        """Jobs, newest first."""
+        ask = ListJobs(id=self._session.number(), ended=ended, states=tuple(states), user=user, limit=limit)
+        answer: Jobs = await self._session.ask(ask)
+        return list(answer.jobs)
+
+    async def cancel(self, *jobs: str, reason: str = "", grace: float | None = None) -> None:
+        """End these jobs: SIGTERM, `grace` seconds (none: each job's own), SIGKILL. Returns once that is on disk."""
+        seconds = -1.0 if grace is None else grace
+        await self._session.ask(Cancel(id=self._session.number(), jobs=jobs, reason=reason, grace=seconds))
+
+    async def signal(self, job: str, signum: int) -> None:
+        """Send a signal to a running job, once. Raises ConnectionLost where it is not known whether that was done."""
+        await self._session.ask(SignalJob(id=self._session.number(), job=job, signal=signum), retry=False)
+
+    # --- the grid -----------------------------------------------------------------------------------------------------
+
+    async def status(self) -> Status:
+        """How the grid is."""
+        answer: Status = await self._session.ask(GetStatus(id=self._session.number()))
+        return answer
+
+    async def nodes(self) -> list[NodeView]:
+        """The nodes."""
+        return list((await self.status()).nodes)
+
+    async def shared(self, node: str = "") -> Shared:
+        """What is offered and what is lent, on all nodes or one."""
+        answer: Shared = await self._session.ask(GetShared(id=self._session.number(), node=node))
+        return answer
+
+    async def why(self, job: str = "", request: Request | None = None) -> Why:
+        """Why a job is where it is, or where a request would go."""
+        answer: Why = await self._session.ask(AskWhy(id=self._session.number(), job=job, request=request))
+        return answer
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    async def ship(self, directory: str | Path) -> str:
+        """Send what of a directory the coordinator has not got yet; the hash is for `bundle=` of jobs. Raises
+        ShippingError."""
+        return (await ship_directory(self._session, Path(directory), self._hashes)).hash
+
+    async def files(self, job: str, *globs: str) -> list[FileEntry]:
+        """The files in the job's working directory that match any of the globs (none: all)."""
+        view = await self.show(job)
+        answer: Files = await self._session.ask(
+            WantFiles(id=self._session.number(), allocation=view.allocation, globs=globs or ("**",))
+        )
+        if answer.error:
+            raise GridUnavailable(f"the files of {view.id} cannot be listed", why=answer.error)
+        return list(answer.files)
+
+    async def fetch(self, job: str, *globs: str, into: str | Path = ".") -> list[Path]:
+        """Bring the matching files of a job's working directory into a directory here; their paths."""
+        view = await self.show(job)
+        return await fetch_files(self._session, view, await self.files(view.id, *globs), Path(into))
+
+
+def _groups(jobs: Sequence[Submission]) -> Iterable[tuple[Submission, ...]]:
+    """The jobs in groups that each fit a frame."""
+    group: list[Submission] = []
+    size = 0
+    for job in jobs:
+        length = len(msgspec.msgpack.encode(job))
+        if length > BULK_BYTES - 1024:
+            raise BadValue("a job is too large to submit", why=f"its command and environment have {length} bytes")
+        if group and size + length > _GROUP_BYTES:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(job)
+        size += length
+    if group:
+        yield tuple(group)

@@ -1,0 +1,24 @@
+"""The seeds' `distributed_grid.core`."""
+
+from distributed_grid.coordinator.client import (
+    ConnectionLost,
+    GridClient,
+    GridUnavailable,
+    JobResult,
+    RequestRefused,
+    describe_job,
+)
+from distributed_grid.coordinator.client_orchestrator import GridOrchestrator
+from distributed_grid.protocol.errors import BadValue, GridError
+
+__all__ = [
+    "BadValue",
+    "ConnectionLost",
+    "GridClient",
+    "GridError",
+    "GridOrchestrator",
+    "GridUnavailable",
+    "JobResult",
+    "RequestRefused",
+    "describe_job",
+]
