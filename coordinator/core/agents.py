@@ -92,8 +92,9 @@ def silence(ledger: "Ledger", name: str) -> None:
     now = ledger.now
     if now >= node.heard + DISCONNECTED_AFTER + LOST_AFTER:
         if node.state is not NodeState.LOST:
-            node.state = NodeState.LOST
-            ledger.refresh(node)
+            # Its jobs are ended here and may run on there: only an offer made after that says what is free.
+            node.state, node.offer = NodeState.LOST, None
+            ledger.rebuild(node)
             _give_up(ledger, node)
     elif now >= node.heard + DISCONNECTED_AFTER:
         if node.state is not NodeState.LOST:
@@ -263,7 +264,7 @@ def _started(ledger: "Ledger", node: Node, message: Started) -> None:
 def _devices(allocation: Allocation) -> list[str]:
     """The names under which an agent may have declined what this allocation now holds."""
     grant = allocation.grant
-    return ["", *(str(core) for core in (*grant.cores, grant.shared_core)), *(gpu.uuid for gpu in grant.gpus)]
+    return ["", "memory", *(str(core) for core in (*grant.cores, grant.shared_core)), *(gpu.uuid for gpu in grant.gpus)]
 
 
 def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
@@ -283,7 +284,8 @@ def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
 def _decline(ledger: "Ledger", node: Node, device: str) -> None:
     """Leave alone what was not spare after all: the device where it is one, else the node; longer every time."""
     device = device.removeprefix("core").removeprefix("cpu").strip(" -:")
-    if not (device.isdigit() and int(device) in node.facts.cores or any(g.uuid == device for g in node.facts.gpus)):
+    core = device.isdigit() and int(device) in node.facts.cores
+    if not core and device != "memory" and all(gpu.uuid != device for gpu in node.facts.gpus):
         device = ""
     until, seconds = node.declined.get(device, (0.0, 0.0))
     if ledger.now > until + DECLINE_MOST:

@@ -55,7 +55,8 @@ class Index:
         tier = min(TIERS - 1, max(0, int(priority * 4)))
         gpus = (room.whole_gpus, max(room.gpu_parts.values(), default=0))
         cores = (room.whole, max(room.parts.values(), default=0))
-        place = (tier, gpus, cores, room.memory)
+        memory = room.free_memory
+        place = (tier, gpus, cores, memory)
         old = self._where.get(name)
         if old == place:
             return
@@ -69,9 +70,9 @@ class Index:
         row = shelf.by_cores.get(cores)
         if row is None:
             insort(shelf.shapes, cores)
-            shelf.by_cores[cores] = [(room.memory, name)]
+            shelf.by_cores[cores] = [(memory, name)]
         else:
-            insort(row, (room.memory, name))
+            insort(row, (memory, name))
 
     def drop(self, name: str) -> None:
         """This node gets no work for now."""

@@ -108,10 +108,16 @@ class Ledger:
     def settle(self, now: float) -> list[Command]:
         """Let expire what is due, then give room to those who wait: once after a batch of events."""
         self.now = now
+        stirred = False
         for kind, name in self.deadlines.due(now):
-            _DUE[kind](self, name)
+            if kind == "reasons":
+                stirred = True  # said after the matching, which may make them untrue
+            else:
+                _DUE[kind](self, name)
         if self.fresh or self.grown:
             self._match()
+        if stirred:
+            reasons.refresh(self)
         return self._take_out()
 
     def next_deadline(self) -> float | None:
@@ -344,5 +350,4 @@ _DUE: dict[str, Callable[[Ledger, str], None]] = {
     "silence": agents.silence,
     "offer": agents.offer_due,
     "decline": agents.decline_due,
-    "reasons": reasons.refresh,
 }

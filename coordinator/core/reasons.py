@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from distributed_grid.coordinator.core.matching import amount, blocker
 from distributed_grid.coordinator.core.model import Job, Node, Publish
 from distributed_grid.coordinator.core.queue import Line
+from distributed_grid.coordinator.core.requests import can_fit, never_fits
 from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
@@ -30,9 +31,11 @@ def find(ledger: "Ledger", request: Request) -> Reason:
     wanted = request.resources
     if not ledger.nodes:
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
+    if not can_fit(ledger, wanted):
+        return Reason("NeverFits", never_fits(ledger, wanted)[0])
     away = sum(node.state is not NodeState.UP for node in ledger.nodes.values())
     if away == len(ledger.nodes):
-        return Reason("NoOffers", f"{'all ' if away > 1 else 'the only one of '}{_nodes(away)} cannot be reached")
+        return Reason("NoOffers", f"{f'all {away} nodes' if away > 1 else 'the only node'} cannot be reached")
     few = len(ledger.nodes) <= NODES
     looked = list(ledger.nodes.values()) if few else [ledger.nodes[name] for name in ledger.index.most()]
     said: dict[str, list[tuple[Node, str]]] = {}
@@ -47,9 +50,11 @@ def find(ledger: "Ledger", request: Request) -> Reason:
     for code in ("withheld", "declined"):
         if found := said.get(code):
             names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
-            return Reason("Thresholds", f"needs {wanted}; {names}{_more(len(found))}{gone}")
+            return Reason("Thresholds", f"{names}{_more(len(found))}{gone}")
     if not len(ledger.index):
-        return Reason("NoOffers", f"none of {_nodes(len(ledger.nodes))} offers anything now{gone}")
+        return Reason(
+            "NoOffers", f"{_nodes(len(ledger.nodes) - away)} can be reached, and nothing is offered now{gone}"
+        )
     if not few:
         return Reason("Resources", f"needs {wanted}; none of {_nodes(len(ledger.index))} that offer has it free{gone}")
     able = sum(len(found) for code, found in said.items() if code != "too-small")
@@ -118,7 +123,7 @@ def _publish(ledger: "Ledger", line: Line) -> None:
         ledger.out.append(Publish(job_view(job, job.reason)))
 
 
-def refresh(ledger: "Ledger", _: str) -> None:
+def refresh(ledger: "Ledger") -> None:
     """Look again why the first lines wait, since something has changed."""
     lines = list(ledger.queue.lines.values())[:LINES]
     for line in lines:

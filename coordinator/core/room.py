@@ -34,7 +34,8 @@ class Room:
             return
         # Only what the node is known to have: an agent's slip must not make cores out of nothing.
         real_cores = frozenset(facts.cores)
-        real_gpus = frozenset(gpu.uuid for gpu in facts.gpus)
+        # A GPU that is not in the offer, since a job has it, may come back with that job's end.
+        self.offers = {g.uuid: GpuOffer(g.uuid, g.index, g.model, g.memory, g.memory) for g in facts.gpus}
         for core in offer.cores:
             if core in real_cores:
                 self.cores[core] = MILLI
@@ -42,7 +43,7 @@ class Room:
             if core in real_cores and core not in self.cores:
                 self.cores[core] = min(milli, MILLI)
         for gpu in offer.gpus:
-            if gpu.uuid in real_gpus:
+            if gpu.uuid in self.offers:
                 self.gpus[gpu.uuid] = min(gpu.milli, MILLI)
                 self.offers[gpu.uuid] = gpu
         self.memory = min(offer.memory, facts.memory)
@@ -125,7 +126,7 @@ class Room:
             return "gpu"
         if not self._has_cpu(wanted.cpu):
             return "cpu"
-        if wanted.memory > self.memory:
+        if wanted.memory > self.free_memory:
             return "memory"
         return ""
 
@@ -149,7 +150,12 @@ class Room:
         """What can still be had, as an amount; debts count as nothing."""
         cpu = self.whole * MILLI + sum(self.parts.values())
         gpu = self.whole_gpus * MILLI + sum(self.gpu_parts.values())
-        return Resources(cpu, max(0, self.memory), gpu)
+        return Resources(cpu, max(0, self.free_memory), gpu)
+
+    @property
+    def free_memory(self) -> int:
+        """Bytes that can be had; below zero: a debt."""
+        return min(0, self.memory) if "memory" in self.closed else self.memory
 
     def free_cores(self) -> tuple[int, ...]:
         """The whole cores that can be had, idlest first."""
@@ -187,7 +193,7 @@ class Room:
         free = [
             (offer.memory_free, offer.index, uuid)
             for uuid, offer in self.offers.items()
-            if self.gpus[uuid] == MILLI and uuid not in self.closed
+            if self.gpus.get(uuid) == MILLI and uuid not in self.closed
         ]
         free.sort()
         if milli < MILLI:

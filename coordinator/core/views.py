@@ -63,7 +63,7 @@ def offers(ledger: "Ledger", now: float, only: str = "") -> tuple[OfferView, ...
         gpus = tuple(
             GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory_free, node.room.gpus[gpu.uuid])
             for gpu in node.room.offers.values()
-            if node.room.gpus[gpu.uuid] > 0
+            if node.room.gpus.get(gpu.uuid, 0) > 0 and gpu.uuid not in node.closed
         )
         idle = node.sample.at - node.offer.idle_since if node.sample is not None and node.offer.idle_since else 0.0
         views.append(
