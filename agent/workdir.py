@@ -1,13 +1,30 @@
 """The folder of an allocation on the node: `spec`, `stdout`, `stderr`, and `workdir`, where the job runs."""
 
+import contextlib
+import errno
+import fnmatch
 import os
 import re
+import shutil
+import stat
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.bundle import (
+    MODE_BITS,
+    MOST_ENTRIES,
+    Entry,
+    Kind,
+    Manifest,
+    check_path,
+    check_target,
+    is_blob_hash,
+)
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.messages import FileEntry, Launch
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 
@@ -42,3 +59,220 @@ def read_launch(state_dir: Path, allocation: str) -> Launch | None:
         return msgspec.json.decode((folder(state_dir, allocation) / "spec").read_bytes(), type=Launch)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+# --- what the job gets ------------------------------------------------------------------------------------------------
+
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "SHELL")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def build_env(launch: Launch, node: str, directory: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The job's whole environment: a few variables of `base` (the agent's), the grid's own, and the job's on top."""
+    env = {name: value for name, value in base.items() if name in _PASSED_ON or name.startswith("LC_")}
+    env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
+    grant = launch.grant
+    env |= {
+        "GRID_JOB_ID": launch.job,
+        "GRID_NODE": node,
+        "GRID_WORKDIR": str(directory),
+        "PWD": str(directory),
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in grant.gpus),
+    }
+    env |= dict.fromkeys(_THREADS, str(max(1, len(grant.cores))))
+    env |= launch.spec.env
+    # Not to be overridden: by this the supervisor knows whose a process is that left its session.
+    env["GRID_ALLOCATION_ID"] = launch.allocation
+    return env
+
+
+def unpack(manifest: Manifest, blobs: Path, target: Path) -> None:
+    """Make what the caller shipped in `target`, with contents copied from the files in `blobs`, so that a job may
+    change them. Nothing is written through a link, whatever is there. Raises GridError."""
+    root = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for entry in manifest.entries:
+            check_path(entry.path)
+            above, _, name = entry.path.rpartition("/")
+            parent = _open_below(root, above.split("/") if above else [], make=True)
+            try:
+                _make(entry, name, parent, blobs)
+            finally:
+                os.close(parent)
+    except OSError as error:
+        raise GridError("the shipped files could not be unpacked", why=str(error)) from None
+    finally:
+        os.close(root)
+
+
+def _open_below(root: int, parts: list[str], make: bool = False) -> int:
+    """The directory at the end of these parts, none of which may be a link."""
+    here = os.dup(root)
+    for part in parts:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=here)
+        try:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+        finally:
+            os.close(here)
+        here = below
+    return here
+
+
+def _make(entry: Entry, name: str, parent: int, blobs: Path) -> None:
+    match entry.kind:
+        case Kind.DIRECTORY:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, entry.mode | 0o700, dir_fd=parent)
+        case Kind.LINK:
+            check_target(entry.path, entry.target)
+            os.symlink(entry.target, name, dir_fd=parent)
+        case Kind.FILE:
+            if not is_blob_hash(entry.blob):
+                raise BadValue(f"the content of {entry.path} has no hash")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            copy = os.open(name, flags, 0o600, dir_fd=parent)
+            try:
+                with open(blobs / entry.blob, "rb") as blob:
+                    size = os.fstat(blob.fileno()).st_size
+                    if size != entry.size:
+                        raise BadValue(f"the content of {entry.path} has {size} bytes instead of {entry.size}")
+                    while os.sendfile(copy, blob.fileno(), None, 1 << 24):
+                        pass
+                os.fchmod(copy, entry.mode & MODE_BITS)
+            finally:
+                os.close(copy)
+
+
+# --- what comes back --------------------------------------------------------------------------------------------------
+
+
+def find_files(directory: Path, globs: Sequence[str]) -> list[FileEntry]:
+    """The regular files below `directory` that match any glob, ordered by path; `**` is any number of directories, and
+    a directory that matches stands for all that is in it. Links count as what they lead to, as long as that is a file
+    inside. Raises BadValue for a glob that leads out, or matches too much."""
+    patterns = [_pattern(glob) for glob in globs]
+    root = os.path.realpath(directory)
+    found: dict[str, FileEntry] = {}
+    for here, below, names in os.walk(root):
+        below.sort()
+        for name in names:
+            path = os.path.relpath(os.path.join(here, name), root)
+            parts = path.split("/")
+            if not any(_matches(parts[:depth], one) for one in patterns for depth in range(1, len(parts) + 1)):
+                continue
+            seen = _stat_inside(root, path)
+            if seen is not None:
+                found[path] = FileEntry(path, seen.st_size, stat.S_IMODE(seen.st_mode) & MODE_BITS)
+            if len(found) > MOST_ENTRIES:
+                raise BadValue(f"more than {MOST_ENTRIES} files match", hint="ask for fewer, or pack them in the job")
+    return [found[path] for path in sorted(found)]
+
+
+def read_file(directory: Path, path: str, offset: int, size: int) -> tuple[bytes, bool]:
+    """Up to `size` bytes of a file below `directory`, and whether they are its last. Raises GridError for what is not
+    a regular file inside, wherever links lead."""
+    check_path(path)
+    root = os.path.realpath(directory)
+    try:
+        fd = _open_inside(root, path)
+    except OSError as error:
+        raise GridError(f"{path} cannot be read", why=error.strerror or "") from None
+    try:
+        seen = os.fstat(fd)
+        if not stat.S_ISREG(seen.st_mode):
+            raise GridError(f"{path} cannot be read", why="it is not a regular file")
+        data = os.pread(fd, size, offset)
+        return data, offset + len(data) >= seen.st_size
+    finally:
+        os.close(fd)
+
+
+def _open_inside(root: str, path: str) -> int:
+    """Open what a path leads to. Links are resolved first and checked; then the way is gone again without any link, so
+    that a job which exchanges one meanwhile wins nothing."""
+    real = os.path.realpath(os.path.join(root, path))
+    if not real.startswith(root + "/"):
+        raise PermissionError(errno.EPERM, "it leads out of the working directory")
+    *above, name = os.path.relpath(real, root).split("/")
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        parent = _open_below(top, above)
+    finally:
+        os.close(top)
+    try:
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _stat_inside(root: str, path: str) -> os.stat_result | None:
+    real = os.path.realpath(os.path.join(root, path))
+    with contextlib.suppress(OSError):
+        seen = os.lstat(real)
+        if real.startswith(root + "/") and stat.S_ISREG(seen.st_mode):
+            return seen
+    return None
+
+
+def _pattern(glob: str) -> list[str]:
+    parts = [part for part in glob.split("/") if part not in ("", ".")]
+    if glob.startswith("/") or ".." in parts or not parts:
+        raise BadValue(f"{glob!r} does not lead into the working directory", hint="give a path relative to it")
+    return parts
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        hidden = bool(parts) and parts[0].startswith(".")
+        return _matches(parts, pattern[1:]) or (bool(parts) and not hidden and _matches(parts[1:], pattern))
+    if not parts or (parts[0].startswith(".") and not pattern[0].startswith(".")):
+        return False  # as in a shell, what is hidden has to be named
+    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+# --- how long it is kept ----------------------------------------------------------------------------------------------
+
+KEPT_SECONDS = 24 * 3600.0
+KEPT_COUNT = 1000
+
+
+def sweep(
+    state_dir: Path, live: Set[str], now: float, seconds: float = KEPT_SECONDS, count: int = KEPT_COUNT
+) -> list[str]:
+    """Remove folders of allocations that are older than `seconds` or not among the newest `count`, never one in `live`
+    (all that runs or is not acknowledged). `now` is wall time, as files have it. The removed ones."""
+    ages = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(state_dir / "allocs") as entries:
+        for entry in entries:
+            if entry.name not in live and entry.is_dir(follow_symlinks=False):
+                ages.append((_touched(Path(entry.path)), entry.name))
+    ages.sort(reverse=True)
+    gone = [name for rank, (when, name) in enumerate(ages) if rank >= count or now - when > seconds]
+    for name in gone:
+        shutil.rmtree(state_dir / "allocs" / name, onerror=_open_up)
+    return gone
+
+
+def _touched(path: Path) -> float:
+    times = [0.0]
+    for one in (path, path / "stdout", path / "stderr"):
+        with contextlib.suppress(OSError):
+            times.append(os.lstat(one).st_mtime)
+    return max(times)
+
+
+def _open_up(function: Callable[..., Any], path: str, _: object) -> None:
+    """A job may have closed its directories to us. What cannot be removed now is tried again by the next sweep."""
+    with contextlib.suppress(OSError):
+        os.chmod(os.path.dirname(path), 0o700)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.chmod(path, 0o700)
+            shutil.rmtree(path, ignore_errors=True)
+        elif function in (os.unlink, os.remove):
+            os.unlink(path)
