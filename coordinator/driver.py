@@ -43,7 +43,6 @@ class Keeper(Protocol):
 
     def snapshot(self, records: list[Record], clock: float) -> Snapshot: ...
     def commit(self, snapshot: Snapshot) -> None: ...
-    def committed(self, snapshot: Snapshot) -> None: ...
 
 
 class Clock:
@@ -160,7 +159,6 @@ class Driver:
                 commands, self._commands = self._commands, []
                 snapshot = self._store.snapshot(records, self._clock())
                 await self._loop.run_in_executor(self._writer, self._store.commit, snapshot)
-                self._store.committed(snapshot)
                 for command in commands:
                     self._perform(command)
             self._perform_all()

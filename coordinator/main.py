@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import fcntl
+import io
 import json
 import logging
 import os
@@ -10,10 +11,11 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import structlog
 
@@ -131,6 +133,22 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+class _Lenient(io.TextIOBase):
+    """A stream for logs. That nobody reads it any more (a pipe whose reader went) must not end a connection or a grid."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def _configure_logs(level: str) -> None:
     # The library's own remarks about peers (garbage instead of a handshake) are not errors of ours.
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
@@ -143,11 +161,11 @@ def _configure_logs(level: str) -> None:
             structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_Lenient(sys.stderr)),
     )
 
 
-def _loop_factory():  # type: ignore[no-untyped-def]
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         import uvloop
     except ImportError:  # not on this platform

@@ -5,7 +5,6 @@ is on disk. References to jobs (an id, the beginning of one, a name, `last`) are
 live and ended jobs alike.
 """
 
-import asyncio
 import difflib
 import itertools
 import secrets
@@ -116,7 +115,6 @@ class Requests:
         self._tokens = itertools.count(1)
         self._waiting: dict[int, Callable[[Accepted | Rejected | Granted], None]] = {}
         self._watchers: dict[str, set[Client]] = {}
-        self._submitting: dict[tuple[str, str], asyncio.Future[None]] = {}
         self._ended: Counter[str] = Counter()
 
     # --- from the server ----------------------------------------------------------------------------------------------
@@ -169,7 +167,7 @@ class Requests:
             case WantOutput() | WantFiles() | WantFile():
                 self._relay.want(client, message)
             case Submit():
-                await self._submit(client, message)
+                self._submit(client, message)
             case Watch():
                 self._watch(client, message)
             case Cancel():
@@ -220,7 +218,7 @@ class Requests:
 
     # --- submit -------------------------------------------------------------------------------------------------------
 
-    async def _submit(self, client: Client, message: Submit) -> None:
+    def _submit(self, client: Client, message: Submit) -> None:
         user = client.user
         for submission in message.jobs:
             if problem := complaint(submission):
@@ -230,9 +228,7 @@ class Requests:
                     "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
                 )
         keys = list(dict.fromkeys(submission.key for submission in message.jobs))
-        # The same key is being submitted right now, say by this client's previous connection: its answer is ours.
-        while busy := next((self._submitting[user, key] for key in keys if (user, key) in self._submitting), None):
-            await asyncio.shield(busy)
+        # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
         known = self._store.known(user, keys)
         now = self._clock()
         fresh: dict[str, Job] = {}
@@ -246,13 +242,8 @@ class Requests:
         if not fresh:
             self._submitted(client, message, known, 0, 0)
             return
-        done = asyncio.get_running_loop().create_future()
-        self._submitting |= {(user, key): done for key in fresh}
 
         def waiting(command: Accepted | Rejected | Granted) -> None:
-            for key in fresh:
-                del self._submitting[user, key]
-            done.set_result(None)
             if isinstance(command, Accepted):
                 ids = known | dict(zip(fresh, command.jobs, strict=True))
                 self._submitted(client, message, ids, command.fit, command.nodes)
@@ -278,13 +269,14 @@ class Requests:
 
     def _show_watched(self, client: Client, jobs: list[str]) -> None:
         for view in self._views(jobs):
-            if view.id in self._ledger.jobs:
+            if view.state is not State.ENDED:  # also one whose end is just being stored: that is still to be told
                 self._watch_one(client, view.id)
             client.connection.send(JobUpdate(view))
 
     def _watch_one(self, client: Client, job: str) -> None:
-        client.watching.add(job)
-        self._watchers.setdefault(job, set()).add(client)
+        if not client.gone:
+            client.watching.add(job)
+            self._watchers.setdefault(job, set()).add(client)
 
     def _unwatch(self, client: Client, job: str) -> None:
         client.watching.discard(job)

@@ -2,7 +2,7 @@
 
 What lives is in the ledger's memory; the store is what it is rebuilt from at start, and where ended jobs are looked up.
 A commit goes in two steps: `snapshot` on the loop, which encodes the records as they are at that moment, and `commit`,
-which may run in a thread of its own. `known` and `node_of` see what is snapshotted, committed or not.
+which may run in a thread of its own. What is looked up is what is committed.
 """
 
 import secrets
@@ -102,8 +102,6 @@ class Store:
             raise _failure(path, error) from error
         self.grid = str(self._meta("grid"))
         self.clock = float(self._meta("clock"))
-        self._new_keys: dict[tuple[str, str], str] = {}
-        self._new_nodes: dict[str, str] = {}
 
     def _open(self) -> sqlite3.Connection:
         # The writer is used here and then by the driver's one writer thread only.
@@ -172,13 +170,10 @@ class Store:
         nodes: dict[str, NodeFacts] = {}
         for record in records:
             match record:
-                case RecordJob(job, new):
+                case RecordJob(job):
                     jobs[job.id] = job
-                    if new:
-                        self._new_keys[(job.user, job.key)] = job.id
                 case RecordAllocation(allocation):
                     allocations[allocation.id] = allocation
-                    self._new_nodes[allocation.id] = allocation.node
                 case RecordNode(facts):
                     nodes[facts.name] = facts
                 case Audit(node, what):
@@ -213,13 +208,6 @@ class Store:
         except sqlite3.Error as error:
             raise _failure(self._path, error) from error
 
-    def committed(self, snapshot: Snapshot) -> None:
-        """On the loop, after the commit: what was kept to be seen in the meantime may go."""
-        for row in snapshot.jobs:
-            self._new_keys.pop((row[2], row[1]), None)
-        for row in snapshot.allocations:
-            self._new_nodes.pop(row[0], None)
-
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def load(self) -> Living:
@@ -235,7 +223,7 @@ class Store:
 
     def known(self, user: str, keys: Sequence[str]) -> dict[str, str]:
         """Which of a user's keys were submitted before, and the ids of their jobs."""
-        found = {key: self._new_keys[user, key] for key in keys if (user, key) in self._new_keys}
+        found: dict[str, str] = {}
         for at in range(0, len(keys), 500):
             part = keys[at : at + 500]
             marks = ", ".join("?" * len(part))
@@ -293,8 +281,6 @@ class Store:
 
     def node_of(self, allocation: str) -> str:
         """The node an allocation was granted on; empty if there is no such allocation."""
-        if node := self._new_nodes.get(allocation):
-            return node
         row = self._reader.execute("SELECT node FROM allocations WHERE id = ?", (allocation,)).fetchone()
         return row[0] if row else ""
 

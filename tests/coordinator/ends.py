@@ -88,6 +88,7 @@ class End:
         self.link = Link.dial(hello, 0.0)
         self.seen: list[Any] = []
         self.closed = False
+        self.url = ""
         self._news = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
 
@@ -141,6 +142,7 @@ class End:
 async def _dial(end: type[End], url: str, hello: Hello, **parts: Any) -> Any:
     socket = await connect(url, compression=None, max_size=BULK_BYTES + 1024, ping_interval=None)
     made = end(socket, hello)
+    made.url = url
     for name, part in parts.items():
         setattr(made, name, part)
     made.read_on()
@@ -173,7 +175,6 @@ async def client(url: str, user: str = "ann") -> ClientEnd:
 class AgentEnd(End):
     """Takes what it is given. `runs` answers a launch with what to say; by default the job ends at once with code 0."""
 
-    url = ""
     facts: NodeFacts
     launched: list[Launch]
     held: dict[str, Known]
@@ -244,9 +245,7 @@ async def agent(
     facts = facts or node()
     hello = Hello(protocol=(1, 0), software="test", role="agent", name=facts.name, facts=facts)
     held = {} if held is None else held
-    made: AgentEnd = await _dial(
-        AgentEnd, url, hello, url=url, facts=facts, launched=[], held=held, runs=runs, output=output
-    )
+    made: AgentEnd = await _dial(AgentEnd, url, hello, facts=facts, launched=[], held=held, runs=runs, output=output)
     if not made.closed and not isinstance(made.seen[0], Refused):
         await made.say(
             Inventory(tuple(held.values())),

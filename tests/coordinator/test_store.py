@@ -32,9 +32,7 @@ def a_job(number: int, state: State = State.WAITING, name: str = "", user: str =
 
 
 def keep(store: Store, *records: object, clock: float = 1.0) -> None:
-    snapshot = store.snapshot(records, clock)  # type: ignore[arg-type]
-    store.commit(snapshot)
-    store.committed(snapshot)
+    store.commit(store.snapshot(records, clock))  # type: ignore[arg-type]
 
 
 def test_a_restart_finds_only_what_lives(path: Path) -> None:
@@ -102,12 +100,9 @@ def test_the_clock_of_the_last_commit_is_remembered(path: Path) -> None:
     assert Store(path).clock == 4_000_000_000.5
 
 
-def test_known_keys_are_found_per_user_before_and_after_the_commit(path: Path) -> None:
+def test_known_keys_are_found_per_user(path: Path) -> None:
     store = Store(path)
-    snapshot = store.snapshot([RecordJob(a_job(1), new=True)], 1.0)
-    assert store.known("ann", ["k1", "k2"]) == {"k1": "j-000000000001"}
-    store.commit(snapshot)
-    store.committed(snapshot)
+    keep(store, RecordJob(a_job(1), new=True))
     assert store.known("ann", ["k1", *(f"x{n}" for n in range(1200))]) == {"k1": "j-000000000001"}
     assert store.known("bob", ["k1"]) == {}
 

@@ -1,0 +1,163 @@
+"""Blobs appear whole or not at all, whoever sends them at the same time, and the cache keeps what is needed."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator import blobs as module
+from distributed_grid.coordinator.blobs import Blobs, Uploads
+from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.messages import (
+    BlobData,
+    Done,
+    Failed,
+    Launch,
+    MissingBlobs,
+    PutBlob,
+    WantBlob,
+    WantBlobs,
+    WantOutput,
+)
+from tests.coordinator.ends import DataEnd, agent, client, coordinator, job, runs_on
+
+CONTENT = bytes(range(256)) * 2000
+HASH = blob_hash(CONTENT)
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path / "blobs", lambda: ())
+
+
+def parts(content: bytes = CONTENT, blob: str = HASH, size: int = 100_000) -> list[PutBlob]:
+    cuts = range(0, max(1, len(content)), size)
+    return [PutBlob(1, blob, at, content[at : at + size], end=at + size >= len(content)) for at in cuts]
+
+
+async def send(uploads: Uploads, sent: list[PutBlob]) -> list[bool]:
+    return [await uploads.put(part) for part in sent]
+
+
+def leftovers(blobs: Blobs) -> list[str]:
+    return os.listdir(blobs._arriving)
+
+
+async def test_a_blob_is_there_when_its_last_part_came(blobs: Blobs) -> None:
+    assert await send(Uploads(blobs), parts()) == [False] * 5 + [True]
+    assert blobs.has(HASH) and blobs.missing([HASH, "0" * 64, "0" * 64]) == ("0" * 64,)
+    read = b""
+    while not (part := blobs.read(WantBlob(7, HASH, len(read), 1 << 30))).end:
+        assert part.id == 7 and not part.error
+        read += part.data
+    assert read + part.data == CONTENT and leftovers(blobs) == []
+
+
+async def test_an_empty_blob_is_a_blob(blobs: Blobs) -> None:
+    name = blob_hash(b"")
+    assert await send(Uploads(blobs), parts(b"", name)) == [True]
+    assert blobs.read(WantBlob(1, name, 0, 10)) == BlobData(1, b"", end=True)
+
+
+async def test_many_may_send_the_same_blob_at_once(blobs: Blobs) -> None:
+    answers = await asyncio.gather(*(send(Uploads(blobs), parts()) for _ in range(5)))
+    assert all(answer[-1] for answer in answers)
+    assert leftovers(blobs) == [] and blobs.has(HASH)
+
+
+async def test_content_that_is_not_what_was_announced_is_refused(blobs: Blobs) -> None:
+    with pytest.raises(BadValue, match="announced"):
+        await send(Uploads(blobs), parts(CONTENT + b"!"))
+    assert not blobs.has(HASH) and leftovers(blobs) == []
+
+
+async def test_a_part_out_of_order_fails_once_and_the_rest_is_ignored_until_it_begins_again(blobs: Blobs) -> None:
+    uploads, sent = Uploads(blobs), parts()
+    await uploads.put(sent[0])
+    with pytest.raises(BadValue, match="out of order"):
+        await uploads.put(sent[2])
+    assert await send(uploads, sent[3:]) == [False] * 3
+    assert (await send(uploads, sent))[-1]
+    with pytest.raises(BadValue, match="beginning"):
+        await uploads.put(sent[1])
+
+
+async def test_a_blob_may_not_outgrow_the_ceiling(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOB_BYTES", 250_000)
+    with pytest.raises(BadValue, match="too large"):
+        await send(Uploads(blobs), parts())
+    assert leftovers(blobs) == []
+
+
+async def test_a_connection_may_not_open_uploads_without_end(blobs: Blobs) -> None:
+    uploads = Uploads(blobs)
+    with pytest.raises(GridError, match="at the same time"):
+        for number in range(100):
+            await uploads.put(PutBlob(1, f"{number:064x}", 0, b"x"))
+    uploads.close()
+    assert leftovers(blobs) == []
+
+
+async def test_what_a_killed_coordinator_left_half_is_cleared(blobs: Blobs, tmp_path: Path) -> None:
+    await Uploads(blobs).put(parts()[0])
+    assert len(leftovers(blobs)) == 1
+    Blobs(tmp_path / "blobs", lambda: ())
+    assert leftovers(blobs) == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "0" * 63, "0" * 65, "/" * 64])
+async def test_names_that_are_no_hashes_never_reach_the_disk(blobs: Blobs, name: str) -> None:
+    assert not blobs.has(name)
+    assert blobs.read(WantBlob(1, name, 0, 10)).error
+    with pytest.raises(BadValue, match="not a blob"):
+        blobs.missing([name])
+    with pytest.raises(BadValue, match="not a blob"):
+        await Uploads(blobs).put(PutBlob(1, name, 0, b"x"))
+
+
+async def test_the_cache_drops_what_was_used_longest_ago_but_nothing_a_live_job_needs(tmp_path: Path) -> None:
+    contents = [bytes([n]) * 10_000 for n in range(6)]
+    names = [blob_hash(content) for content in contents]
+    manifest = encode_manifest(Manifest((Entry("f", size=10_000, blob=names[0]),)))
+    live = blob_hash(manifest)
+    blobs = Blobs(tmp_path / "blobs", lambda: [live], most=35_000)
+    for age, (name, content) in enumerate([(live, manifest), *zip(names, contents, strict=True)]):
+        await send(Uploads(blobs), parts(content, name))
+        used = 1_000_000 + age
+        os.utime(blobs._path(name), (used, used))
+    await send(Uploads(blobs), parts(b"last", blob_hash(b"last")))
+    kept = {path.name for path in (tmp_path / "blobs").glob("??/*")}
+    assert kept == {live, names[0], names[4], names[5], blob_hash(b"last")}
+
+
+async def test_what_was_used_lately_stays_even_above_the_bound(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "blobs", lambda: (), most=10)
+    await send(Uploads(blobs), parts())
+    assert blobs.has(HASH)
+
+
+async def test_a_client_ships_and_an_agent_fetches(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann, worker = await client(grid.url), await agent(grid.url, runs=runs_on)
+        assert await ann.ask(WantBlobs(11, (HASH,))) == MissingBlobs(11, (HASH,))
+        for part in parts()[:-1]:
+            await ann.say(PutBlob(12, part.blob, part.offset, part.data))
+        assert isinstance(await ann.ask(PutBlob(12, HASH, parts()[-1].offset, parts()[-1].data, end=True)), Done)
+        assert await ann.ask(WantBlobs(13, (HASH,))) == MissingBlobs(13, ())
+        wrong = await ann.ask(PutBlob(14, "0" * 64, 0, b"x", end=True))
+        assert isinstance(wrong, Failed) and wrong.code == "bad-value"
+        (name,) = await ann.submit(job("true", bundle=HASH))
+        launch = await worker.until(Launch)
+        await ann.say(WantOutput(15, f"{name}.1", "stdout", 0, 1))  # makes the agent open its data connection
+        await ann.until(lambda seen: getattr(seen, "id", 0) == 15)
+        data = worker.data
+        assert isinstance(data, DataEnd)
+        await data.say(WantBlob(1, launch.spec.bundle, 0, 100), WantBlob(2, "1" * 64, 0, 100))
+        got = await data.until(lambda seen: isinstance(seen, BlobData) and seen.id == 1)
+        assert got.data == CONTENT[:100] and not got.end
+        none = await data.until(lambda seen: isinstance(seen, BlobData) and seen.id == 2)
+        assert "no blob" in none.error
+        await ann.close()
+        await worker.close()

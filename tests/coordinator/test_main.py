@@ -1,0 +1,171 @@
+"""The coordinator as a process: it starts, says where, and stops; what is in its way is one clear error."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from distributed_grid.coordinator.main import CoordinatorSettings, main
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs
+from tests.coordinator.ends import agent, client, job, node, runs_on
+
+PROGRAM = (
+    "import sys; from pathlib import Path; from distributed_grid.coordinator.main import *; "
+    "sys.exit(main(CoordinatorSettings(state_dir=Path(sys.argv[1]), port=0)))"
+)
+
+
+class Process:
+    """A coordinator in a process of its own."""
+
+    def __init__(self, state_dir: Path, environment: dict[str, str] | None = None) -> None:
+        self.state_dir = state_dir
+        (state_dir / "coordinator.json").unlink(missing_ok=True)
+        self.errors = (state_dir.parent / "stderr").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(state_dir)], stderr=self.errors, env=os.environ | (environment or {})
+        )
+
+    def url(self) -> str:
+        deadline = time.monotonic() + 20
+        while not (self.state_dir / "coordinator.json").exists():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.said()
+            time.sleep(0.01)
+        url: str = json.loads((self.state_dir / "coordinator.json").read_text())["url"]
+        return url
+
+    def said(self) -> str:
+        return (self.state_dir.parent / "stderr").read_text()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.errors.close()
+        return self.process.wait(timeout=20)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Process]:
+    process = Process(tmp_path / "state")
+    yield process
+    process.end(signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def failing(settings: CoordinatorSettings, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main(settings)
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and "Traceback" not in said and "try: " in said
+    return code, said
+
+
+def test_it_says_where_it_listens_and_stops_on_sigterm(running: Process) -> None:
+    url = running.url()
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in running.state_dir.iterdir()}
+    assert {"grid.db", "lock", "coordinator.pid", "coordinator.json", "audit.log", "blobs"} <= set(files)
+    assert stat.S_IMODE(running.state_dir.stat().st_mode) == 0o700
+    told = json.loads((running.state_dir / "coordinator.pid").read_text())
+    assert told["pid"] == running.process.pid
+    ticks = Path(f"/proc/{told['pid']}/stat").read_text().rpartition(")")[2].split()[19]
+    assert told["start"] == int(ticks)
+    assert running.end() == 0
+    assert f"listening on {url}" in running.said()
+
+
+def test_a_second_coordinator_on_the_same_state_is_refused_with_the_firsts_pid(
+    running: Process, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running.url()
+    code, said = failing(CoordinatorSettings(running.state_dir, port=0), capsys)
+    assert code == 1 and str(running.process.pid) in said and str(running.state_dir) in said
+    assert running.process.poll() is None
+
+
+def test_a_port_in_use_is_said_with_the_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, said = failing(CoordinatorSettings(tmp_path, port=port), capsys)
+    assert code == 1 and f"127.0.0.1:{port} is in use" in said and "--port" in said
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.invalid", "::"])  # noqa: S104
+def test_an_address_that_is_not_loopback_needs_insecure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    code, said = failing(CoordinatorSettings(tmp_path / "state", host=host), capsys)
+    assert code == 78 and host in said and "--insecure" in said
+    assert not (tmp_path / "state").exists()
+
+
+def test_an_address_of_another_machine_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = failing(CoordinatorSettings(tmp_path, host="192.0.2.1", port=0, insecure=True), capsys)
+    assert code == 1 and "cannot listen on 192.0.2.1:0" in said
+
+
+def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code, said = failing(CoordinatorSettings(tmp_path / "file" / "state", port=0), capsys)
+    assert code == 1 and str(tmp_path / "file" / "state") in said and "--state-dir" in said
+
+
+def test_a_damaged_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "grid.db").write_bytes(b"no database" * 1000)
+    code, said = failing(CoordinatorSettings(tmp_path, port=0), capsys)
+    assert code == 1 and "damaged" in said
+
+
+async def test_killed_at_any_moment_it_has_all_that_it_acknowledged(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    first = Process(state)
+    try:
+        url = await asyncio.to_thread(first.url)
+        worker, ann = await agent(url, node(cores=1), runs_on), await client(url)
+        (running,) = await ann.submit(job("sleep", "1"))
+        await worker.until(Launch)
+        await ann.until(lambda seen: isinstance(seen, JobUpdate) and seen.job.state is State.RUNNING)
+        queued = await ann.submit(*(job("true") for _ in range(500)), watch=False)
+        first.end(signal.SIGKILL)
+        await ann.gone()
+        second = Process(state)
+        try:
+            ann = await client(await asyncio.to_thread(second.url))
+            shown = (await ann.ask(ShowJobs(1, (running, *queued)))).jobs
+            assert [view.id for view in shown] == [running, *queued]
+            assert shown[0].allocation == f"{running}.1"
+            assert {view.state for view in shown[1:]} == {State.WAITING}
+            await ann.close()
+        finally:
+            assert second.end() == 0
+    finally:
+        first.end(signal.SIGKILL)
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(tmp_path / "notify"))
+        told.settimeout(20)
+        process = Process(tmp_path / "state", {"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        try:
+            assert told.recv(4096).startswith(b"READY=1")
+            assert process.end() == 0
+            assert told.recv(4096) == b"STOPPING=1"
+        finally:
+            process.end(signal.SIGKILL)
