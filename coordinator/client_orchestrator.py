@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.client import GridClient, describe_job
 from distributed_grid.coordinator.client_output import JobResult
 from distributed_grid.coordinator.client_session import RequestRefused
@@ -75,20 +77,20 @@ class GridOrchestrator:
         job it started.
         """
         self.config.require_sharing()
-        options = {
-            "resources": _amount(resource_type, amount),
-            "priority": priority,
-            "nodes": nodes,
-            "env": env,
-            "workdir": workdir,
-            "time_limit": time_limit,
-            "immediate": immediate,
-            "name": job_id or "",
-        }
-        describe_job(command, **options)  # what is wrong with it is said before anything is shipped
+        submission = describe_job(
+            command,
+            resources=_amount(resource_type, amount),
+            priority=priority,
+            nodes=nodes,
+            env=env,
+            workdir=workdir,
+            time_limit=time_limit,
+            immediate=immediate,
+            name=job_id or "",
+        )
         if ship and not workdir:
-            options["bundle"] = await self._ship(Path(directory))
-        submission = describe_job(command, **options)
+            spec = replace(submission.spec, bundle=await self._ship(Path(directory)))
+            submission = replace(submission, spec=spec)
         job, started = await self._start(submission)
         try:
             return await self.client.result(job)

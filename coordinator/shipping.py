@@ -294,7 +294,7 @@ def _hash(path: Path, entry: Entry, cache: HashCache | None) -> Entry | None:
         blob = digest.hexdigest()
         if before == after and size == after[2]:
             break
-    if cache is not None and before == after and time.time() - after[3] / 1e9 > _SETTLED:
+    if cache is not None and before == after and time.time() - after[4] / 1e9 > _SETTLED:
         cache.known[after] = blob
     return Entry(entry.path, mode=entry.mode, size=size, blob=blob)
 
