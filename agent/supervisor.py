@@ -268,7 +268,7 @@ class Supervisor:
             when, _, job = heapq.heappop(self.timers)
             if job.outcome is not None or job.wake != when:
                 continue
-            job.wake = NEVER
+            job.wake, job.look = NEVER, True
             if now >= job.kill_at:
                 self.tree.kill(job)
                 job.pause = min(1.0, job.pause * 2 or 0.02)
@@ -310,8 +310,9 @@ class Supervisor:
     def _settle(self) -> None:
         """A job is over when nothing of it is alive. What its main process left behind is ended first."""
         for job in [*self.tree.ending]:
-            if job.adopted and job.wake != NEVER and job.wake > procs.now():
-                continue
+            if job.adopted and not job.look:
+                continue  # looking through all processes is dear: only when it is due
+            job.look = False
             if not self.tree.alive(job):
                 self.tree.ending.discard(job)
                 job.finish(procs.now())

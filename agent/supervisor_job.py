@@ -30,6 +30,8 @@ class Job:
     `pid` and `start` (clock ticks) name its main process, 0 until it is spawned; `status` is that one's wait status,
     None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it, empty if nobody does. `adopted`: it
     was spawned by a supervisor that is dead, and `pidfd` watches its main process, which is not our child.
+
+    `kill_at` is when it gets (the next) SIGKILL, `wake` when the loop looks at it again, `look` that it is due.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Job:
         self.kill_at = NEVER
         self.pause = 0.0
         self.wake = NEVER
+        self.look = True
         self.cpu = 0.0
         self.peak = 0
 

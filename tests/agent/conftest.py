@@ -1,0 +1,161 @@
+"""A node without its agent's outer half: a launcher, its supervisor, and everything that was reported."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent import workdir
+from distributed_grid.agent.launcher import Launcher
+from distributed_grid.protocol.jobs import JobSpec, Outcome
+from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
+from distributed_grid.protocol.nodes import Known
+from distributed_grid.protocol.resources import Grant
+
+
+class Bench:
+    """Launches commands and waits for what is reported; `restart` is a new agent, `kill_supervisor` the worst case."""
+
+    def __init__(self, state_dir: Path, limit: int = 256 << 20) -> None:
+        self.dir = state_dir
+        self.reports: list[Started | Exited] = []
+        self.log: list[str] = []
+        self.known: list[Known] = []
+        self._limit = limit
+        self._changed = asyncio.Event()
+        self._count = 0
+        self._supervisors: set[int] = set()
+        self.launcher = self._make()
+
+    def _make(self) -> Launcher:
+        return Launcher(self.dir, "node1", self._take, self._limit, self.log.append)
+
+    def _take(self, report: Started | Exited) -> None:
+        self.reports.append(report)
+        self._changed.set()
+
+    async def start(self) -> None:
+        self.known = await self.launcher.start()
+        self._supervisors.add(self.launcher.supervisor_pid)
+
+    async def restart(self) -> None:
+        """The agent is gone without a word, and another one comes."""
+        await self.launcher.close()
+        self.reports.clear()
+        self.launcher = self._make()
+        await self.start()
+
+    async def kill_supervisor(self) -> None:
+        old = self.launcher.supervisor_pid
+        os.kill(old, signal.SIGKILL)
+        await self.until(lambda: self.launcher.supervisor_pid != old)
+        self._supervisors.add(self.launcher.supervisor_pid)
+
+    def launch(
+        self, *argv: str, grant: Grant | None = None, id: str = "", directory: Path | None = None, **spec: object
+    ) -> str:
+        self._count += 1
+        id = id or f"j-{self._count}.1"
+        launch = Launch(
+            allocation=id,
+            job=id.partition(".")[0],
+            user="u",
+            epoch=1,
+            grant=grant or Grant(),
+            spec=JobSpec(argv=argv, **spec),  # type: ignore[arg-type]
+        )
+        target = directory or workdir.create(self.dir, id)
+        self.launcher.launch(launch, target, workdir.build_env(launch, "node1", target, os.environ))
+        return id
+
+    def stop(self, id: str, grace: float = 5.0, cause: str = "cancelled") -> None:
+        self.launcher.stop(Stop(allocation=id, grace=grace, cause=cause))
+
+    async def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+        """Wait for a condition that a report or the world makes true."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._changed.clear()
+                with_report = asyncio.create_task(self._changed.wait())
+                await asyncio.wait([with_report], timeout=0.01)
+                with_report.cancel()
+
+    async def started(self, id: str) -> int:
+        """The pid of its main process."""
+        await self.until(lambda: self._find(Started, id) or self.outcomes(id))
+        report = self._find(Started, id)
+        assert isinstance(report, Started), self.outcomes(id)
+        return report.pid
+
+    def _find(self, kind: type, id: str) -> Started | Exited | None:
+        return next((one for one in self.reports if isinstance(one, kind) and one.allocation == id), None)
+
+    def outcomes(self, id: str) -> list[Outcome]:
+        return [one.outcome for one in self.reports if isinstance(one, Exited) and one.allocation == id]
+
+    async def ended(self, id: str) -> Outcome:
+        await self.until(lambda: self.outcomes(id))
+        return self.outcomes(id)[0]
+
+    async def run(self, *argv: str, **how: object) -> Outcome:
+        return await self.ended(self.launch(*argv, **how))  # type: ignore[arg-type]
+
+    def read(self, id: str, stream: str = "stdout") -> bytes:
+        return (workdir.folder(self.dir, id) / stream).read_bytes()
+
+    async def wrote(self, id: str, lines: int = 1) -> list[str]:
+        """The first lines of its output, when they are there."""
+        path = workdir.folder(self.dir, id) / "stdout"
+        await self.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= lines)
+        return path.read_text().splitlines()
+
+    def alive(self, *ids: str) -> list[int]:
+        """All processes that these allocations have in the process table."""
+        return [pid for pid in procs.everyone() if procs.allocation_of(pid) in ids and runs(pid)]
+
+    async def close(self) -> None:
+        """Leave nothing running, by pid."""
+        await self.launcher.close()
+        for pid in self._supervisors:
+            if runs(pid):
+                os.kill(pid, signal.SIGKILL)
+        ids = [path.name for path in (self.dir / "allocs").glob("*")]
+        for _ in range(20):
+            left = self.alive(*ids)
+            for pid in left:
+                if (seen := procs.stat(pid)) is not None:
+                    procs.send(pid, seen.start, signal.SIGKILL)
+            if not left:
+                break
+            await asyncio.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is alive, zombies not counted."""
+    seen = procs.stat(pid)
+    return seen is not None and seen.state not in "ZX"
+
+
+@pytest.fixture
+async def make_bench(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
+    made: list[Bench] = []
+
+    async def make(limit: int = 256 << 20) -> Bench:
+        bench = Bench(tmp_path / f"node{len(made)}", limit)
+        bench.dir.mkdir(mode=0o700)
+        made.append(bench)
+        await bench.start()
+        return bench
+
+    yield make
+    for bench in made:
+        await bench.close()
+
+
+@pytest.fixture
+async def bench(make_bench: Callable[..., Awaitable[Bench]]) -> Bench:
+    return await make_bench()

@@ -1,0 +1,519 @@
+"""The supervisor, driven through a real launcher with real processes."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent import workdir
+from distributed_grid.agent.supervisor_journal import line, parse
+from distributed_grid.protocol.jobs import Cause, exit_status
+from distributed_grid.protocol.messages import Exited, Started
+from distributed_grid.protocol.resources import Grant
+from tests.agent.conftest import Bench, runs
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        {hide}
+        print(os.getpid(), flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+time.sleep({stay})
+"""
+
+
+# --- how commands end ------------------------------------------------------------------------------------------------
+
+
+async def test_the_exit_code_is_the_jobs_own(bench: Bench) -> None:
+    outcome = await bench.run("sh", "-c", "exit 7")
+    assert (outcome.cause, outcome.code, outcome.signal, outcome.started) == (Cause.EXITED, 7, 0, True)
+    assert outcome.text == "exited with code 7"
+    assert exit_status(outcome) == 7
+
+
+async def test_a_signal_is_told_by_number_and_name(bench: Bench) -> None:
+    outcome = await bench.run("sh", "-c", "kill -9 $$")
+    assert (outcome.cause, outcome.signal, outcome.text) == (Cause.SIGNALLED, 9, "killed by signal 9 (SIGKILL)")
+    assert exit_status(outcome) == 137
+
+
+async def test_a_missing_program_is_127_and_nothing_ran(bench: Bench) -> None:
+    outcome = await bench.run("no-such-program-here")
+    assert (outcome.cause, outcome.started, exit_status(outcome)) == (Cause.NOT_FOUND, False, 127)
+    assert "no-such-program-here: not found in PATH" in outcome.text
+    assert (await bench.run("/no/such/file")).cause is Cause.NOT_FOUND
+
+
+async def test_what_cannot_be_executed_is_126(bench: Bench) -> None:
+    folder = workdir.create(bench.dir, "j-x.1")
+    (folder / "plain").write_text("text")
+    (folder / "odd").write_text("no interpreter line")
+    (folder / "odd").chmod(0o755)
+    for name in ("./plain", "./odd", "/"):
+        outcome = await bench.run(name, directory=folder)
+        assert (outcome.cause, exit_status(outcome)) == (Cause.NOT_EXECUTABLE, 126), name
+    found = await bench.run("plain", directory=folder, env={"PATH": str(folder)})
+    assert (found.cause, found.started) == (Cause.NOT_EXECUTABLE, False)
+
+
+async def test_a_missing_interpreter_is_said_to_be_that(bench: Bench) -> None:
+    folder = workdir.create(bench.dir, "j-x.1")
+    (folder / "script").write_text("#!/no/such/interpreter\n")
+    (folder / "script").chmod(0o755)
+    outcome = await bench.run("./script", directory=folder)
+    assert outcome.cause is Cause.NOT_FOUND
+    assert "interpreter" in outcome.text
+
+
+async def test_programs_are_looked_up_in_the_jobs_own_path_and_directory(bench: Bench) -> None:
+    folder = workdir.create(bench.dir, "j-x.1")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "tool").write_text("#!/bin/sh\necho here\n")
+    (folder / "bin" / "tool").chmod(0o755)
+    outcome = await bench.run("tool", directory=folder, env={"PATH": "bin:/usr/bin:/bin"})
+    assert outcome.stdout_tail == b"here\n"
+
+
+async def test_a_missing_working_directory_is_told(bench: Bench) -> None:
+    outcome = await bench.run("true", directory=bench.dir / "nowhere")
+    assert (outcome.cause, outcome.started) == (Cause.WORKDIR_FAILED, False)
+
+
+async def test_a_command_with_a_zero_byte_does_no_harm(bench: Bench) -> None:
+    assert (await bench.run("echo", "a\0b")).cause is Cause.SPAWN_FAILED
+    assert (await bench.run("true")).code == 0
+
+
+async def test_usage_and_output_come_with_the_outcome(bench: Bench) -> None:
+    code = "import sys; x = bytearray(60 << 20); sum(range(3_000_000)); print('out'); print('err', file=sys.stderr)"
+    outcome = await bench.run(sys.executable, "-c", code)
+    assert (outcome.stdout_tail, outcome.stderr_tail) == (b"out\n", b"err\n")
+    assert (outcome.stdout_size, outcome.stderr_size) == (4, 4)
+    assert outcome.peak_memory > 60 << 20
+    assert 0.01 < outcome.cpu_seconds < outcome.seconds + 1
+
+
+async def test_output_is_byte_exact(bench: Bench) -> None:
+    code = "import os; os.write(1, bytes(range(256)) * 4096 + b'no newline'); os.write(2, b'\\r 50%\\r100%')"
+    id = bench.launch(sys.executable, "-c", code)
+    outcome = await bench.ended(id)
+    assert bench.read(id) == bytes(range(256)) * 4096 + b"no newline"
+    assert bench.read(id, "stderr") == b"\r 50%\r100%"
+    assert outcome.stdout_size == (1 << 20) + 10
+    assert outcome.stdout_tail == bench.read(id)[-(16 << 10) :]
+
+
+# --- where they run --------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_starts_with_a_clean_slate(bench: Bench) -> None:
+    code = """
+import os, signal, sys
+print(os.getcwd() == os.environ["GRID_WORKDIR"], os.getsid(0) == os.getpid(), sys.stdin.read() == "")
+print(sorted(os.listdir("/proc/self/fd"))[:3], len(os.listdir("/proc/self/fd")))
+text = open("/proc/self/status").read()
+print([int(line.split()[1], 16) & 0x7fffffff for line in text.splitlines() if line.startswith(("SigBlk", "SigIgn"))])
+print(open("/proc/self/oom_score_adj").read().strip() == sys.argv[1], oct(os.umask(0)) == sys.argv[2])
+"""
+    os.umask(mask := os.umask(0))
+    score = Path("/proc/self/oom_score_adj").read_text().strip()
+    outcome = await bench.run(sys.executable, "-c", code, score, oct(mask))
+    # Python itself ignores SIGPIPE and SIGXFSZ, and posix_spawn the two signals (32, 33) that the C library keeps to
+    # itself. The fourth descriptor is the listing's own.
+    assert outcome.stdout_tail.decode().splitlines() == [
+        "True True True",
+        "['0', '1', '2'] 4",
+        str([0, 1 << 12 | 1 << 24]),
+        "True True",
+    ]
+
+
+async def test_a_job_is_on_its_cores_from_the_first_instruction(bench: Bench) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    ids = {}
+    for number in range(40):
+        core = cores[number % len(cores)]
+        ids[bench.launch("sh", "-c", "taskset -cp $$", grant=Grant(cores=(core,)))] = core
+    free = bench.launch("sh", "-c", "taskset -cp $$")
+    for id, core in ids.items():
+        await bench.ended(id)
+        assert bench.read(id).decode().split()[-1] == str(core)
+    await bench.ended(free)
+    assert procs_list(bench.read(free).decode().split()[-1]) == set(cores)
+    assert os.sched_getaffinity(bench.launcher.supervisor_pid) == set(cores)
+
+
+def procs_list(text: str) -> set[int]:
+    """`0-2,5` as numbers."""
+    spans = [part.partition("-") for part in text.split(",")]
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
+
+
+async def test_virtual_cores_pin_nothing(bench: Bench) -> None:
+    id = bench.launch("sh", "-c", "taskset -cp $$", grant=Grant(cores=(700,), virtual=True))
+    assert (await bench.ended(id)).code == 0
+    assert procs_list(bench.read(id).decode().split()[-1]) == os.sched_getaffinity(0)
+
+
+async def test_cores_that_are_not_there_are_told(bench: Bench) -> None:
+    outcome = await bench.run("true", grant=Grant(cores=(900,)))
+    assert (outcome.cause, outcome.text) == (Cause.SPAWN_FAILED, "the cores [900] cannot be used on this node")
+    assert (await bench.run("true")).code == 0
+
+
+# --- ending ----------------------------------------------------------------------------------------------------------
+
+
+async def test_stop_ends_with_sigterm_and_tells_the_cause(bench: Bench) -> None:
+    id = bench.launch("sleep", "1000")
+    await bench.started(id)
+    bench.stop(id)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.signal) == (Cause.CANCELLED, 15)
+    assert outcome.text == "cancelled; killed by signal 15 (SIGTERM)"
+    assert outcome.seconds < 4
+
+
+async def test_a_job_may_end_well_within_its_grace(bench: Bench) -> None:
+    id = bench.launch("sh", "-c", "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.01; done")
+    await bench.wrote(id)
+    bench.stop(id, grace=20)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code, bench.read(id)) == (Cause.CANCELLED, 3, b"up\nbye\n")
+
+
+async def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(bench: Bench) -> None:
+    id = bench.launch("sh", "-c", "trap '' TERM; echo up; sleep 1000; sleep 1000")
+    await bench.wrote(id)
+    begun = time.monotonic()
+    bench.stop(id, grace=0.3)
+    outcome = await bench.ended(id)
+    assert (outcome.signal, bench.alive(id)) == (9, [])
+    assert 0.3 <= time.monotonic() - begun < 3
+
+
+async def test_a_stopped_job_can_be_ended(bench: Bench) -> None:
+    id = bench.launch("sh", "-c", "trap 'exit 4' TERM; echo up; while :; do sleep 0.01; done")
+    await bench.wrote(id)
+    pid = await bench.started(id)
+    bench.launcher.signal(id, signal.SIGSTOP)
+    await bench.until(lambda: (seen := procs.stat(pid)) and seen.state == "T")
+    bench.stop(id, grace=20)
+    assert (await bench.ended(id)).code == 4
+
+
+async def test_the_time_limit_is_kept_and_told(bench: Bench) -> None:
+    outcome = await bench.run("sleep", "1000", time_limit=0.2)
+    assert (outcome.cause, exit_status(outcome)) == (Cause.TIME_LIMIT, 124)
+    assert "time limit of 0.2 s" in outcome.text
+    assert 0.2 <= outcome.seconds < 2
+
+
+async def test_a_signal_goes_to_the_process_group(bench: Bench) -> None:
+    id = bench.launch("sh", "-c", "trap 'exit 5' INT; echo up; while :; do sleep 0.01; done")
+    await bench.wrote(id)
+    bench.launcher.signal(id, signal.SIGINT)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code) == (Cause.EXITED, 5)
+
+
+@pytest.mark.parametrize(
+    "hide", ["pass", "os.closerange(0, 3); os.open('/dev/null', 2); os.chdir('/'); sys.stdout = open('/dev/null', 'w')"]
+)
+async def test_what_a_job_leaves_behind_is_ended_before_its_exit_is_told(bench: Bench, hide: str) -> None:
+    note = "open(os.environ['GRID_WORKDIR'] + '/pid', 'w').write(str(os.getpid())); "
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide=note + hide, stay=0.2) + "sys.exit(9)")
+    outcome = await bench.ended(id)
+    pid = int((workdir.folder(bench.dir, id) / "workdir" / "pid").read_text())
+    assert not runs(pid)
+    assert (outcome.cause, outcome.code, bench.alive(id)) == (Cause.EXITED, 9, [])
+
+
+async def test_a_leftover_that_ignores_sigterm_holds_the_exit_back_until_its_grace_is_over(bench: Bench) -> None:
+    id = bench.launch("sh", "-c", "(trap '' TERM; echo up; sleep 1000; sleep 1000) & sleep 0.2; exit 2", grace=0.4)
+    await bench.wrote(id)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code, bench.alive(id)) == (Cause.EXITED, 2, [])
+    assert outcome.seconds >= 0.5
+
+
+async def test_a_daemon_without_environment_is_known_by_its_cores(bench: Bench) -> None:
+    """Two jobs run, so that it cannot be told by being the only one."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    other = bench.launch("sleep", "1000", grant=Grant(cores=(cores[0],)))
+    await bench.started(other)
+    note = "open(os.environ['GRID_WORKDIR'] + '/pid', 'w').write(str(os.getpid())); "
+    hide = note + "os.execve('/bin/sleep', ['sleep', '1000'], {})"
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide=hide, stay=0.2), grant=Grant(cores=(cores[1],)))
+    assert (await bench.ended(id)).code == 0
+    assert not runs(int((workdir.folder(bench.dir, id) / "workdir" / "pid").read_text()))
+    assert bench.outcomes(other) == []
+    assert runs(await bench.started(other))
+
+
+BOMB = """
+import os, sys, time
+for _ in range(50):
+    if os.fork() == 0:
+        if {apart}: os.setsid()
+        while True:
+            if os.fork() == 0:
+                if {apart}: os.setsid()
+                time.sleep(0.02)
+                if os.getpid() % 2: os._exit(0)
+            else:
+                time.sleep(0.05); os._exit(0)
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_fork_bomb_is_ended(bench: Bench, apart: bool) -> None:
+    other = bench.launch("sleep", "1000")
+    id = bench.launch(sys.executable, "-S", "-c", BOMB.format(apart=apart))
+    await bench.wrote(id)
+    bench.stop(id, grace=0.1)
+    await bench.ended(id)
+    assert bench.alive(id) == []
+    assert runs(await bench.started(other))
+
+
+async def test_a_daemon_of_a_running_job_lives_on_while_others_end(bench: Bench) -> None:
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide="pass", stay=1000))
+    pid = int((await bench.wrote(id))[0])
+    for _ in range(3):
+        await bench.run("true")
+    assert runs(pid)
+    bench.stop(id)
+    await bench.ended(id)
+    assert not runs(pid)
+
+
+# --- once, whatever happens ------------------------------------------------------------------------------------------
+
+
+async def test_a_launch_sent_twice_starts_once(bench: Bench) -> None:
+    for _ in range(5):
+        id = bench.launch("sh", "-c", "echo once; sleep 0.1", id="j-a.1")
+    await bench.ended(id)
+    bench.launch("sh", "-c", "echo twice", id=id)
+    await bench.until(lambda: len(bench.outcomes(id)) == 2)
+    assert bench.read(id) == b"once\n"
+    assert bench.outcomes(id)[0] == bench.outcomes(id)[1]
+
+
+async def test_a_launch_of_a_forgotten_allocation_starts_nothing(bench: Bench) -> None:
+    id = bench.launch("echo", "once")
+    await bench.ended(id)
+    bench.launcher.forget([id])
+    await bench.restart()
+    assert bench.known == []
+    bench.launch("echo", "twice", id=id)
+    assert (await bench.ended(id)).started is False
+    assert bench.read(id) == b"once\n"
+
+
+async def test_a_stop_before_its_launch_refuses_it(bench: Bench) -> None:
+    bench.stop("j-late.1")
+    outcome = await bench.ended("j-late.1")
+    assert (outcome.cause, outcome.started) == (Cause.CANCELLED, False)
+    await bench.kill_supervisor()
+    bench.reports.clear()
+    bench.launch("touch", str(bench.dir / "ran"), id="j-late.1")
+    assert (await bench.ended("j-late.1")).started is False
+    assert not (bench.dir / "ran").exists()
+
+
+async def test_a_stop_on_the_heels_of_its_launch_takes_effect_once(bench: Bench) -> None:
+    ids = [bench.launch("sleep", "1000") for _ in range(20)]
+    for id in ids:
+        bench.stop(id)
+    for id in ids:
+        assert (await bench.ended(id)).cause is Cause.CANCELLED
+    assert bench.alive(*ids) == []
+    assert all(len(bench.outcomes(id)) == 1 for id in ids)
+
+
+async def test_output_without_a_record_is_never_overwritten(bench: Bench) -> None:
+    id = bench.launch("true", id="j-b.1", directory=workdir.create(bench.dir, "j-b.1"))
+    await bench.ended(id)
+    folder = workdir.create(bench.dir, "j-c.1").parent
+    (folder / "stdout").write_text("from before")
+    outcome = await bench.run("echo", "again", id="j-c.1")
+    assert (outcome.cause, outcome.started) == (Cause.SUPERVISOR_LOST, False)
+    assert bench.read("j-c.1") == b"from before"
+
+
+# --- agents and supervisors come and go ------------------------------------------------------------------------------
+
+
+async def test_a_new_agent_adopts_twenty_running_jobs_and_gets_exact_codes(bench: Bench) -> None:
+    go = bench.dir / "go"
+    ids = [bench.launch("sh", "-c", f"until [ -e {go} ]; do sleep 0.02; done; exit {n}") for n in range(20)]
+    gone = bench.launch("sh", "-c", "exit 42")
+    await bench.ended(gone)
+    for id in ids:
+        await bench.started(id)
+    supervisor = bench.launcher.supervisor_pid
+    await bench.restart()
+    assert bench.launcher.supervisor_pid == supervisor
+    known = {one.allocation: one for one in bench.known}
+    assert known.keys() == {*ids, gone}
+    assert known[gone].outcome is not None and known[gone].outcome.code == 42
+    go.touch()
+    assert [(await bench.ended(id)).code for id in ids] == [*range(20)]
+
+
+async def test_jobs_that_end_without_an_agent_are_told_to_the_next(bench: Bench) -> None:
+    ids = [bench.launch("sh", "-c", f"sleep 0.1; exit {n}") for n in range(10)]
+    for id in ids:
+        await bench.started(id)
+    await bench.launcher.close()
+    await bench.until(lambda: not bench.alive(*ids))
+    await bench.restart()
+    codes = {one.allocation: one.outcome.code for one in bench.known if one.outcome}
+    for id in ids:
+        codes.setdefault(id, (await bench.ended(id)).code if id not in codes else -1)
+    assert [codes[id] for id in ids] == [*range(10)]
+
+
+async def test_after_the_supervisor_was_killed_its_jobs_run_on_and_are_not_started_again(bench: Bench) -> None:
+    go = bench.dir / "go"
+    id = bench.launch("sh", "-c", f"echo once; until [ -e {go} ]; do sleep 0.02; done; exit 6")
+    pid = await bench.started(id)
+    await bench.wrote(id)
+    await bench.kill_supervisor()
+    bench.launch("sh", "-c", "echo twice", id=id)
+    assert runs(pid)
+    go.touch()
+    outcome = await bench.ended(id)
+    assert bench.read(id) == b"once\n"
+    # The code where the kernel tells it to somebody who is not the parent.
+    assert (outcome.cause, outcome.code) in ((Cause.EXITED, 6), (Cause.SUPERVISOR_LOST, 0))
+
+
+async def test_jobs_of_a_killed_supervisor_can_be_ended_whole(bench: Bench) -> None:
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide="pass", stay=1000))
+    pid = int((await bench.wrote(id))[0])
+    await bench.kill_supervisor()
+    bench.stop(id, grace=1)
+    outcome = await bench.ended(id)
+    assert outcome.cause is Cause.CANCELLED
+    assert (runs(pid), bench.alive(id)) == (False, [])
+
+
+async def test_what_ended_while_no_supervisor_lived_ends_as_far_as_is_known(bench: Bench) -> None:
+    id = bench.launch("sleep", "1000")
+    pid = await bench.started(id)
+    os.kill(bench.launcher.supervisor_pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    await bench.kill_supervisor()
+    outcome = await bench.ended(id)
+    # Where its new parent has not reaped it yet, the signal is still known.
+    assert outcome.started
+    assert (outcome.cause, outcome.signal) in ((Cause.SUPERVISOR_LOST, 0), (Cause.SIGNALLED, 9))
+
+
+async def test_launches_on_their_way_when_the_supervisor_dies_start_exactly_once(bench: Bench) -> None:
+    ids = [bench.launch("sh", "-c", "echo $$ >> count") for _ in range(100)]
+    await bench.until(lambda: len(bench.reports) > 5)
+    await bench.kill_supervisor()
+    outcomes = [await bench.ended(id) for id in ids]
+    for id, outcome in zip(ids, outcomes, strict=True):
+        count = workdir.folder(bench.dir, id) / "workdir" / "count"
+        ran = count.read_text().count("\n") if count.exists() else 0
+        assert ran == 1 if outcome.cause is Cause.EXITED else ran <= 1
+
+
+async def test_no_job_survives_a_reboot_and_none_is_started_again(bench: Bench) -> None:
+    id = bench.launch("sleep", "1000")
+    pid = await bench.started(id)
+    os.kill(bench.launcher.supervisor_pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    journal = bench.dir / "journal"
+    lines = [parse(text) for text in journal.read_bytes().splitlines()]
+    lines = [["boot", "another-boot"] if one and one[0] == "boot" else one for one in lines]
+    journal.write_bytes(b"".join(line(one) for one in lines if one))
+    await bench.kill_supervisor()
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.started) == (Cause.REBOOTED, True)
+
+
+async def test_a_job_missing_from_a_damaged_journal_is_still_found_and_not_started_again(bench: Bench) -> None:
+    id = bench.launch("sh", "-c", "echo up; sleep 1000")
+    await bench.wrote(id)
+    done = bench.launch("sh", "-c", "exit 3")
+    await bench.ended(done)
+    os.kill(bench.launcher.supervisor_pid, signal.SIGSTOP)
+    journal = bench.dir / "journal"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(b"garbage\n" if id.encode() in text else text for text in lines))
+    await bench.kill_supervisor()
+    bench.launch("sh", "-c", "echo twice", id=id)
+    outcome = await bench.ended(id)
+    assert outcome.cause is Cause.SUPERVISOR_LOST
+    assert (bench.read(id), bench.alive(id)) == (b"up\n", [])
+    assert [*bench.dir.glob("journal.corrupt-*")]
+    assert "damaged" in (bench.dir / "supervisor.log").read_text()
+
+
+async def test_the_socket_is_for_this_user_only(bench: Bench) -> None:
+    assert (bench.dir / "supervisor.sock").stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_supervisor_is_small_and_apart(bench: Bench) -> None:
+    pid = bench.launcher.supervisor_pid
+    assert os.getsid(pid) == pid
+    assert len(os.listdir(f"/proc/{pid}/task")) == 1
+    memory = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]
+    assert int(memory) < 20_000
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        os.kill(pid, signum)
+    assert (await bench.run("true")).code == 0
+
+
+async def test_output_is_bounded_on_disk(make_bench: Callable[..., Awaitable[Bench]]) -> None:
+    bench = await make_bench(limit=4 << 20)
+    code = """
+import os, time
+for n in range(12): os.write(1, bytes([65 + n]) * (1 << 20))
+print("end")
+time.sleep(1000)
+"""
+    id = bench.launch(sys.executable, "-u", "-c", code)
+    path = workdir.folder(bench.dir, id) / "stdout"
+    await bench.until(lambda: path.with_name("stdout.gap").exists() and path.stat().st_blocks * 512 <= 4 << 20)
+    bench.stop(id, grace=0)
+    outcome = await bench.ended(id)
+    assert outcome.stdout_size == (12 << 20) + 4
+    whole = bench.read(id)
+    assert whole[: 1 << 20] == b"A" * (1 << 20)
+    assert whole.endswith(b"L" * (1 << 20) + b"end\n")
+
+
+async def test_reports_are_started_then_exited_and_nothing_else(bench: Bench) -> None:
+    id = bench.launch("true")
+    await bench.ended(id)
+    await bench.run("true")
+    assert [type(one) for one in bench.reports if one.allocation == id] == [Started, Exited]
+
+
+async def test_a_burst_is_done_and_reported_whole(bench: Bench) -> None:
+    ids = [bench.launch("true") for _ in range(200)]
+    async with asyncio.timeout(30):
+        for id in ids:
+            assert (await bench.ended(id)).code == 0
