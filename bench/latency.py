@@ -1,4 +1,4 @@
-"""One job on an idle grid, by the API: submit to its start, to its first output byte, and to the client knowing its end.
+"""One job on an idle grid, by the API: from submit to its start, to its first output byte, to its end being known.
 
 Each probe runs `date +%s%N`: the clock reading it prints is its start. Beside it the floor: the same program spawned
 here, from the call to the reading.
