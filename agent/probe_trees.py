@@ -1,6 +1,7 @@
 """What the grid's own processes use: the trees below a few roots, walked by their children and never by listing the
 machine. CPU time is counted so that the sum is exact, also of children that came and went between two walks."""
 
+import functools
 import json
 import os
 import time
@@ -159,7 +160,7 @@ def children(pid: int, threads: int = 0) -> list[int]:
         tasks = [str(pid)] if threads == 1 else os.listdir(f"/proc/{pid}/task")
         return list(_listed(pid, tasks))
     except FileNotFoundError:
-        return [] if os.path.exists("/proc/self/task/self/children") or _kernel_lists() else _searched(pid)
+        return [] if _kernel_lists() else _searched(pid)  # it is gone, or the kernel lists no children
     except OSError:
         return []
 
@@ -170,6 +171,7 @@ def _listed(pid: int, tasks: Iterable[str]) -> Iterator[int]:
             yield from map(int, file.read().split())
 
 
+@functools.cache
 def _kernel_lists() -> bool:
     """Whether this kernel lists children at all (CONFIG_PROC_CHILDREN)."""
     return os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
