@@ -23,6 +23,7 @@ OUTBOX_BULK = 8 << 20
 FRAMES_PER_SECOND = 5_000.0
 FRAMES_AT_ONCE = 10_000.0
 """Our own agents and clients send far fewer: a frame carries what a turn of their loop had to say."""
+DOUBT_SECONDS = 0.2
 CLIENT_SILENCE = 20.0
 """Seconds after which a quiet client is asked by a ping whether it is there, and again until it counts as gone."""
 
@@ -63,6 +64,7 @@ class Connection:
         self._tokens = FRAMES_AT_ONCE
         self._counted = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
+        self._doubted = False
         self._question: asyncio.Task[None] | None = None
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -165,7 +167,12 @@ class Connection:
         deadline = self.link.deadline() if self.role == "agent" else self.link.heard + CLIENT_SILENCE
         now = self._loop.time()
         if deadline > now:
+            self._doubted = False
             self._watchdog = self._loop.call_at(deadline + 0.001, self._watch)
+        elif self.role == "agent" and not self._doubted:
+            # It may be we who were away (a stalled disk, a suspended machine): first read what has come meanwhile.
+            self._doubted = True
+            self._watchdog = self._loop.call_later(DOUBT_SECONDS, self._watch)
         elif self.role == "agent":
             log.warning("agent is silent", node=self.name, seconds=round(now - self.link.heard, 1))
             self.abort()

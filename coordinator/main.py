@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 
@@ -133,10 +133,11 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-class _Lenient(io.TextIOBase):
-    """A stream for logs. That nobody reads it any more (a pipe whose reader went) must not end a connection or a grid."""
+class _Lenient(io.StringIO):
+    """A stream for logs. That nobody reads it any more (a pipe whose reader went) must not end a connection."""
 
     def __init__(self, stream: TextIO) -> None:
+        super().__init__()
         self._stream = stream
 
     def write(self, text: str) -> int:
@@ -196,7 +197,8 @@ async def _run(settings: CoordinatorSettings) -> None:
         port = await _listen(server, settings)
         _announce(settings, port, store, len(living.jobs))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({stopping, driver.failed}, return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [stopping, driver.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         _sd_notify("STOPPING=1")
     finally:
@@ -227,7 +229,7 @@ async def _listen(server: Server, settings: CoordinatorSettings) -> int:
 def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"ws://{host}:{port}"
-    who = {"pid": os.getpid(), "start": _start_ticks()}
+    who: dict[str, object] = {"pid": os.getpid(), "start": _start_ticks()}
     _write(settings.state_dir / "coordinator.pid", who)
     _write(settings.state_dir / "coordinator.json", {"url": url, **who})
     log.info(f"listening on {url}", grid=store.grid, epoch=store.epoch, jobs=jobs, state_dir=str(settings.state_dir))

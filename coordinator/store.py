@@ -249,19 +249,15 @@ class Store:
         if ref == "last":
             rows = read("SELECT id FROM jobs WHERE user = ? ORDER BY submitted DESC, rowid DESC LIMIT 1", (user,))
             return [row[0] for row in rows]
-        if rows := read("SELECT id FROM jobs WHERE id = ?", (ref,)).fetchall():
-            return [rows[0][0]]
-        if ref and (
-            rows := read(
-                "SELECT id FROM jobs WHERE name = ? AND name <> '' ORDER BY user = ? DESC, submitted DESC LIMIT 1",
-                (ref, user),
-            ).fetchall()
-        ):
-            return [rows[0][0]]
+        if exact := read("SELECT id FROM jobs WHERE id = ?", (ref,)).fetchone():
+            return [exact[0]]
+        named = "SELECT id FROM jobs WHERE name = ? AND name <> '' ORDER BY user = ? DESC, submitted DESC LIMIT 1"
+        if newest := read(named, (ref, user)).fetchone():
+            return [newest[0]]
         prefix = ref.lower() if ref.lower().startswith("j-") else f"j-{ref.lower()}"
         if len(prefix) < 3:
             return []
-        rows = read("SELECT id FROM jobs WHERE id >= ? AND id < ? LIMIT 6", (prefix, prefix + "~")).fetchall()
+        rows = read("SELECT id FROM jobs WHERE id >= ? AND id < ? LIMIT 6", (prefix, prefix + "~"))
         return [row[0] for row in rows]
 
     def newest_names(self, user: str, limit: int = 200) -> list[str]:

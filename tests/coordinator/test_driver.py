@@ -161,8 +161,8 @@ async def test_deadlines_are_kept_and_move_when_an_earlier_one_appears(store: Co
     ledger.deadline = due = clock() + 0.05
     driver.put(1)  # type: ignore[arg-type]
     async with asyncio.timeout(5):
-        while not ledger.ticks:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110
+        while not ledger.ticks:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     assert due - 0.01 <= ledger.ticks[0] < due + 2
     await driver.close()
 

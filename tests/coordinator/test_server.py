@@ -277,8 +277,8 @@ async def test_output_of_an_ended_job_is_had_from_its_record_when_the_node_is_aw
 
 async def until_away(grid: Coordinator, name: str = "n1") -> None:
     async with asyncio.timeout(10):
-        while name in grid.server._agents:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110
+        while name in grid.server._agents:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_a_question_to_a_node_that_goes_away_is_answered_with_that(tmp_path: Path) -> None:
