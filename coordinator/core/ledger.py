@@ -41,6 +41,8 @@ from distributed_grid.protocol.resources import Resources
 
 STORY_MOST = 100
 """Lines of a job's story that are kept; of a longer one, the middle goes."""
+HOPELESS_KEPT = 8
+"""Refused amounts that are remembered within a pass."""
 KEYS_KEPT = 4096
 """Keys of jobs that ended last are remembered here, until the shell is sure to find them on disk."""
 
@@ -292,13 +294,18 @@ class Ledger:
         not looked at again before a node has grown that has room for it."""
         fresh, self.fresh = self.fresh, {}
         refused: list[Line] = []
+        hopeless: list[Resources] = []
         heads = [(-line.request.priority, *self.queue.head(line), line) for line in self._open_lines(fresh)]
         heapify(heads)
         while heads:
             line = heads[0][3]
             job = self.jobs[heads[0][2]]
-            found = place(self.nodes, self.index, line.request)
-            if isinstance(found, Refusal):
+            wanted = line.request.resources
+            # Within a pass room only shrinks: what is at least as much as something refused need not be tried.
+            found = None if any(less.fits(wanted) for less in hopeless) else place(self.nodes, self.index, line.request)
+            if found is None or isinstance(found, Refusal):
+                if found is not None and len(hopeless) < HOPELESS_KEPT:
+                    hopeless.append(wanted)
                 line.blocked = True
                 refused.append(line)
                 heappop(heads)

@@ -85,12 +85,12 @@ BEST_FIT: tuple[tuple[str, float, Score], ...] = (
 
 def scores(node: Node, request: Request) -> dict[str, float]:
     """What each scoring function says of a node with room for the request."""
-    return {name: round(score(node, request), 3) for name, _, score in BEST_FIT}
+    return {name: score(node, request) for name, _, score in BEST_FIT}
 
 
 def confidence(parts: Mapping[str, float]) -> float:
     """The weighted mean of the scores."""
-    return round(sum(weight * parts[name] for name, weight, _ in BEST_FIT), 3)
+    return sum([weight * parts[name] for name, weight, _ in BEST_FIT])
 
 
 # --- filters --------------------------------------------------------------------------------------------------------

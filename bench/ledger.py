@@ -1,0 +1,200 @@
+"""What the ledger costs without any I/O: events a second, placement among 10,000 nodes, a pass over 100,000 jobs, why.
+
+.venv/bin/python bench/ledger.py
+"""
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.matching import Placement, place
+from distributed_grid.coordinator.core.model import Heard, Job, JobsSubmitted, NodeUp, Send, Told
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
+from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
+from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer, Sample
+from distributed_grid.protocol.resources import GIB, MILLI, Resources
+
+NODES = 10_000
+QUEUED = 100_000
+SPEC = JobSpec(argv=("true",))
+ONE_CPU = Request(Resources(cpu=MILLI))
+
+
+def facts(number: int, cores: int, memory: int, gpus: int) -> NodeFacts:
+    """A node that lends all it has."""
+    name = f"node{number:05}"
+    return NodeFacts(
+        name=name,
+        hostname=name,
+        boot_id="b",
+        incarnation=1,
+        cores=tuple(range(cores)),
+        memory=memory,
+        lendable=Resources(cores * MILLI, memory, gpus * MILLI),
+        gpus=tuple(GpuFacts(f"{name}-{i}", i, "T4", 16 * GIB) for i in range(gpus)),
+    )
+
+
+def offer(of: NodeFacts, cores: int, memory: int, gpus: int) -> Offer:
+    """Part of what the node has."""
+    return Offer(
+        number=1,
+        expires_in=1e9,
+        cores=of.cores[:cores],
+        memory=memory,
+        gpus=tuple(GpuOffer(g.uuid, g.index, g.model, g.memory, g.memory) for g in of.gpus[:gpus]),
+    )
+
+
+def grid(nodes: int, rng: random.Random) -> Ledger:
+    """A ledger with nodes of mixed sizes, partly idle."""
+    ledger = Ledger()
+    for number in range(nodes):
+        cores = rng.choice((4, 8, 16, 32, 64))
+        gpus = rng.choice((0, 0, 0, 1, 2, 4, 8))
+        of = facts(number, cores, cores * 4 * GIB, gpus)
+        ledger.handle(NodeUp(of, "s"), 0.0)
+        ledger.handle(Told(of.name, Inventory(known=())), 0.0)
+        part = offer(of, rng.randint(0, cores), rng.randrange(cores * 4) * GIB, rng.randint(0, gpus))
+        ledger.handle(Told(of.name, part), 0.0)
+    ledger.settle(0.0)
+    return ledger
+
+
+def job(number: int, request: Request) -> Job:
+    """A job that is submitted."""
+    return Job(id=f"j{number}", key=f"k{number}", user="ann", spec=SPEC, request=request, submitted=0.0)
+
+
+def lives(count: int, batch: int) -> float:
+    """Seconds an event costs in whole lives of jobs: submitted one by one, started, exited; a settle for each batch."""
+    ledger = Ledger()
+    of = facts(0, 64, 256 * GIB, 0)
+    for event in (NodeUp(of, "s"), Told(of.name, Inventory(known=())), Told(of.name, offer(of, 64, of.memory, 0))):
+        ledger.handle(event, 0.0)
+    events = 0
+    begin = time.perf_counter()
+    done = Outcome(cause=Cause.EXITED)
+    for first in range(0, count, batch):
+        for number in range(first, first + batch):
+            ledger.handle(JobsSubmitted(number, (job(number, ONE_CPU),)), 1.0)
+        out = ledger.settle(1.0)
+        launched = [c.message.allocation for c in out if isinstance(c, Send) and isinstance(c.message, Launch)]
+        assert len(launched) == batch
+        for name in launched:
+            ledger.handle(Told(of.name, Started(allocation=name)), 1.0)
+        ledger.settle(1.0)
+        for name in launched:
+            ledger.handle(Told(of.name, Exited(allocation=name, outcome=done, returned=True)), 1.0)
+        ledger.settle(1.0)
+        events += 3 * batch
+    assert not ledger.jobs
+    return (time.perf_counter() - begin) / events
+
+
+def heartbeats(ledger: Ledger, count: int) -> float:
+    """Seconds a heartbeat costs, with a settle for every 64."""
+    names = list(ledger.nodes)
+    sample = Sample(at=1.0)
+    events = [Heard(names[number % len(names)], sample) for number in range(count)]
+    begin = time.perf_counter()
+    for number, event in enumerate(events):
+        ledger.handle(event, 1.0)
+        if not number % 64:
+            ledger.settle(1.0)
+    return (time.perf_counter() - begin) / count
+
+
+def placements(ledger: Ledger, count: int, rng: random.Random) -> list[float]:
+    """Seconds of single placements that are then taken off the room."""
+    took = []
+    for _ in range(count):
+        cpu, gpu = rng.choice((500, 1000, 2000, 4000, 8000)), rng.choice((0, 0, 0, 500, 1000, 2000, 4000))
+        request = Request(Resources(cpu, rng.choice((0, 1, 4, 16, 64)) * GIB, gpu))
+        begin = time.perf_counter()
+        found = place(ledger.nodes, ledger.index, request)
+        if isinstance(found, Placement):
+            node = ledger.nodes[found.node]
+            assert node.room is not None
+            node.room.take(found.grant)
+            ledger.index.put(found.node, 1.0, node.room)
+        took.append(time.perf_counter() - begin)
+    return took
+
+
+def full(kinds: int) -> Ledger:
+    """A ledger with a queue of 100,000 jobs of so many kinds, and one node that is full."""
+    ledger = Ledger()
+    of = facts(0, 4, 16 * GIB, 0)
+    for event in (NodeUp(of, "s"), Told(of.name, Inventory(known=())), Told(of.name, offer(of, 0, 0, 0))):
+        ledger.handle(event, 0.0)
+    requests = [Request(Resources(MILLI, 4 * GIB + kind)) for kind in range(kinds)]
+    ledger.handle(JobsSubmitted(1, tuple(job(n, requests[n % kinds]) for n in range(QUEUED))), 0.0)
+    ledger.settle(0.0)
+    return ledger
+
+
+def a_pass(ledger: Ledger) -> float:
+    """Seconds of a pass after the node has grown by what all of them need."""
+    name = next(iter(ledger.nodes))
+    of = ledger.nodes[name].facts
+    ledger.handle(Told(name, offer(of, 1, 8 * GIB, 0)), 0.1)
+    begin = time.perf_counter()
+    out = ledger.settle(0.1)
+    took = time.perf_counter() - begin
+    assert any(isinstance(command, Send) for command in out)
+    return took
+
+
+def bulk() -> float:
+    """Seconds to take 100,000 jobs in one event."""
+    ledger = Ledger()
+    jobs = tuple(job(number, ONE_CPU) for number in range(QUEUED))
+    begin = time.perf_counter()
+    ledger.handle(JobsSubmitted(1, jobs), 0.0)
+    ledger.settle(0.0)
+    return time.perf_counter() - begin
+
+
+def median(measure: Callable[[], float], times: int = 3) -> float:
+    """The median of some runs, with the rubbish of one not counted for the next."""
+    values = []
+    for _ in range(times):
+        gc.collect()
+        values.append(measure())
+    return statistics.median(values)
+
+
+def main() -> None:
+    """Measure and print."""
+    rng = random.Random(7)
+    for batch in (1, 32):
+        life = median(lambda batch=batch: lives(19_200, batch))  # type: ignore[misc]
+        print(f"jobs' lives, settled every {batch}: {life * 1e6:.1f} us an event ({1 / life:,.0f} events/s)")
+    large = grid(NODES, rng)
+    beat = median(lambda: heartbeats(large, 200_000))
+    print(f"heartbeat: {beat * 1e6:.2f} us ({1 / beat:,.0f} events/s)")
+    took = sorted(placements(large, 5_000, rng))
+    p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
+    print(f"placement among {NODES:,} nodes: median {p50 * 1e6:.0f} us, p99 {p99 * 1e6:.0f} us  (goal 60, 300)")
+    for kinds in (1, 1_000, 100_000):
+        one = median(lambda kinds=kinds: a_pass(full(kinds)))  # type: ignore[misc]
+        print(f"pass with {QUEUED:,} queued of {kinds:,} kinds: {one * 1e3:.1f} ms  (goal 50)")
+    print(f"bulk submit of {QUEUED:,}: {median(bulk) * 1e3:.0f} ms")
+    wanted = Request(Resources(2000, 8 * GIB, 16 * MILLI))
+    said = median(lambda: _why(large, wanted))
+    print(f"why among {NODES:,} nodes: {said * 1e3:.1f} ms  (goal 50)")
+
+
+def _why(ledger: Ledger, request: Request) -> float:
+    begin = time.perf_counter()
+    explain.why(ledger, None, request, 1.0)
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()
