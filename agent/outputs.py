@@ -43,7 +43,7 @@ class Outputs:
         self._numbers: dict[int, _Watch] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd: int = self._libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
-        self._reading = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def ended(self, allocation: str) -> None:
         """It is over, nothing of it is alive: whoever waits for its output gets the end."""
@@ -56,8 +56,8 @@ class Outputs:
     def close(self) -> None:
         """Nobody reads any more."""
         if self._fd >= 0:
-            if self._reading:
-                asyncio.get_running_loop().remove_reader(self._fd)
+            if self._loop is not None:
+                self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
 
@@ -95,9 +95,9 @@ class Outputs:
             if number >= 0:
                 watch.number = number
                 self._numbers[number] = watch
-                if not self._reading:
-                    self._reading = True
-                    asyncio.get_running_loop().add_reader(self._fd, self._grown)
+                if self._loop is None:
+                    self._loop = asyncio.get_running_loop()
+                    self._loop.add_reader(self._fd, self._grown)
         try:
             yield event, watch.number < 0
         finally:

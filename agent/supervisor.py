@@ -6,13 +6,13 @@ an exit is on disk before it is reported, and is kept until it is acknowledged. 
 whatever dies in between. The agent may come and go; it is told everything when it comes.
 """
 
+import contextlib
 import heapq
 import itertools
 import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,9 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
 
 def log(text: str) -> None:
-    print(time.strftime("%Y-%m-%dT%H:%M:%S"), text, file=sys.stderr, flush=True)
+    """A line in supervisor.log. Where the disk is full it is lost, and nothing else."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n".encode(errors="replace"))
 
 
 class Supervisor:

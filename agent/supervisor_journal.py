@@ -84,9 +84,13 @@ class Journal:
         body = b"".join(map(line, records))
         fresh = f"{self.path}.new"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        _write(fd, body)
-        os.fsync(fd)
-        os.rename(fresh, self.path)
+        try:
+            _write(fd, body)
+            os.fsync(fd)
+            os.rename(fresh, self.path)
+        except BaseException:
+            os.close(fd)
+            raise
         folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(folder)
         os.close(folder)

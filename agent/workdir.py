@@ -222,7 +222,7 @@ def _pattern(glob: str) -> list[str]:
     parts = [part for part in glob.split("/") if part not in ("", ".")]
     if glob.startswith("/") or ".." in parts or not parts:
         raise BadValue(f"{glob!r} does not lead into the working directory", hint="give a path relative to it")
-    return parts
+    return [*parts, "*"] if glob.endswith("/") else parts  # with a slash at its end it means directories
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
