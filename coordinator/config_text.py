@@ -116,6 +116,15 @@ def _put(schema: dict[str, Any], path: Path, what: dict[str, Any]) -> None:
 def table() -> str:
     """Every setting as a Markdown table, for the documentation."""
     lines = ["| setting | default | what it may hold | meaning |", "|---|---|---|---|"]
-    for path, one in (*SETTINGS.items(), *((("nodes[]", *path), one) for path, one in NODE_SETTINGS.items())):
+    nodes = [(("nodes[]", *path), one) for path, one in NODE_SETTINGS.items()]
+    for path, one in (*SETTINGS.items(), *nodes):
         lines.append(f"| `{'.'.join(path)}` | `{show(one.default)}` | {one.kind.name} | {one.doc} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def aliases() -> str:
+    """Every other name as a Markdown table."""
+    lines = ["| also accepted | for |", "|---|---|"]
+    for there, here in (*MOVED.items(), *ALIASES.items()):
+        lines.append(f"| `{'.'.join(there)}` | `{'.'.join(here)}` |")
+    return "\n".join(lines)

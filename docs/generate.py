@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from distributed_grid.coordinator import config_text
 from distributed_grid.coordinator.core.model import MOVES
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.jobs import HOLDING
@@ -45,7 +46,12 @@ def sentence(docstring: str) -> str:
     return re.split(r"(?<=[.;:]) ", " ".join(docstring.split()), maxsplit=1)[0].rstrip(";:.") + "."
 
 
-PARTS: dict[str, Callable[[], str]] = {"states": states, "wire": wire}
+PARTS: dict[str, Callable[[], str]] = {
+    "states": states,
+    "wire": wire,
+    "settings": config_text.table,
+    "aliases": config_text.aliases,
+}
 MARK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
