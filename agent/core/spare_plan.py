@@ -77,15 +77,20 @@ def make(
     withheld: list[Withheld] = []
     whole, shares = _cpu(limits, cores, sample, idle, held, stick, withheld)
     memory = _memory(limits, sample, idle, held, withheld)
+    too_many = _too_many(limits)
     lots = max(0, limits.max_offers_per_node - bool(whole or shares or held.cpu) - bool(memory or held.memory))
     if limits.max_offers_per_node < 2 and memory:
         memory = 0 if (whole or shares or limits.max_offers_per_node < 1) else memory
-        withheld.append(Withheld("memory", f"no more than {limits.max_offers_per_node} offers (max_offers_per_node)"))
+        withheld.append(Withheld("memory", too_many))
     if limits.max_offers_per_node < 1:
         whole, shares = (), ()
-        withheld.append(Withheld("cpu", f"no more than {limits.max_offers_per_node} offers (max_offers_per_node)"))
+        withheld.append(Withheld("cpu", too_many))
     devices = _gpus(limits, gpus, sample, idle, held, lots, ours, withheld)
     return Plan(whole, shares, memory, devices, tuple(withheld))
+
+
+def _too_many(limits: Limits) -> str:
+    return f"no more than {limits.max_offers_per_node} offers (max_offers_per_node)"
 
 
 def _cpu(
@@ -157,6 +162,7 @@ def _gpus(
     if idle.gpu_error:
         withheld.append(Withheld("gpu", idle.gpu_error))
     withheld.extend(Withheld(uuid, why) for uuid, why in idle.gpu_whys)
+    too_many = _too_many(limits)
     seen = {gpu.uuid: gpu for gpu in sample.gpus}
     found = []
     for facts in gpus:
@@ -174,9 +180,7 @@ def _gpus(
         if milli <= 0:
             withheld.append(Withheld(one.uuid, f"no more than {limits.max_share_gpu} (max_share_gpu)"))
         elif len(offers) == lots:
-            withheld.append(
-                Withheld(one.uuid, f"no more than {limits.max_offers_per_node} offers (max_offers_per_node)")
-            )
+            withheld.append(Withheld(one.uuid, too_many))
         else:
             left -= milli
             offers.append(msgspec.structs.replace(one, milli=milli))
