@@ -9,7 +9,7 @@ The driver knows nothing about jobs.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -75,6 +75,7 @@ class Driver:
         self._queue: deque[Event] = deque()
         self._turn_due = False
         self._records: list[Record] = []
+        self._storing: list[Record] = []
         self._commands: list[Command] = []
         self._commit: asyncio.Task[None] | None = None
         # One thread, because there is one writer.
@@ -101,6 +102,11 @@ class Driver:
     @property
     def crowded(self) -> bool:
         return len(self._queue) > CROWDED
+
+    def being_stored(self) -> Iterator[Record]:
+        """What the ledger has recorded and the disk does not have yet."""
+        yield from self._storing
+        yield from self._records
 
     async def room(self) -> None:
         """Wait until the queue is short: who reads events from outside calls this first."""
@@ -163,10 +169,11 @@ class Driver:
     async def _commit_all(self) -> None:
         try:
             while self._records and not self.failed.done():
-                records, self._records = self._records, []
+                self._storing, self._records = self._records, []
                 commands, self._commands = self._commands, []
-                snapshot = self._store.snapshot(records, self._clock())
-                await self._commit_one(snapshot, len(records))
+                snapshot = self._store.snapshot(self._storing, self._clock())
+                await self._commit_one(snapshot, len(self._storing))
+                self._storing = []
                 for command in commands:
                     self._perform(command)
             self._perform_all()

@@ -1,16 +1,14 @@
 """What clients ask: turned into events for the ledger, or answered from its views and the store.
 
 A request that changes something becomes an event with a token; the ledger's answer comes back with that token once it
-is on disk. References to jobs (an id, the beginning of one, a name, `last`) are resolved here, from the store: it knows
-live and ended jobs alike.
+is on disk.
 """
 
-import difflib
 import itertools
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,12 +29,11 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     SignalAsked,
 )
-from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.relay import Asker, Relay
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import complaint
-from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import (
@@ -64,20 +61,7 @@ from distributed_grid.protocol.messages import (
     Watch,
 )
 
-LIST_BYTES = BULK_BYTES - (64 << 10)
-"""What one answer may hold; the rest is left out and said to be."""
-REFS = 1000
-"""Jobs one request may name."""
-
 log = structlog.get_logger("requests")
-
-
-class Unanswerable(GridError):
-    """A request that is answered by Failed; `code` is its short word."""
-
-    def __init__(self, code: str, what: str, why: str = "", hint: str = "") -> None:
-        super().__init__(what, why, hint)
-        self.code = code
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +92,7 @@ class Requests:
         self._store = store
         self._driver = driver
         self._blobs = blobs
+        self._lookup = Lookup(ledger, store, driver)
         self._relay = relay
         self._audit = audit
         self._clock = clock
@@ -175,9 +160,11 @@ class Requests:
             case SignalJob():
                 self._signal(client, message)
             case ListJobs():
-                client.connection.send(self._list(message))
+                client.connection.send(self._lookup.newest(message))
             case ShowJobs():
-                self._reply(client, Jobs(message.id, tuple(self._views(self._resolve(client, message.jobs)))))
+                self._reply(
+                    client, Jobs(message.id, tuple(self._lookup.views(self._lookup.resolve(client.user, message.jobs))))
+                )
             case GetStatus():
                 self._reply(client, self._status(message.id))
             case GetShared():
@@ -264,11 +251,11 @@ class Requests:
     # --- watch, cancel, signal ----------------------------------------------------------------------------------------
 
     def _watch(self, client: Client, message: Watch) -> None:
-        self._show_watched(client, self._resolve(client, message.jobs))
+        self._show_watched(client, self._lookup.resolve(client.user, message.jobs))
         client.connection.send(Done(message.id))
 
     def _show_watched(self, client: Client, jobs: list[str]) -> None:
-        for view in self._views(jobs):
+        for view in self._lookup.views(jobs):
             if view.state is not State.ENDED:  # also one whose end is just being stored: that is still to be told
                 self._watch_one(client, view.id)
             client.connection.send(JobUpdate(view))
@@ -286,7 +273,7 @@ class Requests:
                 del self._watchers[job]
 
     def _cancel(self, client: Client, message: Cancel) -> None:
-        live = [job for job in self._resolve(client, message.jobs) if job in self._ledger.jobs]
+        live = [job for job in self._lookup.resolve(client.user, message.jobs) if job in self._ledger.jobs]
         if not live:
             client.connection.send(Done(message.id, "ended already"))
             return
@@ -296,65 +283,8 @@ class Requests:
     def _signal(self, client: Client, message: SignalJob) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
-        (job,) = self._resolve(client, (message.job,))
+        (job,) = self._lookup.resolve(client.user, (message.job,))
         self._driver.put(SignalAsked(self._answer_plainly(client, message.id), job, message.signal))
-
-    # --- which jobs ---------------------------------------------------------------------------------------------------
-
-    def _resolve(self, client: Client, refs: tuple[str, ...]) -> list[str]:
-        """The ids that the references mean, without doubles. Raises Unanswerable for the first that means none or
-        several."""
-        if len(refs) > REFS:
-            raise Unanswerable("bad-value", f"{len(refs)} jobs in one request", why=f"{REFS} are the most")
-        return list(dict.fromkeys(self._resolve_one(client, ref) for ref in refs))
-
-    def _resolve_one(self, client: Client, ref: str) -> str:
-        if ref in self._ledger.jobs:
-            return ref
-        found = self._store.find(ref, client.user)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            names = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-            raise Unanswerable("unknown-job", f"{ref!r} fits several jobs", why=names, hint="give more of the id")
-        if ref == "last":
-            raise Unanswerable("unknown-job", f"{client.user} has no job yet", hint="grid run-shared starts one")
-        near = difflib.get_close_matches(ref, self._store.newest_names(client.user), 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
-        raise Unanswerable("unknown-job", f"no job {ref[:100]!r}", hint=hint)
-
-    def _views(self, jobs: Iterable[str]) -> list[JobView]:
-        """The jobs as they stand, from the ledger or the store."""
-        views = []
-        for job in jobs:
-            if (view := self._ledger.view(job)) is None and (stored := self._store.job(job)) is not None:
-                view = job_view(stored, stored.reason)
-            if view is not None:
-                views.append(view)
-        return views
-
-    def _list(self, message: ListJobs) -> Jobs:
-        """Newest first, as many as are asked for and fit an answer; without what makes a list long."""
-        wanted = set(message.states)
-        most = max(0, min(message.limit, 100_000))
-
-        def fits(job: Job) -> bool:
-            return (not wanted or job.state in wanted) and message.user in ("", job.user)
-
-        live = itertools.islice((job for job in reversed(list(self._ledger.jobs.values())) if fits(job)), most + 1)
-        found = list(live)
-        if message.ended and (not wanted or State.ENDED in wanted):
-            found += self._store.list_ended(most + 1, message.user)
-        found.sort(key=lambda job: (job.submitted, job.id), reverse=True)
-        views: list[JobView] = []
-        size = 0
-        for job in found[:most]:
-            view = _short(job_view(job, job.reason))
-            size += len(msgspec.msgpack.encode(view))
-            if size > LIST_BYTES:
-                break
-            views.append(view)
-        return Jobs(message.id, tuple(views), more=len(views) < len(found))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 
@@ -372,12 +302,12 @@ class Requests:
         )
 
     def _why(self, client: Client, message: AskWhy) -> None:
-        job = self._resolve_one(client, message.job) if message.job else None
+        job = self._lookup.resolve_one(client.user, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
         why = explain.why(self._ledger, job, message.request, self._clock())
         if job is not None and why.job is None:
-            why = msgspec.structs.replace(why, job=next(iter(self._views([job])), None))
+            why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
         self._reply(client, msgspec.structs.replace(why, id=message.id))
 
     # --- audit --------------------------------------------------------------------------------------------------------
@@ -414,10 +344,3 @@ class Requests:
 def new_id() -> str:
     """A job's id: `j-` and 60 random bits."""
     return "j-" + "".join("abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in secrets.token_bytes(12))
-
-
-def _short(view: JobView) -> JobView:
-    """A view for lists: no story, no values of the environment, no output."""
-    outcome = view.outcome and msgspec.structs.replace(view.outcome, stdout_tail=b"", stderr_tail=b"")
-    spec = msgspec.structs.replace(view.spec, env={})
-    return msgspec.structs.replace(view, story=(), outcome=outcome, spec=spec)
