@@ -1,12 +1,14 @@
 """One configuration: the seeds' files are read as they are, every error is found with its line, every value knows
 where it came from."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent.core.spare import Limits
 from distributed_grid.coordinator import config_text
 from distributed_grid.coordinator.config import (
     ClusterConfig,
@@ -340,3 +342,9 @@ def test_the_json_schema_knows_every_name_the_reader_accepts() -> None:
     assert sharing["pressure_thresholds"]["properties"]["cpu"]["properties"]["high"]["maximum"] == 1
     assert schema["properties"]["nodes"]["items"]["required"] == ["name"]
     assert not schema["additionalProperties"]
+
+
+def test_an_agent_takes_the_limits_as_they_are_and_has_the_same_defaults() -> None:
+    given = dataclasses.asdict(read(None, here=Path("/none")).limits_for("any"))
+    given.pop("priority")  # goes into the node's facts
+    assert Limits(**given) == Limits()
