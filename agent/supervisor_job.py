@@ -27,7 +27,8 @@ class CannotStart(Exception):
 class Job:
     """An allocation from its intent to its end. Times are seconds since boot, sizes bytes.
 
-    `pid` and `start` (clock ticks) name its main process, 0 until it is spawned; `status` is that one's wait status,
+    `pid` names its main process, 0 until it is spawned; `spawned` is the time before and after that in clock ticks,
+    and `start` the process's own start time, known only where it was looked up. `status` is that one's wait status,
     None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it, empty if nobody does. `adopted`: it
     was spawned by a supervisor that is dead, and `pidfd` watches its main process, which is not our child.
 
@@ -51,6 +52,7 @@ class Job:
         self.outcome = outcome
         self.pid = 0
         self.start = 0
+        self.spawned = (0, 0)
         self.pidfd = -1
         self.adopted = False
         self.status: int | None = None
@@ -70,9 +72,12 @@ class Job:
             return
         yield self.intent()
         if self.pid:
-            yield ["start", self.id, self.pid, self.start]
+            yield self.begin()
         if self.cause:
             yield ["stop", self.id, self.cause, self.text]
+
+    def begin(self) -> list[Any]:
+        return ["start", self.id, self.pid, *self.spawned]
 
     def intent(self) -> list[Any]:
         return ["intent", self.id, self.began, self.limit, self.grace, sorted(self.cores)]

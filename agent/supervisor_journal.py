@@ -13,11 +13,12 @@ from typing import Any
 from zlib import crc32
 
 Record = list[Any]
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def line(record: Record) -> bytes:
     """One record as it is written."""
-    body = json.dumps(record, separators=(",", ":")).encode()
+    body = _encode(record).encode()
     return b"%08x %s\n" % (crc32(body), body)
 
 

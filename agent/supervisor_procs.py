@@ -19,6 +19,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _PIDFD_INFO_EXIT = 1 << 3
+_TICKS = os.sysconf("SC_CLK_TCK")
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _MARK = b"GRID_ALLOCATION_ID="
 
@@ -49,6 +50,11 @@ def punch(fd: int, start: int, end: int) -> None:
 def now() -> float:
     """Seconds since boot, those asleep included: the one clock of the supervisor, the same for the next one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def ticks() -> int:
+    """Now, as `Stat.start` counts."""
+    return int(now() * _TICKS)
 
 
 def protect_from_oom() -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 _MOST_UNSENT = 8 << 20
 _MOST_LINE = 16 << 20
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class AgentSocket:
@@ -48,7 +49,7 @@ class AgentSocket:
     def tell(self, message: dict[str, Any]) -> None:
         """Send this with the next flush; dropped if no agent is there, since a new one is told everything."""
         if self._agent is not None:
-            self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+            self._unsent += _encode(message).encode() + b"\n"
 
     def flush(self) -> None:
         """Send what can be sent now."""
