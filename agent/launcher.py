@@ -46,6 +46,7 @@ class Launcher:
         log: Callable[[str], None] = _nothing,
     ) -> None:
         self.supervisor_pid = 0
+        self.pids: dict[str, int] = {}  # first pids of the jobs that were found at the last connect
         self._dir = state_dir.absolute()
         self._node = node
         self._report = report
@@ -210,6 +211,7 @@ class Launcher:
             else:
                 if hello["version"] == VERSION:
                     self.supervisor_pid = hello["pid"]
+                    self.pids = {one["id"]: one["pid"] for one in hello["known"]}
                     return [self._known(one) for one in hello["known"]]
                 await self._dismiss(hello)
             if time.monotonic() > deadline:

@@ -32,6 +32,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `cores` are the cores the agent manages (numbers as the kernel's, or virtual ones); `memory` bytes it manages;
     `lendable` is the most it could ever lend, after `max_share_*` and `can_share`: what no request may exceed.
+    `instance` is the same for all agents that ever run on one state directory, and no other's.
     """
 
     name: str
@@ -47,6 +48,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     software: str = ""
     python: str = ""
     priority: float = 1.0
+    instance: str = ""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -77,13 +77,12 @@ def node_down(ledger: "Ledger", event: NodeDown) -> None:
 
 
 def _arm(ledger: "Ledger", node: Node) -> None:
-    patience = {
-        NodeState.UP: SUSPECT_AFTER,
-        NodeState.SUSPECT: DISCONNECTED_AFTER,
-        NodeState.DISCONNECTED: DISCONNECTED_AFTER + LOST_AFTER,
-    }
-    if node.state in patience:
-        ledger.deadlines.arm("silence", node.facts.name, node.heard + patience[node.state])
+    if node.state is NodeState.LOST:
+        return
+    patience = SUSPECT_AFTER if node.state is NodeState.UP else DISCONNECTED_AFTER
+    if ledger.now >= node.heard + DISCONNECTED_AFTER:
+        patience = DISCONNECTED_AFTER + LOST_AFTER
+    ledger.deadlines.arm("silence", node.facts.name, node.heard + patience)
 
 
 def silence(ledger: "Ledger", name: str) -> None:
@@ -202,6 +201,8 @@ def _reconcile(ledger: "Ledger", node: Node, allocation: Allocation, item: Known
     name = node.facts.name
     if item is not None and item.outcome is not None:
         _exited(ledger, node, Exited(allocation=allocation.id, outcome=item.outcome))
+    elif item is not None and item.state is State.ENDED:
+        pass  # how it ended is told by itself, right after
     elif item is not None:
         _found(ledger, node, allocation, item.state is not State.STARTING, item.started_for)
     elif node.rebooted:
@@ -238,6 +239,8 @@ def _stranger(ledger: "Ledger", node: Node, item: Known) -> None:
         ledger.out.append(Audit(name, f"{item.allocation} is over there, and was ended here already"))
         ledger.out.append(AckExits(name, (item.allocation,)))
         return
+    if item.state is State.ENDED:
+        return  # its Exited follows
     text = "the grid does not count on it any more"
     ledger.out.append(Audit(name, f"{item.allocation} is {item.state.value} there and not known here: told to stop"))
     ledger.out.append(Send(name, Stop(allocation=item.allocation, cause=Cause.NODE_LOST.value, text=text)))

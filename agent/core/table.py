@@ -1,0 +1,336 @@
+"""The agent's own books: which allocations there are on this node, where each one stands, and who holds which core and
+GPU. Events come in (what the coordinator asks, what the launcher tells), commands go out for the shell to perform.
+
+Two promises are kept here and nowhere else: an allocation is run at most once, and nothing is held by two at a time.
+An end is kept until the coordinator has acknowledged it, whatever happens to connections meanwhile.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from distributed_grid.agent.core.spare import Holding
+from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
+from distributed_grid.protocol.nodes import Known
+from distributed_grid.protocol.resources import MILLI, Grant, format_milli
+
+D = TypeVar("D")
+
+REMEMBERED = 10_000
+"""Ends that were acknowledged and are still known as over. The supervisor remembers them as well."""
+
+
+# --- events beside the messages -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """All that the allocation's command needs is there: measured again, unpacked."""
+
+    allocation: str
+
+
+Event = Launch | Stop | Signal | Ack | Ready | Stale | Started | Exited
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Measure again and lay out what it needs; then say Ready, Stale, or Exited (it could not be)."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Hand it to the launcher."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Have the launcher end it, and give up preparing it."""
+
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class SendSignal:
+    """Have the launcher signal it."""
+
+    allocation: str
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Have the launcher forget these ends."""
+
+    allocations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell the coordinator. `freed` is what was held until now and is not any more."""
+
+    message: Started | Stale | Exited
+    freed: Grant | None = None
+
+
+Command = Prepare | Run | Kill | SendSignal | Forget | Report
+
+
+@dataclass(slots=True)
+class Entry:
+    """One allocation. `launch` is there until it is handed to the launcher; `began` is when its command started."""
+
+    state: State
+    launch: Launch | None = None
+    outcome: Outcome | None = None
+    began: float = 0.0
+    pid: int = 0
+
+
+class Table:
+    """All allocations of this node. `handle` is the only thing that changes them, apart from `restore` at the start.
+    Times are seconds of one clock that only ever goes forward."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self._held: dict[str, Holding] = {}
+        self._cores: dict[int, str] = {}
+        self._shared: dict[int, dict[str, int]] = {}
+        self._gpus: dict[str, dict[str, int]] = {}
+        self._over: dict[str, None] = {}
+        self._grid = ""
+        self._epoch = 0
+
+    # --- at the start, and with a new connection ----------------------------------------------------------------------
+
+    def restore(self, known: Iterable[tuple[Known, Grant | None, int]], now: float) -> None:
+        """Take in what the launcher found at the start, each with what it was granted as far as that is known, and the
+        pid it began with (0: not known)."""
+        for one, grant, pid in known:
+            self.entries[one.allocation] = Entry(one.state, outcome=one.outcome, began=now - one.started_for, pid=pid)
+            if one.outcome is None and grant is not None:
+                self._take(one.allocation, grant)
+
+    def welcome(self, grid: str, epoch: int) -> None:
+        """A coordinator's word on who it is. Of one grid only the newest life of its coordinator is obeyed."""
+        self._epoch = max(self._epoch, epoch) if grid == self._grid else epoch
+        self._grid = grid
+
+    @property
+    def epoch(self) -> tuple[str, int]:
+        """The grid, and the newest epoch of its coordinator that was ever seen."""
+        return self._grid, self._epoch
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
+
+    def inventory(self, now: float) -> tuple[Known, ...]:
+        """The whole set. What is over is named without its outcome, which is told by itself: all of them together may
+        be more than a frame carries."""
+        return tuple(
+            Known(
+                key,
+                entry.state,
+                started_for=max(0.0, now - entry.began) if entry.state in (State.RUNNING, State.STOPPING) else 0.0,
+            )
+            for key, entry in self.entries.items()
+        )
+
+    def unacknowledged(self) -> list[Exited]:
+        """All ends that the coordinator has not acknowledged, in the order they were heard of."""
+        entries = self.entries.items()
+        return [Exited(allocation=key, outcome=entry.outcome) for key, entry in entries if entry.outcome is not None]
+
+    def holdings(self) -> list[Holding]:
+        """Who holds what, with what is resident of each as last told by `resident`."""
+        return [*self._held.values()]
+
+    def resident(self, by_pid: dict[int, int]) -> None:
+        """Take in how many bytes the process tree of each job has resident, by the pid that it began with."""
+        for key, holding in self._held.items():
+            rss = by_pid.get(self.entries[key].pid, 0)
+            if rss != holding.rss:
+                self._held[key] = Holding(key, holding.grant, rss)
+
+    def runs(self, allocation: str) -> bool:
+        """Whether more may come of it: it is known and not over."""
+        entry = self.entries.get(allocation)
+        return entry is not None and entry.outcome is None
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take in what happened; what is to be done about it, in order."""
+        match event:
+            case Launch():
+                return self._launch(event)
+            case Stop():
+                return self._stop(event)
+            case Signal():
+                entry = self.entries.get(event.allocation)
+                live = entry is not None and entry.state in (State.RUNNING, State.STOPPING)
+                return [SendSignal(event.allocation, event.signal)] if live else []
+            case Ack():
+                return self._ack(event)
+            case Ready():
+                return self._ready(event)
+            case Stale():
+                return self._stale(event)
+            case Started():
+                return self._started(event, now)
+            case Exited():
+                return self._exited(event)
+
+    def _launch(self, launch: Launch) -> list[Command]:
+        key = launch.allocation
+        if (entry := self.entries.get(key)) is not None:
+            return self._as_it_stands(key, entry)
+        if key in self._over:
+            return [Report(Exited(allocation=key, outcome=_was_over(Cause.CANCELLED)))]
+        why, device = self._in_the_way(launch)
+        if why:
+            return [Report(Stale(allocation=key, reason=why, device=device))]
+        self.entries[key] = Entry(State.STARTING, launch)
+        self._take(key, launch.grant)
+        return [Prepare(launch)]
+
+    def _as_it_stands(self, key: str, entry: Entry) -> list[Command]:
+        """The answer to a launch of what is known already. While it is starting or stopping the answer is to come."""
+        if entry.outcome is not None:
+            return [Report(Exited(allocation=key, outcome=entry.outcome))]
+        if entry.state is State.RUNNING:
+            return [Report(Started(allocation=key, pid=entry.pid))]
+        return []
+
+    def _stop(self, stop: Stop) -> list[Command]:
+        key = stop.allocation
+        entry = self.entries.get(key)
+        if entry is None:
+            if key in self._over:
+                return [Report(Exited(allocation=key, outcome=_was_over(_cause(stop.cause))))]
+            # The supervisor keeps it as a job that is over, so that a late launch is refused, by whatever agent.
+            entry = self.entries[key] = Entry(State.STOPPING)
+        elif entry.outcome is not None:
+            return [Report(Exited(allocation=key, outcome=entry.outcome))]
+        entry.state, entry.launch = State.STOPPING, None
+        return [Kill(stop)]
+
+    def _ack(self, ack: Ack) -> list[Command]:
+        done = [key for key in ack.allocations if key in self.entries and self.entries[key].outcome is not None]
+        for key in done:
+            del self.entries[key]
+            self._over[key] = None
+        while len(self._over) > REMEMBERED:
+            del self._over[next(iter(self._over))]
+        return [Forget(tuple(done))] if done else []
+
+    def _ready(self, ready: Ready) -> list[Command]:
+        entry = self.entries.get(ready.allocation)
+        if entry is None or entry.launch is None:
+            return []  # it was stopped meanwhile
+        launch, entry.launch = entry.launch, None
+        return [Run(launch)]
+
+    def _stale(self, stale: Stale) -> list[Command]:
+        """Nothing of it ran and nothing is kept of it: the same launch may come again, and be tried again."""
+        entry = self.entries.get(stale.allocation)
+        if entry is None or entry.launch is None:
+            return []
+        del self.entries[stale.allocation]
+        return [Report(stale, self._free(stale.allocation))]
+
+    def _started(self, started: Started, now: float) -> list[Command]:
+        entry = self.entries.setdefault(started.allocation, Entry(State.STARTING))
+        if entry.outcome is not None:
+            return []
+        entry.pid = started.pid or entry.pid
+        entry.launch = None
+        if entry.state is not State.STARTING:
+            entry.began = entry.began or now
+            return []
+        entry.state, entry.began = State.RUNNING, now
+        return [Report(started)]
+
+    def _exited(self, exited: Exited) -> list[Command]:
+        """From the launcher, or from preparing it in vain."""
+        key = exited.allocation
+        if key in self._over:
+            return [Forget((key,))]  # the acknowledgement did not reach the supervisor
+        entry = self.entries.setdefault(key, Entry(State.STOPPING))
+        if entry.outcome is not None:
+            return []
+        entry.state, entry.outcome, entry.launch = State.ENDED, exited.outcome, None
+        return [Report(exited, self._free(key))]
+
+    # --- who holds what -----------------------------------------------------------------------------------------------
+
+    def _in_the_way(self, launch: Launch) -> tuple[str, str]:
+        """Why this launch cannot be taken by the books alone, and the core or GPU it is about."""
+        grant = launch.grant
+        if launch.epoch < self._epoch:
+            return f"it comes from epoch {launch.epoch} of the coordinator, which is at {self._epoch} already", ""
+        for core in (*grant.cores, grant.shared_core) if grant.shared_core >= 0 else grant.cores:
+            if core in self._cores:
+                return f"core {core} is held by {self._cores[core]}", str(core)
+            if core in self._shared and core != grant.shared_core:
+                return f"core {core} is shared by {', '.join(self._shared[core])}", str(core)
+        if len(set(grant.cores)) < len(grant.cores) or grant.shared_core in grant.cores:
+            return "a core is named twice", ""
+        shared = sum(self._shared.get(grant.shared_core, {}).values())
+        if shared + grant.shared_milli > MILLI:
+            return f"core {grant.shared_core} has only {format_milli(MILLI - shared)} left", str(grant.shared_core)
+        for share in grant.gpus:
+            holders = self._gpus.get(share.uuid, {})
+            if sum(holders.values()) + share.milli > MILLI:
+                return f"GPU {share.uuid} is held by {', '.join(holders) or 'nobody, and has less'}", share.uuid
+        if len({share.uuid for share in grant.gpus}) < len(grant.gpus):
+            return "a GPU is named twice", ""
+        return "", ""
+
+    def _take(self, key: str, grant: Grant) -> None:
+        self._held[key] = Holding(key, grant)
+        self._cores.update(dict.fromkeys(grant.cores, key))
+        if grant.shared_core >= 0:
+            self._shared.setdefault(grant.shared_core, {})[key] = grant.shared_milli
+        for share in grant.gpus:
+            self._gpus.setdefault(share.uuid, {})[key] = share.milli
+
+    def _free(self, key: str) -> Grant | None:
+        holding = self._held.pop(key, None)
+        if holding is None:
+            return None
+        grant = holding.grant
+        for core in grant.cores:
+            if self._cores.get(core) == key:
+                del self._cores[core]
+        _drop(self._shared, grant.shared_core, key)
+        for share in grant.gpus:
+            _drop(self._gpus, share.uuid, key)
+        return grant
+
+
+def _drop(holders: dict[D, dict[str, int]], device: D, key: str) -> None:
+    """Take one holder off a device, and the device off the books when it was the last."""
+    there = holders.get(device)
+    if there is not None:
+        there.pop(key, None)
+        if not there:
+            del holders[device]
+
+
+def _was_over(cause: Cause) -> Outcome:
+    return Outcome(cause, text="it was over and acknowledged before; nothing is started twice", started=False)
+
+
+def _cause(word: str) -> Cause:
+    try:
+        return Cause(word)
+    except ValueError:
+        return Cause.CANCELLED

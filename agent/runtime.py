@@ -1,0 +1,370 @@
+"""The agent while it runs: what comes from the coordinator and from the launcher goes into the table, and what the
+table commands is done. Measuring, bulk data and the connection itself live beside this, each in its own file."""
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from distributed_grid import __version__
+from distributed_grid.agent import workdir
+from distributed_grid.agent.blobs import BlobCache
+from distributed_grid.agent.core.spare import Lender, Limits
+from distributed_grid.agent.core.table import (
+    Command,
+    Event,
+    Forget,
+    Kill,
+    Prepare,
+    Ready,
+    Report,
+    Run,
+    SendSignal,
+    Table,
+)
+from distributed_grid.agent.data import Data
+from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.meter import Measures, Meter
+from distributed_grid.agent.outputs import Outputs
+from distributed_grid.agent.probe import Usage
+from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import Cause, Outcome
+from distributed_grid.protocol.link import PROTOCOL
+from distributed_grid.protocol.messages import (
+    Exited,
+    Heartbeat,
+    Hello,
+    Inventory,
+    Launch,
+    OpenData,
+    Refused,
+    Stale,
+    Welcome,
+)
+from distributed_grid.protocol.nodes import Known, NodeFacts, Offer, Sample
+
+FRESH = 1.0
+"""Seconds for which a sample is good enough for a claim of cores and memory. For GPUs it is always taken anew."""
+PATIENCE = 5.0
+"""Seconds that a claim waits for a measurement."""
+BACK_OFF_LEAST = 0.1
+BACK_OFF_MOST = 10.0
+STEADY = 10.0
+"""Seconds of connection after which backing off begins anew."""
+SWEEP_EVERY = 60.0
+
+log = structlog.get_logger("agent")
+
+
+class NodeProbe(Measures, Protocol):
+    """What the runtime wants of `agent.probe.Probe`."""
+
+    def usage(self) -> dict[int, Usage]:
+        """What each process tree below the supervisor uses, by its first pid."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an agent is at home: its coordinator, its directory, and how often it measures (seconds)."""
+
+    url: str
+    state_dir: Path
+    interval: float = 2.0
+
+
+class Runtime:
+    """One agent. `run` until it is cancelled, or CannotConnect says that the coordinator will never have it."""
+
+    def __init__(self, place: Place, facts: NodeFacts, limits: Limits, probe: NodeProbe, launcher: Launcher) -> None:
+        self._place = place
+        self._facts = facts
+        self._dir = place.state_dir
+        self.launcher = launcher
+        self.table = Table()
+        self._lender = Lender(limits, facts)
+        self._probe = probe
+        self._meter = Meter(probe, place.interval, boot_clock, self._measured, log.warning)
+        self._outputs = Outputs(self._dir, self.table.runs)
+        self._data = Data(place.url, self._dir, self._outputs, self._data_hello, log.info)
+        self._blobs = BlobCache(self._dir / "blobs", self._data.part)
+        self._session: Session | None = None
+        self._preparing: dict[str, asyncio.Task[None]] = {}
+        self._offer_due = False
+        self._environment = dict(os.environ)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Adopt what runs on this node, measure, then be there for the coordinator. `ready` is called when the agent
+        is in charge of the node. Raises CannotConnect when there is no point in going on."""
+        self._adopt(await self.launcher.start())
+        await self._meter.since(boot_clock(), gpus=True)
+        ready()
+        tasks = [
+            asyncio.create_task(self._meter.run(), name="meter"),
+            asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(self._stay_connected(), name="control"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in [*tasks, *self._preparing.values()]:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._data.begin("")
+            self._outputs.close()
+            await self.launcher.close()
+
+    def _adopt(self, known: Iterable[Known]) -> None:
+        """Take over what an earlier agent left to the supervisor."""
+        granted = []
+        for one in known:
+            launch = workdir.read_launch(self._dir, one.allocation) if one.outcome is None else None
+            grant = launch.grant if launch is not None else None
+            granted.append((one, grant, self.launcher.pids.get(one.allocation, 0)))
+            if one.outcome is None:
+                log.info("adopted", allocation=one.allocation, running_for=round(one.started_for, 1))
+                if grant is None:
+                    log.warning("it is not known what it holds", allocation=one.allocation)
+        self.table.restore(granted, boot_clock())
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            self.table.welcome(*msgspec.json.decode((self._dir / "epoch").read_bytes(), type=tuple[str, int]))
+
+    def _write_epoch(self) -> None:
+        """Keep which coordinator is the newest, so that an older one is not obeyed by the next agent either."""
+        fresh = self._dir / "epoch.new"
+        fresh.write_bytes(msgspec.json.encode(self.table.epoch))
+        os.replace(fresh, self._dir / "epoch")
+
+    async def _sweep(self) -> None:
+        """Keep the disk bounded: what ended long ago is removed."""
+        while True:
+            gone = await asyncio.to_thread(workdir.sweep, self._dir, {*self.table.entries}, time.time())
+            if gone:
+                log.info("removed what old jobs left", allocations=len(gone))
+            await asyncio.sleep(SWEEP_EVERY)
+
+    # --- the coordinator ----------------------------------------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        tries, said = 0, ""
+        while True:
+            begun = boot_clock()
+            try:
+                await self._connection()
+                said = ""
+            except CannotConnect as error:
+                if error.final:
+                    raise
+                if error.what != said:  # not the same line every few seconds
+                    log.warning(error.what, why=error.why)
+                    said = error.what
+            tries = 1 if boot_clock() - begun > STEADY else tries + 1
+            # Full jitter: agents that were cut off together do not come back together.
+            most = min(BACK_OFF_MOST, BACK_OFF_LEAST * 2 ** min(tries, 10))
+            await asyncio.sleep(random.uniform(BACK_OFF_LEAST / 2, most))  # noqa: S311
+
+    async def _connection(self) -> None:
+        """One connection, from its hello to its end."""
+        session = await dial(self._place.url, self._hello("agent"))
+        beating = asyncio.create_task(self._beat(session))
+        try:
+            log.info("connected", coordinator=self._place.url, grid=session.welcome.grid, epoch=session.welcome.epoch)
+            await self._data.begin(session.welcome.session)
+            self._introduce(session)
+            while True:
+                for message in await session.receive():
+                    self._hear(message)
+        except Disconnected as error:
+            log.warning("the coordinator is gone", why=str(error))
+        except GridError as error:
+            log.error("the coordinator cannot be understood", what=error.what, why=error.why)
+        finally:
+            self._session = None
+            beating.cancel()
+            await self._data.begin("")
+            await session.close()
+
+    def _introduce(self, session: Session) -> None:
+        """Tell a coordinator that knows nothing of this node all there is: what it has, what it lends, what ended."""
+        before = self.table.epoch
+        self.table.welcome(session.welcome.grid, session.welcome.epoch)
+        if self.table.epoch != before:
+            self._write_epoch()
+        session.send(Inventory(known=self.table.inventory(boot_clock())))
+        session.send(self._whole_offer())
+        session.send(*self.table.unacknowledged())
+        self._session = session
+
+    async def _beat(self, session: Session) -> None:
+        while True:
+            await asyncio.sleep(session.welcome.heartbeat)
+            if self._meter.newest is not None and not session.crowded:
+                session.send(Heartbeat(sample=self._meter.newest))
+
+    def _hear(self, message: Any) -> None:
+        if isinstance(message, OpenData):
+            self._data.open()
+        elif isinstance(message, Refused):
+            log.error("the coordinator ends the connection", what=message.what, why=message.why)
+        elif not isinstance(message, Welcome):
+            self._feed(message)
+
+    def _hello(self, role: str, session: str = "") -> Hello:
+        facts = self._facts if role == "agent" else None
+        return Hello(
+            protocol=PROTOCOL, software=__version__, role=role, name=self._facts.name, facts=facts, session=session
+        )
+
+    def _data_hello(self, session: str) -> Hello:
+        return self._hello("agent-data", session)
+
+    def _say(self, *messages: Any) -> None:
+        """To the coordinator, if it is there. If not, all is told when it is back."""
+        if self._session is not None:
+            self._session.send(*messages)
+
+    # --- offers -------------------------------------------------------------------------------------------------------
+
+    def _measured(self, sample: Sample) -> None:
+        self.table.resident({pid: usage.rss for pid, usage in self._probe.usage().items()})
+        offer = self._lender.observe(sample, self.table.holdings(), boot_clock())
+        if offer is not None:
+            self._say(offer)
+
+    def _whole_offer(self) -> Offer:
+        now, sample = boot_clock(), self._meter.newest
+        offer = self._lender.observe(sample, self.table.holdings(), now) if sample is not None else None
+        return offer or self._lender.current(now)
+
+    def _offer_soon(self) -> None:
+        """Say anew what is lent, once for all that this turn of the loop brings, and in its frame."""
+        if self._session is not None and not self._offer_due:
+            self._offer_due = True
+            asyncio.get_running_loop().call_soon(self._offer_now)
+
+    def _offer_now(self) -> None:
+        self._offer_due = False
+        if self._session is not None:
+            self._say(self._whole_offer())
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+
+    def told(self, event: Event) -> None:
+        """What the launcher reports comes in here."""
+        self._feed(event)
+
+    def _feed(self, event: Event) -> None:
+        for command in self.table.handle(event, boot_clock()):
+            self._perform(command)
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case Prepare(launch):
+                self._prepare(launch)
+            case Run(launch):
+                self._run(launch)
+            case Kill(stop):
+                if (task := self._preparing.pop(stop.allocation, None)) is not None:
+                    task.cancel()
+                self.launcher.stop(stop)
+            case SendSignal(allocation, number):
+                self.launcher.signal(allocation, number)
+            case Forget(allocations):
+                self.launcher.forget(allocations)
+            case Report():
+                self._report(command)
+
+    def _report(self, report: Report) -> None:
+        message = report.message
+        if isinstance(message, Exited):
+            self._outputs.ended(message.allocation)
+            if report.freed is not None:
+                returned = self._lender.would_return(report.freed, self.table.holdings())
+                if returned:
+                    message = msgspec.structs.replace(message, returned=True)
+                else:
+                    self._offer_soon()
+        elif isinstance(message, Stale):
+            log.info("not started", allocation=message.allocation, why=message.reason)
+            self._offer_soon()
+        self._say(message)
+
+    # --- a launch -----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, launch: Launch) -> None:
+        """Measure again and lay out: at once where a sample is fresh and nothing was shipped, as for most jobs."""
+        sample = self._meter.fresh(boot_clock() - FRESH)
+        if sample is not None and not launch.grant.gpus and not launch.spec.bundle:
+            self._feed(self._verify(launch, sample) or Ready(launch.allocation))
+            return
+        task = asyncio.create_task(self._prepare_slowly(launch), name=launch.allocation)
+        self._preparing[launch.allocation] = task
+        task.add_done_callback(lambda done: self._prepared(launch.allocation, done))
+
+    def _prepared(self, allocation: str, task: "asyncio.Task[None]") -> None:
+        if self._preparing.get(allocation) is task:
+            del self._preparing[allocation]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("preparing failed", allocation=allocation, exc_info=error)
+            self._failed(allocation, f"the agent failed to prepare it: {error!r}")
+
+    async def _prepare_slowly(self, launch: Launch) -> None:
+        stale = await self._measure_and_verify(launch)
+        if stale is None and launch.spec.bundle and not launch.spec.workdir:
+            try:
+                await self._lay_out(launch)
+            except (GridError, OSError) as error:
+                why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
+                self._failed(launch.allocation, why)
+                return
+            stale = await self._measure_and_verify(launch)  # fetching may have taken a while
+        self._feed(stale or Ready(launch.allocation))
+
+    async def _measure_and_verify(self, launch: Launch) -> Stale | None:
+        gpus = bool(launch.grant.gpus)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                sample = await self._meter.since(boot_clock() - (0.0 if gpus else FRESH), gpus)
+        except (TimeoutError, OSError) as error:
+            why = f"this node could not be measured: {error}" if str(error) else "measuring this node hangs"
+            return Stale(allocation=launch.allocation, reason=why)
+        return self._verify(launch, sample)
+
+    def _verify(self, launch: Launch, sample: Sample) -> Stale | None:
+        return self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
+
+    async def _lay_out(self, launch: Launch) -> None:
+        async with self._blobs.bundle(launch.spec.bundle) as manifest:
+            await asyncio.to_thread(self._unpack, launch.allocation, manifest)
+
+    def _unpack(self, allocation: str, manifest: Any) -> None:
+        directory = workdir.folder(self._dir, allocation) / "workdir"
+        shutil.rmtree(directory, ignore_errors=True)  # of a try that did not get as far as the supervisor
+        workdir.unpack(manifest, self._blobs.directory, workdir.create(self._dir, allocation))
+
+    def _run(self, launch: Launch) -> None:
+        spec = launch.spec
+        try:
+            directory = Path(spec.workdir) if spec.workdir else workdir.create(self._dir, launch.allocation)
+            environment = workdir.build_env(launch, self._facts.name, directory, self._environment)
+            self.launcher.launch(launch, directory, environment)
+        except (GridError, OSError) as error:
+            self._failed(launch.allocation, f"its working directory could not be made: {error}")
+
+    def _failed(self, allocation: str, why: str) -> None:
+        outcome = Outcome(Cause.WORKDIR_FAILED, text=why, started=False)
+        self._feed(Exited(allocation=allocation, outcome=outcome))

@@ -1,0 +1,129 @@
+"""One connection to the coordinator: a Link with its socket. What a turn of the loop says leaves in one frame."""
+
+import asyncio
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.connection import broadcast
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+
+from distributed_grid.protocol.codec import BULK_BYTES, HELLO_BYTES
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.link import Link
+from distributed_grid.protocol.messages import Hello, Refused, Welcome
+
+OPEN_SECONDS = 5.0
+ASK_EVERY = 5.0
+ANSWER_SECONDS = 10.0
+"""A coordinator that is quiet is asked by a ping, and counts as gone when it has not answered for so long."""
+BACKLOG = 1 << 20
+"""Bytes that may wait for the coordinator to read before nothing is said any more that can be left out."""
+
+
+class CannotConnect(GridError):
+    """There is no connection to be had now; `final`: nor will there be one later."""
+
+    def __init__(self, what: str, why: str = "", hint: str = "", final: bool = False) -> None:
+        super().__init__(what, why, hint)
+        self.final = final
+
+
+class Disconnected(Exception):
+    """The connection is over; its text says how."""
+
+
+class Session:
+    """A connection that was welcomed. Made by `dial`."""
+
+    def __init__(self, socket: ClientConnection, link: Link, welcome: Welcome) -> None:
+        self.welcome = welcome
+        self._socket = socket
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+        self._flush_due = False
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the coordinator does not keep up with reading."""
+        return self._socket.transport.get_write_buffer_size() > BACKLOG
+
+    async def receive(self) -> list[Any]:
+        """The messages of the next frame. Raises Disconnected; BadFrame and ProtocolMismatch for a peer gone wrong."""
+        try:
+            frame = await self._socket.recv()
+        except ConnectionClosed as error:
+            raise Disconnected(str(error)) from None
+        return self._link.receive(frame, self._loop.time())
+
+    def send(self, *messages: Any) -> None:
+        """Say this, with what else is said in this turn of the loop. On a connection that is over nothing happens."""
+        self._link.send(*messages)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what was said so far."""
+        self._flush_due = False
+        for frame in self._link.data_to_send():
+            # Not `await send()`: nobody here waits for the coordinator. What may pile up is bounded by what it asked
+            # for, by the jobs it started, and by `crowded`.
+            broadcast((self._socket,), frame)
+
+    async def close(self) -> None:
+        """Say what is still to be said, and leave."""
+        self.flush()
+        await self._socket.close()
+
+
+async def dial(url: str, hello: Hello) -> Session:
+    """Connect and be welcomed. Raises CannotConnect."""
+    try:
+        socket = await connect(
+            url,
+            compression=None,
+            max_size=BULK_BYTES + 1024,
+            max_queue=64,
+            open_timeout=OPEN_SECONDS,
+            ping_interval=ASK_EVERY,
+            ping_timeout=ANSWER_SECONDS,
+            close_timeout=1,
+            proxy=None,
+            user_agent_header=None,
+        )
+    except InvalidURI as error:
+        hint = "give an address such as ws://127.0.0.1:7433"
+        raise CannotConnect(f"{url} is no address of a coordinator", str(error), hint, final=True) from None
+    except InvalidStatus as error:
+        said = (error.response.body or b"").decode(errors="replace").strip()
+        why = said or f"it answered with status {error.response.status_code}"
+        raise CannotConnect(f"the coordinator at {url} refuses connections", why) from None
+    except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
+        why = str(error) or "it did not answer in time"
+        raise CannotConnect(f"the coordinator at {url} cannot be reached", why) from None
+    try:
+        return await _greet(socket, hello)
+    except BaseException:
+        socket.transport.abort()
+        raise
+
+
+async def _greet(socket: ClientConnection, hello: Hello) -> Session:
+    loop = asyncio.get_running_loop()
+    link = Link.dial(hello, loop.time())
+    (frame,) = link.data_to_send()
+    if len(frame) > HELLO_BYTES:
+        why = f"its hello would have {len(frame)} bytes, and {HELLO_BYTES} are read"
+        raise CannotConnect("this node has too many cores, GPUs or labels to introduce itself", why, final=True)
+    try:
+        async with asyncio.timeout(OPEN_SECONDS):
+            await socket.send(frame)
+            answer = link.receive(await socket.recv(), loop.time())[0]
+    except (TimeoutError, ConnectionClosed) as error:
+        why = str(error) or "there was no answer to the hello"
+        raise CannotConnect("the coordinator did not let this node in", why) from None
+    except GridError as error:
+        raise CannotConnect(error.what, error.why, error.hint) from None
+    if isinstance(answer, Refused):
+        raise CannotConnect(answer.what, answer.why, answer.hint, answer.final)
+    return Session(socket, link, answer)
