@@ -191,7 +191,8 @@ class Server:
         """One agent per name. The same node's newer incarnation is its restarted agent and wins; anybody else only gets
         the name if who has it does not answer."""
         while (old := self._agents.get(facts.name)) is not None:
-            same = facts.boot_id == old.facts.boot_id and facts.hostname == old.facts.hostname
+            same = facts.boot_id == old.facts.boot_id and facts.instance == old.facts.instance
+            same = same and facts.hostname == old.facts.hostname
             restarted = same and facts.incarnation > old.facts.incarnation
             if not restarted and await old.control.answers(PROBE_SECONDS):
                 return Refused(
