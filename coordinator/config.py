@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distributed_grid.coordinator.config_kinds import ConfigError, Problem
+from distributed_grid.coordinator.config_places import find, places
 from distributed_grid.coordinator.config_read import Found, Reader, Values
 from distributed_grid.coordinator.config_schema import (
     SETTINGS,
@@ -42,9 +43,6 @@ __all__ = [
     "places",
     "state_dir",
 ]
-
-HERE = ("grid.yaml", "config/my-cluster-enhanced.yaml", "config/my-cluster.yaml", "config/cluster_config.yaml")
-"""Where a file is looked for below the current directory, first come first served."""
 
 
 class SharingDisabled(GridError):
@@ -179,26 +177,6 @@ def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
     if base := environment.get("XDG_STATE_HOME"):
         return Path(base) / "grid" / name
     return Path("/var/lib/grid") / name if os.geteuid() == 0 else Path.home() / ".local/state/grid" / name
-
-
-def places(environment: Mapping[str, str] | None = None, here: Path | None = None) -> list[Path]:
-    """Where a configuration is looked for when none is named, in this order."""
-    environment = os.environ if environment is None else environment
-    here = here or Path()
-    user = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return [*(here / name for name in HERE), user / "grid" / "config.yaml", Path("/etc/grid/grid.yaml")]
-
-
-def find(
-    path: str | Path | None = None, environment: Mapping[str, str] | None = None, here: Path | None = None
-) -> Path | None:
-    """The file to read: the named one, `$GRID_CONFIG`, or the first of `places` that is there. None: there is none."""
-    environment = os.environ if environment is None else environment
-    if path:
-        return Path(path)
-    if named := environment.get("GRID_CONFIG"):
-        return Path(named)
-    return next((place for place in places(environment, here) if place.is_file()), None)
 
 
 def load(
