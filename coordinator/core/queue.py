@@ -7,6 +7,8 @@ from heapq import heapify, heappop, heappush
 
 from distributed_grid.protocol.jobs import Reason, Request
 
+BLOCK = 512
+
 
 class Line:
     """Jobs with the same request, by their turn. `blocked`: the first was refused, and no room has grown since."""
@@ -29,8 +31,8 @@ class Queue:
         self.lines: dict[Request, Line] = {}
         self.turns: dict[str, int] = {}
         self._line_of: dict[str, Line] = {}
-        self._ranks: dict[str, int] = {}
-        self._ranked = False
+        self._blocks: dict[int, dict[int, dict[int, None]]] = {}
+        """The turns that wait, by priority and in blocks of following turns: `ahead` counts blocks, not jobs."""
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -47,15 +49,18 @@ class Queue:
         line.count += 1
         self.turns[job] = turn
         self._line_of[job] = line
-        self._ranked = False
+        self._blocks.setdefault(request.priority, {}).setdefault(turn // BLOCK, {})[turn] = None
         return line
 
     def remove(self, job: str) -> None:
         """This job waits no more. Its entry is left in the heap until it surfaces or there are too many such."""
         line = self._line_of.pop(job)
-        del self.turns[job]
+        turn = self.turns.pop(job)
+        blocks = self._blocks[line.request.priority]
+        del blocks[turn // BLOCK][turn]
+        if not blocks[turn // BLOCK]:
+            del blocks[turn // BLOCK]
         line.count -= 1
-        self._ranked = False
         if not line.count:
             del self.lines[line.request]
         elif len(line.heap) > 2 * line.count + 16:
@@ -76,9 +81,14 @@ class Queue:
         return line.heap[0]
 
     def ahead(self, job: str) -> int:
-        """How many waiting jobs are served before this one. Counted for all at once, and kept until the queue moves."""
-        if not self._ranked:
-            order = sorted((-self._line_of[name].request.priority, turn, name) for name, turn in self.turns.items())
-            self._ranks = {entry[2]: rank for rank, entry in enumerate(order)}
-            self._ranked = True
-        return self._ranks[job]
+        """How many waiting jobs are served before this one."""
+        turn, priority = self.turns[job], self._line_of[job].request.priority
+        count = 0
+        for other, blocks in self._blocks.items():
+            if other > priority:
+                count += sum(map(len, blocks.values()))
+            elif other == priority:
+                mine = turn // BLOCK
+                count += sum(len(block) for number, block in blocks.items() if number < mine)
+                count += sum(before < turn for before in blocks[mine])
+        return count

@@ -5,7 +5,8 @@ An agent here keeps its own table. It offers what it has less what it holds and 
 in the offer what it has taken off. A launch that overlaps with what it holds is the failure this test looks for.
 """
 
-from collections import deque
+import random
+from collections import Counter, deque
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -48,6 +49,7 @@ class Agent:
         self.held: dict[str, Grant] = {}
         self.running: dict[str, bool] = {}
         self.over: dict[str, Outcome] = {}
+        self.exits: dict[str, Outcome] = {}
         self.refused: set[str] = set()
         self.busy_cores: set[int] = set()
         self.busy_gpus: set[str] = set()
@@ -146,7 +148,7 @@ class Agent:
 
     def end(self, name: str, outcome: Outcome) -> None:
         grant = self.held.pop(name)
-        self.over[name] = outcome
+        self.over[name] = self.exits[name] = outcome
         cores = {*grant.cores, grant.shared_core}
         free = not cores & self.busy_cores and not {gpu.uuid for gpu in grant.gpus} & self.busy_gpus
         self.tell(Exited(allocation=name, outcome=outcome, returned=free))
@@ -206,6 +208,8 @@ class Grid(RuleBasedStateMachine):
             case Publish(view) if view.outcome is not None:
                 assert view.id not in self.results, f"{view.id} ended twice"
                 self.results[view.id] = view.outcome
+                told = self.agents[view.node].exits.get(view.allocation) if view.node else None
+                assert view.outcome.cause is not Cause.EXITED or view.outcome == told, f"{view.id}: not what was told"
             case Rejected():
                 assert command.code == "never-fits", command
 
@@ -301,6 +305,39 @@ class Grid(RuleBasedStateMachine):
                 break
         assert not self.ledger.jobs, f"left over: {list(self.ledger.jobs)}"
         assert not any(agent.over and agent.up and agent.to_agent for agent in self.agents.values())
+
+
+def test_many_seeded_runs_with_more_traffic_than_trouble() -> None:
+    amounts = [Resources(c, m * GIB, g) for c in (300, 500, 1000, 1500) for m in (0, 1) for g in (0, 0, 250, 1000)]
+    totals: Counter[str] = Counter()
+    for seed in range(120):
+        rng = random.Random(seed)
+        grid = Grid()
+        for _ in range(200):
+            name, names = rng.choice(("n1", "n2")), list(grid.ledger.jobs)
+            dice = rng.random()
+            if dice < 0.2:
+                grid.submit(rng.choice(amounts), rng.choice(list(Priority)), False)
+            elif dice < 0.5:
+                grid.ledger_hears(name, rng.randint(1, 4))
+            elif dice < 0.75:
+                grid.agent_hears(name, rng.randint(1, 4))
+                grid.agent_starts(name, rng.randint(0, 5))
+            elif dice < 0.87:
+                grid.job_exits(name, rng.randint(0, 5), rng.randint(0, 3))
+            elif dice < 0.91 and names:
+                grid.cancel(rng.choice(names))
+            elif dice < 0.95:
+                grid.owner_comes_or_goes(name, rng.randrange(CORES), rng.randrange(GPUS))
+            elif dice < 0.98:
+                grid.agent_connects(name)
+            else:
+                grid.time_passes(rng.choice((0.5, 7.0, 80.0)), rng.random() < 0.7)
+            grid.holds()
+        grid.teardown()
+        totals.update(outcome.cause.value for outcome in grid.results.values())
+        totals.update(runs=sum(len(agent.runs) for agent in grid.agents.values()))
+    assert totals["runs"] > 1000 and totals["exited"] > 1000 and totals["cancelled"] > 100 and totals["node-lost"] > 10
 
 
 Grid.TestCase.settings = settings(

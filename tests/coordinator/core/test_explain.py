@@ -1,0 +1,87 @@
+"""What is said of a request is what is done with it."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Accepted, JobsSubmitted, NodeDown, Rejected
+from distributed_grid.protocol.jobs import Request, State
+from distributed_grid.protocol.resources import GIB, Resources
+from tests.coordinator.core.scene import facts, job, join, step
+
+AMOUNT = st.builds(
+    Resources,
+    cpu=st.sampled_from([500, 1000, 2000, 3000]),
+    memory=st.sampled_from([0, GIB, 6 * GIB]),
+    gpu=st.sampled_from([0, 500, 1000, 2000]),
+)
+NODES = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8), st.integers(0, 2), st.booleans()), max_size=4)
+
+
+def grid(nodes: list[tuple[int, int, int, bool]], running: list[Resources]) -> Ledger:
+    ledger = Ledger()
+    for number, (cores, memory, gpus, up) in enumerate(nodes):
+        join(ledger, facts(f"n{number}", cores, memory * GIB, gpus))
+        if not up:
+            step(ledger, NodeDown(f"n{number}", f"session-n{number}"), 0.0)
+    for number, amount in enumerate(running):
+        step(ledger, JobsSubmitted(1, (job(f"r{number}", Request(amount, immediate=True)),)), 0.0)
+    return ledger
+
+
+@settings(max_examples=300, deadline=None)
+@given(NODES, st.lists(AMOUNT, max_size=4), AMOUNT)
+def test_a_dry_run_foretells_what_the_submit_does(
+    nodes: list[tuple[int, int, int, bool]], running: list[Resources], wanted: Resources
+) -> None:
+    ledger = grid(nodes, running)
+    said = explain.why(ledger, None, Request(wanted), 1.0)
+    assert said.funnel[0].left == len(nodes)
+    assert [step.left for step in said.funnel] == sorted((step.left for step in said.funnel), reverse=True)
+    assert {v.node for v in said.verdicts if v.ok} == ({said.chosen} | {v.node for v in said.verdicts if v.ok}) - {""}
+    answers = step(ledger, JobsSubmitted(1, (job("a", Request(wanted)),)), 1.0)
+    if said.reason.code == "NeverFits":
+        assert any(isinstance(answer, Rejected) and answer.code == "never-fits" for answer in answers)
+        return
+    assert any(isinstance(answer, Accepted) for answer in answers)
+    if said.chosen:
+        assert said.reason.code == "Fits" and said.funnel[-1].left > 0
+        assert ledger.jobs["a"].node == said.chosen and ledger.jobs["a"].grant == said.grant
+    else:
+        assert ledger.jobs["a"].state is State.WAITING and not any(verdict.ok for verdict in said.verdicts)
+        view = ledger.view("a")
+        assert view is not None and view.reason == said.reason
+
+
+@settings(max_examples=200, deadline=None)
+@given(NODES, st.lists(AMOUNT, max_size=4), AMOUNT)
+def test_a_hint_to_ask_for_less_is_true(
+    nodes: list[tuple[int, int, int, bool]], running: list[Resources], wanted: Resources
+) -> None:
+    ledger = grid(nodes, running)
+    said = explain.why(ledger, None, Request(wanted), 1.0)
+    if not said.hint.startswith("with "):
+        return
+    value, kind = said.hint.removeprefix("with ").split()[:2]
+    parts = {"cpu": wanted.cpu, "memory": wanted.memory, "gpu": wanted.gpu}
+    parts[kind] = int(float(value.rstrip("GM")) * (GIB if kind == "memory" else 1000))
+    step(ledger, JobsSubmitted(1, (job("less", Request(Resources(**parts))),)), 1.0)
+    assert ledger.jobs["less"].state is State.STARTING
+
+
+def test_many_nodes_are_all_counted_and_some_judged() -> None:
+    ledger = grid([(1, 1, 0, True)] * 300, [])
+    said = explain.why(ledger, None, Request(Resources(cpu=1000)), 1.0)
+    assert [(step.what, step.left) for step in said.funnel][-1] == ("with 1 cpu free", 300)
+    assert len(said.verdicts) == explain.VERDICTS
+
+
+def test_a_placed_job_shows_the_scores_it_was_placed_by() -> None:
+    ledger = grid([(2, 2, 0, True)], [])
+    step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000))),)), 1.0)
+    said = explain.why(ledger, "a", None, 2.0)
+    assert said.chosen == "n0" and said.reason.code == "Placed"
+    assert set(said.verdicts[0].scores) == {"fit", "gpus-spared", "quiet", "preferred", "priority"}
+    assert 0.0 < said.verdicts[0].confidence <= 1.0
+    assert explain.why(ledger, "gone", None, 2.0).reason.code == "Ended"

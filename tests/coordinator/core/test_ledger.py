@@ -1,0 +1,264 @@
+"""The ledger as a whole: exact commands, restarts, and that the same events give the same commands."""
+
+import os
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from distributed_grid.coordinator.core.ledger import STORY_MOST, Ledger
+from distributed_grid.coordinator.core.model import (
+    MOVES,
+    Accepted,
+    AckExits,
+    CancelAsked,
+    Command,
+    Heard,
+    Job,
+    JobsSubmitted,
+    NodeDown,
+    NodeUp,
+    Publish,
+    RecordAllocation,
+    RecordJob,
+    RecordNode,
+    Send,
+    Tick,
+    Told,
+)
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started
+from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.resources import GIB, Grant, Resources
+from tests.coordinator.core.scene import facts, job, join, line, offer, step
+
+ONE = Request(Resources(cpu=1000))
+
+
+def started(name: str, node: str = "n1") -> Told:
+    return Told(node, Started(allocation=name))
+
+
+def exited(name: str, node: str = "n1", code: int = 0, returned: bool = False) -> Told:
+    return Told(node, Exited(allocation=name, outcome=Outcome(cause=Cause.EXITED, code=code), returned=returned))
+
+
+def test_a_launch_comes_after_the_records_it_rests_on_and_nothing_else_is_said() -> None:
+    ledger = Ledger(epoch=7)
+    join(ledger, facts("n1"))
+    a = job("a", ONE)
+    assert ledger.handle(JobsSubmitted(5, (a,)), 1.0) == [RecordJob(a, new=True), Accepted(5, ("a",), 1, 1)]
+    grant = Grant(cores=(0,))
+    out = ledger.settle(1.0)
+    launch = Launch(allocation="a.1", job="a", user="ann", epoch=7, grant=grant, spec=a.spec)
+    view = ledger.view("a")
+    assert view is not None and view.state is State.STARTING and view.grant == grant
+    assert out == [RecordAllocation(ledger.allocations["a.1"]), RecordJob(a), Publish(view), Send("n1", launch)]
+
+
+def test_an_exit_is_acknowledged_after_it_is_recorded() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    step(ledger, JobsSubmitted(1, (job("a", ONE),)), 1.0)
+    allocation, a = ledger.allocations["a.1"], ledger.jobs["a"]
+    out = step(ledger, exited("a.1", code=7), 2.0)
+    assert out[:2] == [RecordAllocation(allocation), RecordJob(a)]
+    assert out[3:] == [AckExits("n1", ("a.1",))]
+    assert a.outcome == Outcome(cause=Cause.EXITED, code=7)
+    assert ledger.jobs == ledger.allocations == {} and ledger.view("a") is None
+
+
+def test_a_heartbeat_says_nothing_and_keeps_the_node() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    for second in range(1, 40):
+        assert step(ledger, Heard("n1", Sample(at=float(second))), float(second)) == []
+    assert ledger.node_views(40.0)[0].silent_for == 1.0
+
+
+def test_a_heartbeat_from_nowhere_is_nothing() -> None:
+    assert Ledger().handle(Heard("n1", Sample(at=1.0)), 1.0) == []
+
+
+def test_the_coordinators_own_delay_makes_no_node_silent() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    ledger.handle(Heard("n1", Sample(at=1.0)), 30.0)
+    assert ledger.settle(30.0) == []
+    assert ledger.nodes["n1"].state.value == "up"
+
+
+def test_an_offer_that_has_expired_is_not_matched() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"), expires_in=5.0)
+    step(ledger, Heard("n1", Sample(at=1.0)), 4.0)
+    assert ledger.next_deadline() == 5.0
+    out = step(ledger, JobsSubmitted(1, (job("a", ONE),)), 5.0)
+    assert not any(isinstance(command, Send) for command in out)
+    assert ledger.shared(5.0) == ((), ())
+
+
+def test_a_closed_connection_of_an_old_session_is_of_no_interest() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    ledger.handle(NodeUp(facts("n1"), "newer"), 1.0)
+    assert step(ledger, NodeDown("n1", "session-n1"), 1.0) == []
+    assert ledger.nodes["n1"].session == "newer"
+
+
+def test_urgent_goes_before_low_and_then_who_came_first() -> None:
+    ledger = Ledger()
+    for name, priority in (("low", 0), ("first", 1), ("second", 1), ("urgent", 3)):
+        step(ledger, JobsSubmitted(1, (job(name, Request(Resources(cpu=1000), Priority(priority))),)), 0.0)
+    out = join(ledger, facts("n1", cores=4), 1.0)
+    launches = [c.message.job for c in out if isinstance(c, Send) and isinstance(c.message, Launch)]
+    assert launches == ["urgent", "first", "second", "low"]
+
+
+def test_a_cancelled_job_that_never_started_ends_when_the_agent_says_stale() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    step(ledger, JobsSubmitted(1, (job("a", ONE),)), 1.0)
+    a = ledger.jobs["a"]
+    step(ledger, CancelAsked(2, ("a",)), 2.0)
+    step(ledger, Told("n1", Stale(allocation="a.1", reason="busy")), 3.0)
+    assert a.outcome == Outcome(cause=Cause.CANCELLED, text="cancelled", started=False)
+
+
+def test_a_cancel_while_the_node_is_lost_is_told_when_it_returns_and_takes_effect_once() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    step(ledger, JobsSubmitted(1, (job("a", ONE),)), 0.0)
+    step(ledger, started("a.1"), 1.0)
+    step(ledger, NodeDown("n1", "session-n1"), 1.0)
+    step(ledger, Tick(), 11.0)
+    assert ledger.jobs["a"].state is State.LOST
+    assert not any(isinstance(c, Send) for c in step(ledger, CancelAsked(1, ("a",)), 12.0))
+    step(ledger, NodeUp(facts("n1"), "new"), 13.0)
+    out = step(ledger, Told("n1", Inventory(known=(Known("a.1", State.RUNNING),))), 13.0)
+    assert [line(c) for c in out if isinstance(c, Send)] == ["n1 <- stop a.1 after 5 s: cancelled, cancelled"]
+    assert ledger.jobs["a"].state is State.STOPPING
+
+
+def test_a_move_that_is_not_in_the_table_is_an_assertion() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    step(ledger, JobsSubmitted(1, (job("a", ONE),)), 0.0)
+    allocation = ledger.allocations["a.1"]
+    for state in set(State) - MOVES[State.STARTING]:
+        with pytest.raises(AssertionError, match="cannot go from starting"):
+            ledger.move(allocation, state)
+
+
+def test_the_invariants_notice_a_core_that_is_held_twice() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    step(ledger, JobsSubmitted(1, (job("a", ONE), job("b", ONE))), 0.0)
+    ledger.allocations["b.1"].grant = ledger.allocations["a.1"].grant
+    with pytest.raises(AssertionError, match="core 0 of n1 is held"):
+        ledger.check()
+
+
+def test_a_long_story_keeps_its_beginning_and_its_end() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"), expires_in=1e9)
+    step(ledger, JobsSubmitted(1, (job("a", ONE),)), 0.0)
+    now = 0.0
+    for attempt in range(1, 80):
+        now += 400.0
+        step(ledger, Told("n1", Stale(allocation=f"a.{attempt}", reason=f"busy {attempt}")), now - 399.0)
+        step(ledger, Heard("n1", Sample(at=now)), now)
+    story = ledger.jobs["a"].story
+    assert len(story) == STORY_MOST and story[0].text == "submitted" and "busy 79" in story[-2].text
+
+
+# --- the same again -------------------------------------------------------------------------------------------------
+
+
+def busy_ledger() -> Ledger:
+    """Two nodes, jobs in every state that lives, and a queue."""
+    ledger = Ledger(epoch=1)
+    for name in ("n1", "n2"):
+        join(ledger, facts(name, cores=2, gpus=1))
+    jobs = [job(f"j{i}", Request(Resources(cpu=500 * (1 + i % 3), gpu=500 * (i % 2))), float(i)) for i in range(9)]
+    for one in jobs:
+        step(ledger, JobsSubmitted(1, (one,)), one.submitted)
+    for name in list(ledger.allocations)[:3]:
+        step(ledger, started(name, ledger.allocations[name].node), 9.0)
+        step(ledger, Heard("n1", Sample(at=9.0)), 9.0)
+        step(ledger, Heard("n2", Sample(at=9.0)), 9.0)
+    step(ledger, CancelAsked(1, (next(iter(ledger.jobs)),)), 9.5)
+    assert {State.WAITING, State.STARTING, State.RUNNING, State.STOPPING} <= {j.state for j in ledger.jobs.values()}
+    return ledger
+
+
+def the_rest(ledger: Ledger, now: float) -> list[bytes]:
+    """Both agents return, and everything is played to its end."""
+    out: list[Command] = []
+    held = {name: list(ledger.nodes[name].allocations) for name in ("n1", "n2")}
+    runs = {name for name, allocation in ledger.allocations.items() if allocation.started}
+    for name, allocations in held.items():
+        known = tuple(Known(one, State.RUNNING) for one in allocations if one in runs)
+        out += step(ledger, NodeUp(ledger.nodes[name].facts, "again"), now)
+        out += step(ledger, Told(name, Inventory(known=known)), now)
+        out += step(ledger, Heard(name, Sample(at=now)), now)
+        mine = ledger.nodes[name].facts
+        out += step(ledger, Told(name, offer(mine, cores=(), gpus=(), memory=0, counting=tuple(allocations))), now)
+    while ledger.allocations:
+        now += 0.1
+        first = next(iter(ledger.allocations.values()))
+        out += step(ledger, exited(first.id, first.node, returned=True), now)
+    assert not ledger.jobs
+    return [msgspec.msgpack.encode(command) for command in out if not isinstance(command, Publish | RecordNode)]
+
+
+def test_a_restored_ledger_goes_on_as_if_nothing_had_been() -> None:
+    one = busy_ledger()
+    jobs: list[Job] = deepcopy(list(one.jobs.values()))
+    allocations = deepcopy(list(one.allocations.values()))
+    other = Ledger(epoch=1)
+    assert other.restore(reversed(jobs), allocations, [node.facts for node in one.nodes.values()], 10.0) == []
+    other.settle(10.0)
+    other.check()
+    for name in ("n1", "n2"):
+        step(one, NodeDown(name, f"session-{name}"), 10.0)
+    assert the_rest(other, 15.0) == the_rest(one, 15.0)
+
+
+def test_a_restored_ledger_gives_agents_their_time_to_return() -> None:
+    one = busy_ledger()
+    other = Ledger()
+    other.restore(one.jobs.values(), one.allocations.values(), [n.facts for n in one.nodes.values()], 1000.0)
+    other.settle(1000.0)
+    assert other.next_deadline() is not None
+    step(other, Tick(), 1069.9)
+    assert len(other.jobs) == len(one.jobs) and {a.state for a in other.allocations.values()} == {State.LOST}
+    step(other, Tick(), 1070.0)
+    assert not other.allocations
+
+
+def fingerprint() -> str:
+    """All commands of a busy life, in words."""
+    ledger = busy_ledger()
+    return "\n".join(str(entry) for entry in the_rest(ledger, 12.0))
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4242"])
+def test_the_same_events_give_the_same_commands_whatever_the_hash_seed(seed: str) -> None:
+    code = "from tests.coordinator.core.test_ledger import fingerprint; print(fingerprint())"
+    env = {**os.environ, "PYTHONHASHSEED": seed}
+    root = Path(__file__).parents[3]
+    run = subprocess.run([sys.executable, "-c", code], env=env, cwd=root, capture_output=True, text=True, timeout=60)
+    assert run.stdout == fingerprint() + "\n", run.stderr
+
+
+def test_a_thousand_equal_jobs_are_placed_in_their_order() -> None:
+    ledger = Ledger()
+    step(ledger, JobsSubmitted(1, tuple(job(f"j{i}", ONE) for i in range(1000))), 0.0)
+    join(ledger, facts("n1", cores=64, memory=8 * GIB), 1.0)
+    assert list(ledger.allocations) == [f"j{i}.1" for i in range(64)]
+    view = ledger.view("j999")
+    assert view is not None and view.reason is not None and view.reason.text == "935 jobs are ahead in the queue"
