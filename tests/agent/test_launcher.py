@@ -66,6 +66,8 @@ async def test_what_runs_and_what_ended_is_known_with_its_state(bench: Bench) ->
     known = {one.allocation: one for one in bench.known}
     states = {id: one.state for id, one in known.items()}
     assert states == {running: State.RUNNING, stopping: State.STOPPING, ended: State.ENDED}
+    assert bench.launcher.pids.keys() == {running, stopping}
+    assert all(bench.alive(id)[0] == pid for id, pid in bench.launcher.pids.items())
     outcome = known[ended].outcome
     assert outcome is not None and (outcome.code, outcome.stdout_tail) == (5, b"out\n")
     assert 0 < known[running].started_for < 20
