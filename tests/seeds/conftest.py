@@ -1,0 +1,105 @@
+"""A real grid for the seeds' programs: coordinator and agents as processes, virtual cores, stand-in GPUs."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.core import GridClient
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+
+COORDINATOR = """
+import sys
+from pathlib import Path
+from distributed_grid.coordinator.main import CoordinatorSettings, main
+sys.exit(main(CoordinatorSettings(Path(sys.argv[1]), port=0)))
+"""
+AGENT = """
+import sys
+from pathlib import Path
+from distributed_grid.agent.core.spare import Limits
+from distributed_grid.agent.main import AgentSettings, main
+name, place, url = sys.argv[1:]
+limits = Limits(cpu_percent_max=100, memory_percent_max=100, memory_min=0, reserve_memory=0, offer_after=0.1)
+sys.exit(main(AgentSettings(
+    name, Path(place) / name, url, cores=tuple(range(4)), memory=9 << 30, gpu_backend="nvml", virtual=True,
+    kin=Path(place), interval=0.2, limits=limits,
+)))
+"""
+
+
+class Grid:
+    """A running grid; `place` has the state and the logs of all of it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.url = ""
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        self._run("coordinator", COORDINATOR, str(self.place / "coordinator"))
+        announced = self.place / "coordinator" / "coordinator.json"
+        self._await(announced.exists)
+        self.url = json.loads(announced.read_text())["url"]
+        for name in ("gpu1", "gpu2"):
+            gpus = [{"uuid": f"GPU-stand-in-{name}", "memory": 16 << 30, "used": 0, "utilisation": 0}]
+            (self.place / f"{name}.json").write_text(json.dumps(gpus))
+            self._run(name, AGENT, name, str(self.place), self.url)
+        self._await(lambda: asyncio.run(self._offers()) == 2)
+
+    async def _offers(self) -> int:
+        async with GridClient(self.url) as client:
+            return sum(bool(offer.room.gpu and offer.room.cpu) for offer in (await client.shared()).offers)
+
+    def _run(self, name: str, code: str, *arguments: str) -> None:
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT / "standins" / "nvml"),
+            "GRID_STANDIN_GPUS": str(self.place / f"{name}.json"),
+        }
+        with open(self.place / f"{name}.log", "wb") as log:
+            command = [sys.executable, "-c", code, *arguments]
+            self._started.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+
+    def _await(self, there: Any) -> None:
+        until = time.monotonic() + PATIENCE
+        while not there():
+            dead = [process for process in self._started if process.poll() is not None]
+            if dead or time.monotonic() > until:
+                logs = "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in self.place.glob("*.log"))
+                pytest.fail(f"the grid did not come up: {[process.args for process in dead]}\n{logs}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        for process in self._started:
+            process.terminate()
+        for process in self._started:
+            process.wait(20)
+        for file in self.place.glob("*/supervisor.pid"):  # outlive their agents on purpose
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def grid() -> Iterator[Grid]:
+    """One grid for all programs. Its place has a short name, for sockets lie in it."""
+    place = Path(tempfile.mkdtemp(prefix="grid-"))
+    made = Grid(place)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(place, ignore_errors=True)
