@@ -20,13 +20,14 @@ from distributed_grid.coordinator.store import Record, Snapshot, StoreFailed
 
 BATCH = 256
 """Events a turn hands to the ledger; then the loop gets to its sockets."""
-QUICK_SECONDS = 0.001
+QUICK_SECONDS = 0.02
 QUICK_RECORDS = 512
 """A small commit on a disk that has been quick lately is done on the loop, any other in the writer's thread.
 
-Handing over to a thread costs two waits for the interpreter. Measured (2 cores, fsync 0.2 ms): one job from submit to
-done 1.2-1.5 ms at the median and 1.9-2.5 at p99 on the loop, 1.6-1.7 and 2.9-3.3 through the thread; null jobs
-7,000-7,400 a second against 5,500-6,300. But a disk that takes its time must not keep the heartbeats waiting."""
+Handing over to a thread costs two waits for the interpreter. Measured (2 shared cores, fsync 0.2 ms; four rounds each):
+one job from submit to done 1.2-1.9 ms at the median and 1.9-4.2 at p99 on the loop, 1.6-2.1 and 2.9-9.8 through the
+thread; null jobs 5,000-7,400 a second against 4,100-6,300. But a disk that takes its time must not keep the heartbeats
+waiting, nor must a large commit."""
 CROWDED = 4096
 """Events in the queue from which on connections are not read further."""
 
@@ -80,7 +81,7 @@ class Driver:
         self._commit: asyncio.Task[None] | None = None
         # One thread, because there is one writer.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
-        self._commit_seconds = 10 * QUICK_SECONDS
+        self._commit_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._armed = float("inf")
         self._room: asyncio.Future[None] | None = None

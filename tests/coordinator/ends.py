@@ -249,7 +249,13 @@ async def agent(
     if not made.closed and not isinstance(made.seen[0], Refused):
         await made.say(
             Inventory(tuple(held.values())),
-            Offer(number=1, expires_in=300, cores=facts.cores, memory=facts.memory, counting=tuple(held)),
+            Offer(
+                number=1,
+                expires_in=300,
+                cores=() if held else facts.cores,  # what is held is not spare
+                memory=facts.memory,
+                counting=tuple(held),
+            ),
         )
     return made
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.core.model import Command, Event, Granted, Job, RecordJob, Tick
-from distributed_grid.coordinator.driver import CROWDED, Clock, Driver, LedgerBroken
+from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.store import Snapshot, Store, StoreFailed
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.protocol.resources import Resources
@@ -60,10 +61,12 @@ class Counting(Store):
     """A store that counts commits, and holds them while it is told to."""
 
     commits = 0
+    seconds = 0.0
     failure: Exception | None = None
 
     def commit(self, snapshot: Snapshot) -> None:
         self.commits += 1
+        time.sleep(self.seconds)
         if self.failure:
             raise self.failure
         super().commit(snapshot)
@@ -110,6 +113,25 @@ async def test_a_burst_shares_commits_and_keeps_its_order(store: Counting) -> No
     assert len(store.load().jobs) == 3000
 
 
+async def test_a_slow_disk_does_not_hold_up_the_loop_and_keeps_the_order(store: Counting) -> None:
+    store.seconds = 2 * QUICK_SECONDS
+    done: list[int] = []
+    driver = driven(Scripted(recorded_and_granted), store, lambda command: done.append(command.token))
+    driver.put(0)  # type: ignore[arg-type]  # this one shows that it is slow
+    async with asyncio.timeout(5):
+        while not done:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    driver.put(1)  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    began = store.commits
+    driver.put(2)  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    assert began == 2 and done == [0]  # the loop goes round while 1 is being stored
+    await driver.close()
+    assert done == [0, 1, 2] and store.commits == 3
+
+
 async def test_commands_without_records_wait_for_the_records_before_them(store: Counting) -> None:
     done: list[int] = []
 
@@ -117,7 +139,10 @@ async def test_commands_without_records_wait_for_the_records_before_them(store: 
         return recorded_and_granted(number) if number == 1 else [Granted(number)]
 
     driver = driven(Scripted(answer), store, lambda command: done.append(command.token))
+    driver._commit_seconds = 1.0  # through the thread
+    store.seconds = 0.05
     driver.put(1)  # type: ignore[arg-type]
+    await asyncio.sleep(0)
     await asyncio.sleep(0)  # the commit of 1 is under way
     driver.put(2)  # type: ignore[arg-type]
     await asyncio.sleep(0)
