@@ -1,0 +1,97 @@
+"""The calls behind the seeds' names, on the real grid: submit, wait, stream, cancel, list, files."""
+
+import asyncio
+import hashlib
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator.config import load
+from distributed_grid.core import GridClient, GridOrchestrator
+from distributed_grid.protocol.jobs import State
+from tests.seeds.conftest import Grid
+
+
+def shell(text: str) -> list[str]:
+    return ["sh", "-c", text]
+
+
+async def test_exit_codes_signals_and_missing_programs_are_told_apart(grid: Grid, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no program")
+    async with GridClient(grid.url) as client:
+        bundle = await client.ship(tmp_path)
+        results = await asyncio.gather(
+            client.run(shell("exit 7")),
+            client.run(shell("kill -9 $$")),
+            client.run("no-such-program"),
+            client.run("./data", bundle=bundle),
+            client.run("sleep 30", time_limit=0.3, grace=0.5),
+        )
+        assert [result.exit_code for result in results] == [7, 137, 127, 126, 124]
+        assert results[1].signal == signal.SIGKILL
+        assert not any(result.success for result in results)
+
+
+async def test_output_is_streamed_byte_for_byte_while_the_job_runs(grid: Grid) -> None:
+    script = (
+        "import random, sys, time\n"
+        "sys.stdout.buffer.write(b'begun\\r'); sys.stdout.flush(); time.sleep(0.3)\n"
+        "sys.stdout.buffer.write(random.Random(1).randbytes(3_000_000)); sys.stderr.write('apart')"
+    )
+    async with GridClient(grid.url) as client:
+        job = await client.submit(["python3", "-c", script])
+        seen = {"stdout": b"", "stderr": b""}
+        while_running = False
+        async for stream, piece in client.stream(job):
+            seen[stream] += piece
+            if seen["stdout"] == b"begun\r":
+                while_running = (await client.show(job)).state is State.RUNNING
+        assert seen == {"stdout": b"begun\r" + random.Random(1).randbytes(3_000_000), "stderr": b"apart"}
+        assert while_running
+        assert (await client.result(job)).stdout_bytes == seen["stdout"]
+
+
+async def test_a_directory_goes_out_and_results_come_back(grid: Grid, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "bin").mkdir(parents=True)
+    (project / "input").write_bytes(os.urandom(700_000))
+    (project / "bin" / "work.sh").write_text("mkdir out && sha256sum < input > out/sum && cp input 'out/a copy'\n")
+    (project / "bin" / "work.sh").chmod(0o755)
+    (project / "alias").symlink_to("bin/work.sh")
+    async with GridClient(grid.url) as client:
+        job = await client.submit(["sh", "./alias"], bundle=await client.ship(project))
+        assert (await client.result(job)).success
+        paths = await client.fetch(job, "out/*", into=tmp_path / "back")
+        assert sorted(path.name for path in paths) == ["a copy", "sum"]
+        content = (project / "input").read_bytes()
+        assert (tmp_path / "back/out/a copy").read_bytes() == content
+        assert (tmp_path / "back/out/sum").read_text().split()[0] == hashlib.sha256(content).hexdigest()
+
+
+async def test_a_running_job_is_listed_cancelled_and_gone(grid: Grid) -> None:
+    async with GridClient(grid.url) as client:
+        job = await client.submit(shell("echo $$; exec sleep 60"), name="sleeper")
+        async for _, piece in client.stream(job):
+            pid = int(piece)
+            break
+        assert "sleeper" in [view.spec.name for view in await client.jobs(states=[State.RUNNING])]
+        await client.cancel(job)
+        view = await client.wait(job)
+        assert view.outcome is not None and view.outcome.signal == signal.SIGTERM
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        assert job in [view.id for view in await client.jobs(ended=True)]
+
+
+async def test_a_caller_who_gives_up_leaves_nothing_running(grid: Grid) -> None:
+    config = load(None, environment={}, here=Path("/none"), flags={"coordinator.url": grid.url})
+    async with GridOrchestrator(config) as orchestrator:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(
+                orchestrator.run_with_shared_resources("sleep 60", "cpu", 1, job_id="given-up", ship=False), 1.0
+            )
+        view = await orchestrator.client.wait("given-up")
+        assert view.outcome is not None and view.outcome.cause == "cancelled"
