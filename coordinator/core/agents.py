@@ -60,6 +60,7 @@ def node_up(ledger: "Ledger", event: NodeUp) -> None:
     node.session, node.heard, node.state = event.session, ledger.now, NodeState.UP
     node.synced, node.rebooted = False, rebooted
     node.offer = None
+    node.strays.clear()  # what was on its way on the old connection is gone; what runs is in the inventory and the offer
     ledger.rebuild(node)
     _arm(ledger, node)
 
@@ -119,6 +120,7 @@ def _give_up(ledger: "Ledger", node: Node) -> None:
     for allocation in list(node.allocations.values()):
         if allocation.state is not State.LOST:
             ledger.move(allocation, State.LOST, "")
+        node.strays[allocation.id] = allocation.grant
         _end_lost(ledger, allocation, Cause.NODE_LOST, text)
         ledger.out.append(Send(node.facts.name, Stop(allocation=allocation.id, cause=Cause.NODE_LOST.value, text=text)))
 
@@ -274,6 +276,7 @@ def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
     allocation = _of(ledger, node, message.allocation)
     if allocation is None or allocation.started:
         ledger.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
+        _stray_over(ledger, node, message.allocation, returned=False)
         return
     job = ledger.jobs[allocation.job]
     _decline(ledger, node, message.device)
@@ -312,6 +315,7 @@ def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
     allocation = _of(ledger, node, message.allocation)
     if allocation is None:
         ledger.out.append(Audit(node.facts.name, f"{message.allocation} exited, and was ended here already"))
+        _stray_over(ledger, node, message.allocation, message.returned)
     else:
         if message.returned:
             node.counting.pop(allocation.id, None)  # so that the room grows by it
@@ -320,6 +324,14 @@ def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
             allocation.started = job.started = ledger.now - message.outcome.seconds
         ledger.finish(job, message.outcome, allocation, _words(message.outcome))
     ledger.out.append(AckExits(node.facts.name, (message.allocation,)))
+
+
+def _stray_over(ledger: "Ledger", node: Node, name: str, returned: bool) -> None:
+    grant = node.strays.pop(name, None)
+    if grant is not None:
+        if returned:
+            node.counting.pop(name, None)
+        ledger.give_back(node, name, grant)
 
 
 def _words(outcome: Outcome) -> str:

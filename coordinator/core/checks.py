@@ -61,7 +61,8 @@ def _check_node(ledger: "Ledger", node: Node) -> None:
     room = node.room
     if room is None:
         return
-    assert all(core in node.allocations for core in node.counting), f"{name} counts what it does not hold"
+    known = node.allocations.keys() | node.strays.keys()
+    assert node.counting.keys() <= known, f"{name} counts what it does not hold: {list(node.counting)}"
     for core, milli in room.cores.items():
         held = cores.get(core, 0)
         assert milli <= MILLI - held, f"{milli} of core {core} of {name} is room, {held} is held"

@@ -37,7 +37,7 @@ from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State, Step
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import AllocationView, NodeFacts, NodeState, NodeView, OfferView
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import Grant, Resources
 
 STORY_MOST = 100
 """Lines of a job's story that are kept; of a longer one, the middle goes."""
@@ -249,10 +249,14 @@ class Ledger:
         self.placements.pop(allocation.id, None)
         node = self.nodes[allocation.node]
         del node.allocations[allocation.id]
-        if allocation.id in node.counting:
-            del node.counting[allocation.id]
+        self.give_back(node, allocation.id, allocation.grant)
+
+    def give_back(self, node: Node, name: str, grant: Grant) -> None:
+        """What this allocation held on the node is nobody's any more."""
+        if name in node.counting:
+            del node.counting[name]
         elif node.room is not None:
-            node.room.give(allocation.grant)
+            node.room.give(grant)
             self.refresh(node)
 
     def refresh(self, node: Node, grown: bool = True) -> None:
@@ -277,13 +281,14 @@ class Ledger:
             node.room = None
             node.counting = {}
         else:
-            node.counting = dict.fromkeys(name for name in offer.counting if name in node.allocations)
+            held = {one.id: one.grant for one in node.allocations.values()} | node.strays
+            node.counting = dict.fromkeys(name for name in offer.counting if name in held)
             room = Room(node.facts, offer, node.closed)
-            if node.allocations:
-                room.cap(held.grant for held in node.allocations.values() if held.id in node.counting)
-                for held in node.allocations.values():
-                    if held.id not in node.counting:
-                        room.take(held.grant)
+            if held:
+                room.cap(held[name] for name in node.counting)
+                for name, grant in held.items():
+                    if name not in node.counting:
+                        room.take(grant)
             node.room = room
         self.refresh(node)
 

@@ -86,6 +86,8 @@ class Node:
     """What is left of the offer; None without one."""
     counting: dict[str, None] = field(default_factory=dict)
     """The allocations that the offer has taken off already."""
+    strays: dict[str, Grant] = field(default_factory=dict)
+    """What was given up here after a long silence and may still run there, or start: held until the agent says not."""
     synced: bool = False
     """Whether the agent has told its whole inventory on this session."""
     rebooted: bool = False
