@@ -26,7 +26,7 @@ from distributed_grid.coordinator.client_session import (
 )
 from distributed_grid.coordinator.client_transfer import fetch_files, ship_directory
 from distributed_grid.coordinator.client_watch import Watches
-from distributed_grid.coordinator.shipping import HashCache
+from distributed_grid.coordinator.shipping import HashCache, ShippingError
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
@@ -57,6 +57,7 @@ __all__ = [
     "GridUnavailable",
     "JobResult",
     "RequestRefused",
+    "ShippingError",
     "describe_job",
 ]
 

@@ -174,9 +174,7 @@ class _Walk:
             if item.name == ".git" or (ignores is not None and ignores.ignored(inner, is_directory)):
                 continue
             if is_directory and os.path.exists(os.path.join(item.path, "pyvenv.cfg")):
-                self.notes.append(
-                    f"{item.name}/ is a virtual environment, of no use elsewhere, and not shipped"
-                )
+                self.notes.append(f"{item.name}/ is a virtual environment, of no use elsewhere, and not shipped")
                 continue
             name = f"{at}/{item.name}" if at else item.name
             if is_directory:

@@ -6,9 +6,11 @@ from distributed_grid.coordinator.client import (
     GridUnavailable,
     JobResult,
     RequestRefused,
+    ShippingError,
     describe_job,
 )
 from distributed_grid.coordinator.client_orchestrator import GridOrchestrator
+from distributed_grid.coordinator.config import SharingDisabled
 from distributed_grid.protocol.errors import BadValue, GridError
 
 __all__ = [
@@ -20,5 +22,7 @@ __all__ = [
     "GridUnavailable",
     "JobResult",
     "RequestRefused",
+    "SharingDisabled",
+    "ShippingError",
     "describe_job",
 ]
