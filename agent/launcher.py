@@ -35,7 +35,8 @@ def _nothing(text: str) -> None:
 
 class Launcher:
     """Jobs of one node. `report` gets a Started or an Exited for each launch and stop, in the order they happened, also
-    for what was launched by an earlier agent; `log` gets sentences about the supervisor's own fate."""
+    for what was launched by an earlier agent; `log` gets sentences about the supervisor's own fate. `pids` are the main
+    processes of what runs, by allocation."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Launcher:
         log: Callable[[str], None] = _nothing,
     ) -> None:
         self.supervisor_pid = 0
-        self.pids: dict[str, int] = {}  # first pids of the jobs that were found at the last connect
+        self.pids: dict[str, int] = {}
         self._dir = state_dir.absolute()
         self._node = node
         self._report = report
@@ -129,7 +130,7 @@ class Launcher:
             if one.outcome is not None and one.allocation not in self._told:
                 self._exited(one.allocation, one.outcome)
             elif one.outcome is None and one.allocation in self._unanswered:
-                self._report(Started(allocation=one.allocation))
+                self._report(Started(allocation=one.allocation, pid=self.pids.get(one.allocation, 0)))
         for messages in [*self._unanswered.values()]:
             for message in messages:
                 self._send(message)
@@ -184,10 +185,12 @@ class Launcher:
         waiting = self._unanswered.pop(allocation, [])
         if stops := [one for one in waiting if one["op"] == "stop"]:
             self._unanswered[allocation] = stops
+        self.pids[allocation] = message["pid"]
         self._report(Started(allocation=allocation, pid=message["pid"]))
 
     def _exited(self, allocation: str, outcome: Outcome) -> None:
         self._unanswered.pop(allocation, None)
+        self.pids.pop(allocation, None)
         self._told.add(allocation)
         self._report(Exited(allocation=allocation, outcome=outcome))
 
@@ -211,7 +214,7 @@ class Launcher:
             else:
                 if hello["version"] == VERSION:
                     self.supervisor_pid = hello["pid"]
-                    self.pids = {one["id"]: one["pid"] for one in hello["known"]}
+                    self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     return [self._known(one) for one in hello["known"]]
                 await self._dismiss(hello)
             if time.monotonic() > deadline:

@@ -131,12 +131,15 @@ class Tree:
             if seen is None or seen.state == "Z":
                 continue
             owner = self._owner(pid, seen.session)
-            self.orphans[pid] = owner
             if owner is None:
                 # It left its session, hid its environment and changed its cores, so nobody can say whose it is. But
-                # it is below us, so it is no stranger, and its cores would be lent with it on them. It might belong
-                # to a job that runs on: a daemon that hides as well as that does not live long here.
-                self._log(f"process {pid} belongs to a job, and none can be told: it is ended")
+                # it is below us, so it is no stranger, and its cores would be lent with it on them. It came to light
+                # when a job ended, so it is taken for that one's. It might belong to a job that runs on: a daemon
+                # that hides as well as that does not live long here.
+                self._log(f"process {pid} hides whose it is: it is ended")
+                owner = _only(self.ending)
+            self.orphans[pid] = owner
+            if owner is None:
                 procs.send(pid, seen.start, signal.SIGKILL)
 
     def _owner(self, pid: int, session: int) -> Job | None:

@@ -151,6 +151,7 @@ async def test_a_job_is_on_its_cores_from_the_first_instruction(bench: Bench) ->
         assert bench.read(id).decode().split()[-1] == str(core)
     await bench.ended(free)
     assert procs_list(bench.read(free).decode().split()[-1]) == set(cores)
+    await bench.run("true", grant=Grant(cores=(cores[0],)))
     assert os.sched_getaffinity(bench.launcher.supervisor_pid) == set(cores)
 
 
@@ -262,6 +263,19 @@ async def test_a_daemon_without_environment_is_known_by_its_cores(bench: Bench) 
     assert not runs(int((workdir.folder(bench.dir, id) / "workdir" / "pid").read_text()))
     assert bench.outcomes(other) == []
     assert runs(await bench.started(other))
+    assert "hides" not in (bench.dir / "supervisor.log").read_text()
+
+
+async def test_a_daemon_that_hides_whose_it_is_is_ended_all_the_same(bench: Bench) -> None:
+    other = bench.launch("sleep", "1000")
+    note = "open(os.environ['GRID_WORKDIR'] + '/pid', 'w').write(str(os.getpid())); "
+    hide = note + "os.execve('/bin/sleep', ['sleep', '1000'], {})"
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide=hide, stay=0.2))
+    assert (await bench.ended(id)).code == 0
+    pid = int((workdir.folder(bench.dir, id) / "workdir" / "pid").read_text())
+    assert not runs(pid)
+    assert runs(await bench.started(other))
+    assert f"process {pid} hides whose it is" in (bench.dir / "supervisor.log").read_text()
 
 
 BOMB = """
@@ -323,7 +337,8 @@ async def test_a_launch_of_a_forgotten_allocation_starts_nothing(bench: Bench) -
     await bench.restart()
     assert bench.known == []
     bench.launch("echo", "twice", id=id)
-    assert (await bench.ended(id)).started is False
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.started) == (Cause.SPAWN_FAILED, False)
     assert bench.read(id) == b"once\n"
 
 
