@@ -205,7 +205,11 @@ async def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(bench: Bench
 
 
 async def test_a_stopped_job_can_be_ended(bench: Bench) -> None:
-    id = bench.launch("sh", "-c", "trap 'exit 4' TERM; echo up; while :; do sleep 0.01; done")
+    # Not a shell: one that was stopped while it waits in vfork is not shown as stopped.
+    code = (
+        "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(4))\nprint('up', flush=True)\ntime.sleep(1000)"
+    )
+    id = bench.launch(sys.executable, "-c", code)
     await bench.wrote(id)
     pid = await bench.started(id)
     bench.launcher.signal(id, signal.SIGSTOP)
