@@ -21,7 +21,7 @@ from distributed_grid.coordinator.client import (
 from distributed_grid.coordinator.shipping import ShippingError
 from distributed_grid.protocol.bundle import decode_manifest
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, State
+from distributed_grid.protocol.jobs import Cause, JobView, Outcome, Priority, State
 from distributed_grid.protocol.messages import (
     Exited,
     FileData,
@@ -276,11 +276,21 @@ async def test_a_wait_goes_on_through_a_restart_of_the_coordinator(tmp_path: Pat
         first.url = f"ws://127.0.0.1:{await first.server.listen('127.0.0.1', 0)}"
         link = await stack.enter_async_context(wire(first.url))
         client = await stack.enter_async_context(GridClient(link.url))
-        worker = await agent(first.url, runs=runs_on)
+        await (await agent(first.url)).close()
         job = await client.submit("sleep 60")
-        await worker.until(Launch)
-        waiting = asyncio.create_task(client.wait(job))
-        await client.status()  # the wait's own request has been answered by now
+        running = asyncio.Event()
+
+        async def follow() -> JobView:
+            async with contextlib.aclosing(client.follow(job)) as views:
+                async for view in views:
+                    if view.state is State.RUNNING:
+                        running.set()
+            return view
+
+        waiting = asyncio.create_task(follow())
+        worker = await agent(first.url, facts=node(incarnation=2), runs=runs_on)
+        async with asyncio.timeout(10):
+            await running.wait()  # told by the watch, so there is one
         link.down = True
         link.cut()
         held = worker.held
@@ -288,7 +298,7 @@ async def test_a_wait_goes_on_through_a_restart_of_the_coordinator(tmp_path: Pat
         await first.stop()
         async with coordinator(tmp_path) as second:
             link.target = int(second.url.rpartition(":")[2])
-            again = await agent(second.url, runs=runs_on, held=held)
+            again = await agent(second.url, facts=node(incarnation=3), runs=runs_on, held=held)
             link.down = False
             await finish_known(again, job)
             async with asyncio.timeout(10):

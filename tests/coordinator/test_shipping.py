@@ -203,15 +203,23 @@ def test_an_unchanged_file_is_not_read_again_and_a_changed_one_is(tmp_path: Path
 
 def test_a_file_that_is_written_while_it_is_read_is_read_once_more(tmp_path: Path, monkeypatch) -> None:
     file = put(tmp_path, "a", "old")
-    real, calls = shipping.hasher, []
+    real, writes = shipping.hasher, ["new and longer"]
 
-    def meddling():
-        calls.append(1)
-        if len(calls) == 1:
-            file.write_text("new and longer")
-        return real()
+    class Meddling:
+        """A hash whose first update is when somebody else writes the file."""
 
-    monkeypatch.setattr(shipping, "hasher", meddling)
+        def __init__(self) -> None:
+            self.inner = real()
+
+        def update(self, data: bytes) -> None:
+            self.inner.update(data)
+            if writes:
+                file.write_text(writes.pop())
+
+        def hexdigest(self) -> str:
+            return self.inner.hexdigest()
+
+    monkeypatch.setattr(shipping, "hasher", Meddling)
     bundle = scan(tmp_path)
     assert set(bundle.blobs) == {blob_hash(b"new and longer")}
     assert bundle.size == len("new and longer")
