@@ -60,7 +60,7 @@ def node_up(ledger: "Ledger", event: NodeUp) -> None:
     node.session, node.heard, node.state = event.session, ledger.now, NodeState.UP
     node.synced, node.rebooted = False, rebooted
     node.offer = None
-    node.strays.clear()  # what was on its way on the old connection is gone; what runs is in the inventory and the offer
+    node.strays.clear()  # what was on its way on the old connection is gone; what runs is taken off the next offer
     ledger.rebuild(node)
     _arm(ledger, node)
 
@@ -144,7 +144,8 @@ def _alive(ledger: "Ledger", node: Node) -> None:
     ledger.refresh(node)
     if node.synced:
         for allocation in list(node.allocations.values()):
-            if allocation.state is State.LOST:
+            # A launch still on its way arrives. Sent a second time, it could follow the agent's stale and start then.
+            if allocation.state is State.LOST and (allocation.started or allocation.stop is not None):
                 _found(ledger, node, allocation, running=allocation.started > 0)
 
 

@@ -199,11 +199,16 @@ class Grid(RuleBasedStateMachine):
         for command in self.ledger.handle(event, self.now) + self.ledger.settle(self.now):
             self.perform(command)
 
+    def reachable(self, node: str) -> bool:
+        """What the ledger sends goes to the session it knows of, which may be over already."""
+        agent = self.agents[node]
+        return agent.up and self.ledger.nodes[node].session == f"{node}-{agent.session}"
+
     def perform(self, command: Command) -> None:
         match command:
-            case Send(node, Launch() | Stop() as message) if self.agents[node].up:
+            case Send(node, Launch() | Stop() as message) if self.reachable(node):
                 self.agents[node].to_agent.append(message)
-            case AckExits(node, _) if self.agents[node].up:
+            case AckExits(node, _) if self.reachable(node):
                 self.agents[node].to_agent.append(command)
             case Publish(view) if view.outcome is not None:
                 assert view.id not in self.results, f"{view.id} ended twice"
