@@ -503,17 +503,21 @@ async def test_a_node_cannot_write_outside_the_directory(tmp_path: Path, monkeyp
 async def test_a_coordinator_that_does_not_know_the_job_any_more_ends_the_wait(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-    async with coordinator(tmp_path / "first") as first, coordinator(tmp_path / "second") as second:
-        async with wire(first.url) as link, GridClient(link.url) as client:
-            worker = await agent(first.url, runs=runs_on)
-            job = await client.submit("sleep 60")
-            waiting = asyncio.create_task(client.wait(job))
-            await worker.until(Launch)
-            await client.status()
-            link.target = int(second.url.rpartition(":")[2])
-            link.cut()
-            with pytest.raises(RequestRefused) as caught:
-                async with asyncio.timeout(10):
-                    await waiting
-            assert caught.value.code == "unknown-job"
-            await worker.close()
+    async with (
+        coordinator(tmp_path / "first") as first,
+        coordinator(tmp_path / "second") as second,
+        wire(first.url) as link,
+        GridClient(link.url) as client,
+    ):
+        worker = await agent(first.url, runs=runs_on)
+        job = await client.submit("sleep 60")
+        waiting = asyncio.create_task(client.wait(job))
+        await worker.until(Launch)
+        await client.status()
+        link.target = int(second.url.rpartition(":")[2])
+        link.cut()
+        with pytest.raises(RequestRefused) as caught:
+            async with asyncio.timeout(10):
+                await waiting
+        assert caught.value.code == "unknown-job"
+        await worker.close()
