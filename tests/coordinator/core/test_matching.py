@@ -39,7 +39,9 @@ def test_confidence_is_the_weighted_mean_of_its_parts() -> None:
     found = place(ledger.nodes, ledger.index, Request(Resources(cpu=1000)))
     assert isinstance(found, Placement)
     assert found.confidence == sum(weight * found.scores[name] for name, weight, _ in BEST_FIT)
-    assert sum(weight for _, weight, _ in BEST_FIT) == 1.0 and all(0 <= part <= 1 for part in found.scores.values())
+    assert round(sum(weight for _, weight, _ in BEST_FIT), 9) == 1.0 and all(
+        0 <= part <= 1 for part in found.scores.values()
+    )
 
 
 def test_a_node_could_never_lend_more_gpus_than_it_has() -> None:
