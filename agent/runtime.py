@@ -89,7 +89,7 @@ class Runtime:
     def __init__(self, place: Place, facts: NodeFacts, limits: Limits, probe: NodeProbe, launcher: Launcher) -> None:
         self._place = place
         self._facts = facts
-        self._dir = place.state_dir
+        self._dir = place.state_dir.absolute()  # jobs run elsewhere
         self.launcher = launcher
         self.table = Table()
         self._lender = Lender(limits, facts)

@@ -1,0 +1,366 @@
+"""The agent's own books: at most one run of an allocation, nothing held twice, no end lost."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from distributed_grid.agent.core import table as books
+from distributed_grid.agent.core.table import (
+    Command,
+    Forget,
+    Kill,
+    Prepare,
+    Ready,
+    Report,
+    Run,
+    SendSignal,
+    Table,
+)
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
+from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
+from distributed_grid.protocol.nodes import Known
+from distributed_grid.protocol.resources import GIB, GpuShare, Grant
+
+DONE = Outcome(Cause.EXITED, code=3)
+NEVER = Outcome(Cause.CANCELLED, started=False)
+CORE_0 = Grant(cores=(0,))
+
+
+def launch(key: str = "j.1", grant: Grant = CORE_0, epoch: int = 1) -> Launch:
+    return Launch(
+        allocation=key, job=key.split(".")[0], user="u", epoch=epoch, grant=grant, spec=JobSpec(argv=("true",))
+    )
+
+
+def running(table: Table, key: str = "j.1", grant: Grant = CORE_0, pid: int = 7) -> Table:
+    table.handle(launch(key, grant), 10.0)
+    table.handle(Ready(key), 10.0)
+    table.handle(Started(allocation=key, pid=pid), 10.0)
+    return table
+
+
+def only(commands: list[Command]) -> Command:
+    (command,) = commands
+    return command
+
+
+def refused(table: Table, order: Launch) -> Stale:
+    report = only(table.handle(order, 20.0))
+    assert isinstance(report, Report) and isinstance(report.message, Stale)
+    return report.message
+
+
+# --- the way of a job -------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_is_prepared_then_run_then_reported_and_its_end_is_kept_until_acknowledged() -> None:
+    table = Table()
+    order = launch()
+    assert table.handle(order, 1.0) == [Prepare(order)]
+    assert table.handle(Ready("j.1"), 1.1) == [Run(order)]
+    started = Started(allocation="j.1", pid=7)
+    assert table.handle(started, 1.2) == [Report(started)]
+    ended = Exited(allocation="j.1", outcome=DONE)
+    assert table.handle(ended, 2.0) == [Report(ended, freed=CORE_0)]
+    assert table.unacknowledged() == [ended]
+    assert table.handle(Ack(allocations=("j.1",)), 3.0) == [Forget(("j.1",))]
+    assert table.unacknowledged() == [] and table.inventory(3.0) == ()
+
+
+def test_a_launch_of_what_is_known_answers_with_its_state_and_runs_nothing() -> None:
+    table = Table()
+    table.handle(launch(), 1.0)
+    assert table.handle(launch(), 1.0) == []  # being prepared: the answer comes
+    table.handle(Ready("j.1"), 1.0)
+    assert table.handle(launch(), 1.0) == []  # handed to the launcher
+    table.handle(Started(allocation="j.1", pid=7), 1.0)
+    assert table.handle(launch(), 1.0) == [Report(Started(allocation="j.1", pid=7))]
+    table.handle(Exited(allocation="j.1", outcome=DONE), 1.0)
+    assert table.handle(launch(), 1.0) == [Report(Exited(allocation="j.1", outcome=DONE))]
+
+
+def test_ready_said_twice_runs_it_once() -> None:
+    table = Table()
+    table.handle(launch(), 1.0)
+    assert len(table.handle(Ready("j.1"), 1.0)) == 1
+    assert table.handle(Ready("j.1"), 1.0) == []
+
+
+def test_a_launch_of_what_was_acknowledged_is_answered_as_never_started() -> None:
+    table = running(Table())
+    table.handle(Exited(allocation="j.1", outcome=DONE), 1.0)
+    table.handle(Ack(allocations=("j.1",)), 1.0)
+    report = only(table.handle(launch(), 1.0))
+    assert isinstance(report, Report) and isinstance(report.message, Exited)
+    assert not report.message.outcome.started
+
+
+def test_an_acknowledgement_of_what_still_runs_forgets_nothing() -> None:
+    table = running(Table())
+    assert table.handle(Ack(allocations=("j.1", "x.1")), 1.0) == []
+    assert table.inventory(12.0) == (Known("j.1", State.RUNNING, started_for=2.0),)
+
+
+def test_what_is_remembered_of_acknowledged_ends_is_bounded() -> None:
+    table = Table()
+    for number in range(books.REMEMBERED + 10):
+        key = f"j{number}.1"
+        table.handle(Stop(allocation=key), 1.0)
+        table.handle(Exited(allocation=key, outcome=NEVER), 1.0)
+        table.handle(Ack(allocations=(key,)), 1.0)
+    assert len(table._over) == books.REMEMBERED and not table.entries
+
+
+# --- stops and signals ------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_while_preparing_wins_and_the_launcher_keeps_the_tombstone() -> None:
+    table = Table()
+    table.handle(launch(), 1.0)
+    stop = Stop(allocation="j.1")
+    assert table.handle(stop, 1.0) == [Kill(stop)]
+    assert table.handle(Ready("j.1"), 1.0) == []
+    assert table.handle(Stale(allocation="j.1", reason="busy"), 1.0) == []
+    ended = Exited(allocation="j.1", outcome=NEVER)
+    assert table.handle(ended, 1.0) == [Report(ended, freed=CORE_0)]
+
+
+def test_a_stop_of_what_was_never_heard_of_makes_a_late_launch_end_unstarted() -> None:
+    table = Table()
+    stop = Stop(allocation="j.1")
+    assert table.handle(stop, 1.0) == [Kill(stop)]
+    assert table.handle(launch(), 1.0) == []
+    table.handle(Exited(allocation="j.1", outcome=NEVER), 1.0)
+    assert table.handle(launch(), 1.0) == [Report(Exited(allocation="j.1", outcome=NEVER))]
+
+
+def test_a_stopped_job_that_started_meanwhile_is_still_reported_only_by_its_end() -> None:
+    table = Table()
+    table.handle(launch(), 1.0)
+    table.handle(Ready("j.1"), 1.0)
+    table.handle(Stop(allocation="j.1"), 1.0)
+    assert table.handle(Started(allocation="j.1", pid=7), 1.0) == []
+    assert table.inventory(2.0)[0].state is State.STOPPING
+
+
+def test_signals_go_to_what_runs_and_to_nothing_else() -> None:
+    table = running(Table())
+    assert table.handle(Signal(allocation="j.1", signal=2), 1.0) == [SendSignal("j.1", 2)]
+    assert table.handle(Signal(allocation="k.1", signal=2), 1.0) == []
+    table.handle(Exited(allocation="j.1", outcome=DONE), 1.0)
+    assert table.handle(Signal(allocation="j.1", signal=2), 1.0) == []
+
+
+# --- who holds what ---------------------------------------------------------------------------------------------------
+
+
+def test_a_core_that_is_held_is_refused_by_name_of_its_holder() -> None:
+    table = running(Table())
+    stale = refused(table, launch("k.1", Grant(cores=(1, 0))))
+    assert (stale.reason, stale.device) == ("core 0 is held by j.1", "0")
+    assert [holding.allocation for holding in table.holdings()] == ["j.1"]
+
+
+def test_fractions_share_a_core_with_fractions_only_and_never_more_than_it_has() -> None:
+    table = running(Table(), grant=Grant(shared_core=0, shared_milli=600))
+    assert refused(table, launch("k.1", CORE_0)).reason == "core 0 is shared by j.1"
+    assert refused(table, launch("k.1", Grant(shared_core=0, shared_milli=500))).reason == "core 0 has only 0.4 left"
+    assert isinstance(only(table.handle(launch("k.1", Grant(shared_core=0, shared_milli=400)), 1.0)), Prepare)
+
+
+def test_a_gpu_is_shared_up_to_its_whole() -> None:
+    table = running(Table(), grant=Grant(gpus=(GpuShare("GPU-a", 700),)))
+    assert refused(table, launch("k.1", Grant(gpus=(GpuShare("GPU-a", 310),)))).device == "GPU-a"
+    assert isinstance(only(table.handle(launch("k.1", Grant(gpus=(GpuShare("GPU-a", 300),))), 1.0)), Prepare)
+
+
+def test_a_grant_that_names_a_core_or_gpu_twice_is_refused() -> None:
+    for grant in (
+        Grant(cores=(1, 1)),
+        Grant(cores=(1,), shared_core=1, shared_milli=1),
+        Grant(gpus=(GpuShare("a", 10), GpuShare("a", 10))),
+    ):
+        assert "twice" in refused(Table(), launch(grant=grant)).reason
+
+
+def test_what_was_refused_at_the_claim_holds_nothing_and_may_come_again() -> None:
+    table = Table()
+    table.handle(launch(), 1.0)
+    stale = Stale(allocation="j.1", reason="busy")
+    assert table.handle(stale, 1.0) == [Report(stale, freed=CORE_0)]
+    assert isinstance(only(table.handle(launch("k.1"), 1.0)), Prepare)
+    assert table.handle(launch(), 1.0) != []
+
+
+def test_an_end_frees_for_the_next() -> None:
+    table = running(Table())
+    table.handle(Exited(allocation="j.1", outcome=DONE), 1.0)
+    assert isinstance(only(table.handle(launch("k.1"), 1.0)), Prepare)
+
+
+def test_what_is_resident_is_kept_by_the_pid_a_job_began_with() -> None:
+    table = running(Table(), pid=7)
+    table.resident({7: GIB, 8: 5})
+    assert table.holdings()[0].rss == GIB
+    table.resident({})
+    assert table.holdings()[0].rss == 0
+
+
+# --- epochs and restarts ----------------------------------------------------------------------------------------------
+
+
+def test_of_one_grid_only_the_newest_epoch_is_obeyed() -> None:
+    table = Table()
+    table.welcome("a", 5)
+    table.welcome("a", 3)
+    assert "epoch 4" in refused(table, launch(epoch=4)).reason
+    assert isinstance(only(table.handle(launch(epoch=5), 1.0)), Prepare)
+    table.welcome("b", 1)
+    assert isinstance(only(table.handle(launch("k.1", Grant(), epoch=1), 1.0)), Prepare)
+
+
+def test_what_the_launcher_knew_at_the_start_holds_what_it_was_granted() -> None:
+    table = Table()
+    table.restore(
+        [
+            (Known("j.1", State.RUNNING, started_for=3.0), CORE_0, 7),
+            (Known("k.1", State.ENDED, DONE), None, 0),
+            (Known("l.1", State.RUNNING), None, 0),
+        ],
+        now=100.0,
+    )
+    assert refused(table, launch("m.1")).reason == "core 0 is held by j.1"
+    assert table.unacknowledged() == [Exited(allocation="k.1", outcome=DONE)]
+    assert table.inventory(101.0)[0] == Known("j.1", State.RUNNING, started_for=4.0)
+    assert [known.allocation for known in table.inventory(101.0)] == ["j.1", "k.1", "l.1"]
+    assert table.handle(launch("j.1"), 1.0) == [Report(Started(allocation="j.1", pid=7))]
+
+
+def test_an_inventory_carries_no_outcomes_so_that_it_fits_a_frame() -> None:
+    table = running(Table())
+    table.handle(Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, stdout_tail=b"x" * 16384)), 1.0)
+    assert table.inventory(2.0) == (Known("j.1", State.ENDED),)
+
+
+# --- any order of events ----------------------------------------------------------------------------------------------
+
+KEYS = st.sampled_from([f"j{number}.1" for number in range(6)])
+GRANTS = st.builds(
+    Grant,
+    cores=st.lists(st.integers(0, 3), max_size=2, unique=True).map(tuple),
+    shared_core=st.integers(-1, 3),
+    shared_milli=st.integers(0, 1000),
+    gpus=st.lists(st.builds(GpuShare, st.sampled_from("ab"), st.integers(1, 1000)), max_size=2).map(tuple),
+)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A coordinator and a launcher that say anything at any time; restarts of the agent among it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Table()
+        self.now = 0.0
+        self.runs: dict[str, int] = {}
+        self.ended: set[str] = set()
+        self.acked: set[str] = set()
+        self.grants: dict[str, Grant] = {}
+        self.told: dict[str, int] = {}
+
+    def feed(self, event: books.Event) -> None:
+        self.now += 1.0
+        for command in self.table.handle(event, self.now):
+            match command:
+                case Run(order):
+                    self.runs[order.allocation] = self.runs.get(order.allocation, 0) + 1
+                    self.grants[order.allocation] = order.grant
+                    assert order.allocation not in self.ended
+                case Report(Exited() as message):
+                    self.told[message.allocation] = self.told.get(message.allocation, 0) + 1
+                case Forget(keys):
+                    assert {*keys} <= self.ended
+
+    @rule(key=KEYS, grant=GRANTS)
+    def launch(self, key: str, grant: Grant) -> None:
+        self.feed(launch(key, grant))
+
+    @rule(key=KEYS)
+    def ready(self, key: str) -> None:
+        self.feed(Ready(key))
+
+    @rule(key=KEYS)
+    def stale(self, key: str) -> None:
+        self.feed(Stale(allocation=key, reason="busy"))
+
+    @rule(key=KEYS)
+    def stop(self, key: str) -> None:
+        self.feed(Stop(allocation=key))
+
+    @rule(key=KEYS)
+    def started(self, key: str) -> None:
+        if key in self.runs:
+            self.feed(Started(allocation=key, pid=7))
+
+    @rule(key=KEYS)
+    def exited(self, key: str) -> None:
+        entry = self.table.entries.get(key)
+        if key in self.runs or (entry is not None and entry.state is State.STOPPING):
+            self.ended.add(key)
+            self.feed(Exited(allocation=key, outcome=DONE))
+
+    @rule(key=KEYS)
+    def ack(self, key: str) -> None:
+        if any(end.allocation == key for end in self.table.unacknowledged()):
+            self.acked.add(key)
+        self.feed(Ack(allocations=(key,)))
+
+    @rule()
+    def restart(self) -> None:
+        """The launcher knows what was run and is not forgotten, and what was stopped and is over."""
+        known = []
+        for key in (*self.runs, *(self.ended - {*self.runs})):
+            if key not in self.acked:
+                over = key in self.ended
+                one = Known(key, State.ENDED if over else State.RUNNING, DONE if over else None)
+                known.append((one, None if over else self.grants[key], 7))
+        over = self.table._over
+        self.table = Table()
+        self.table.restore(known, self.now)
+        self.table._over = over  # the supervisor's part of the promise
+
+    @invariant()
+    def nothing_runs_twice(self) -> None:
+        assert all(count == 1 for count in self.runs.values()), self.runs
+
+    @invariant()
+    def nothing_is_held_by_two(self) -> None:
+        cores: set[int] = set()
+        shared: dict[int, int] = {}
+        gpus: dict[str, int] = {}
+        for holding in self.table.holdings():
+            assert not cores & {*holding.grant.cores}
+            cores |= {*holding.grant.cores}
+            if holding.grant.shared_core >= 0:
+                shared[holding.grant.shared_core] = shared.get(holding.grant.shared_core, 0) + (
+                    holding.grant.shared_milli
+                )
+            for share in holding.grant.gpus:
+                gpus[share.uuid] = gpus.get(share.uuid, 0) + share.milli
+        assert not cores & {*shared}
+        assert all(milli <= 1000 for milli in (*shared.values(), *gpus.values()))
+
+    @invariant()
+    def what_runs_and_is_not_over_holds_what_it_was_granted(self) -> None:
+        held = {holding.allocation: holding.grant for holding in self.table.holdings()}
+        for key in {*self.runs} - self.ended:
+            assert held[key] == self.grants[key]
+
+    @invariant()
+    def an_end_is_told_and_kept_until_it_is_acknowledged(self) -> None:
+        kept = {end.allocation for end in self.table.unacknowledged()}
+        assert self.ended - self.acked == kept
+        assert self.ended <= {*self.told}
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
