@@ -90,7 +90,7 @@ def scores(node: Node, request: Request) -> dict[str, float]:
 
 def confidence(parts: Mapping[str, float]) -> float:
     """The weighted mean of the scores."""
-    return sum([weight * parts[name] for name, weight, _ in BEST_FIT])
+    return min(1.0, sum([weight * parts[name] for name, weight, _ in BEST_FIT]))
 
 
 # --- filters --------------------------------------------------------------------------------------------------------
