@@ -1,0 +1,185 @@
+"""A grid of real processes whose parts a test may kill, stop and start again.
+
+GPUs are stand-ins at the vendor's boundary: the library `pynvml` that the agents import is the one in standins/nvml,
+and its devices are a JSON file that a test may change while the grid runs.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from distributed_grid.coordinator.client import GridClient
+from distributed_grid.protocol.nodes import OfferView
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 40.0
+
+COORDINATOR = """
+import sys
+from pathlib import Path
+from distributed_grid.coordinator.main import CoordinatorSettings, main
+sys.exit(main(CoordinatorSettings(Path(sys.argv[1]), port=int(sys.argv[2]))))
+"""
+AGENT = """
+import json, sys
+from pathlib import Path
+from distributed_grid.agent.core.spare import Limits
+from distributed_grid.agent.main import AgentSettings, main
+place, said = Path(sys.argv[1]), json.loads(sys.argv[2])
+limits = Limits(memory_percent_max=100, memory_min=0, reserve_memory=0, **said.pop("limits"))
+said["cores"] = tuple(said["cores"])
+sys.exit(main(AgentSettings(state_dir=place, gpu_backend="nvml", limits=limits, **said)))
+"""
+
+
+class Scene:
+    """A running coordinator and its agents. Everything started is ended with the scene, jobs included."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.url = ""
+        self.parts: dict[str, subprocess.Popen[bytes]] = {}
+        self._agents: dict[str, dict[str, Any]] = {}
+
+    # --- starting and ending parts -----------------------------------------------------------------------------------
+
+    async def coordinator(self) -> None:
+        """Start the coordinator, or start it again at the same address."""
+        announced = self.place / "coordinator" / "coordinator.json"
+        announced.unlink(missing_ok=True)
+        port = self.url.rpartition(":")[2] or "0"
+        self._run("coordinator", COORDINATOR, str(self.place / "coordinator"), port)
+        await self.until(announced.exists, "the coordinator is up")
+        self.url = json.loads(announced.read_text())["url"]
+
+    async def agent(
+        self,
+        name: str,
+        cores: list[int] | None = None,
+        virtual: bool = False,
+        gpus: int = 0,
+        interval: float = 0.2,
+        **limits: Any,
+    ) -> None:
+        """Start an agent and wait until it offers. CPU is not judged unless the limits say so."""
+        self.set_gpus(name, [{} for _ in range(gpus)])
+        said = {
+            "name": name, "cores": cores or [0], "virtual": virtual, "memory": 2 << 30, "interval": interval,
+            "kin": None, "limits": {"cpu_percent_max": 100, "offer_after": 0.1, **limits},
+        }  # fmt: skip
+        self._agents[name] = said
+        await self.start_agent(name)
+
+    async def start_agent(self, name: str) -> None:
+        """Start a known agent, or start it again, and wait until it offers."""
+        self.again(name)
+        await self.until(lambda: self.offers(name), f"{name} offers")
+
+    def again(self, name: str) -> None:
+        """Start a known agent and do not wait."""
+        said = {**self._agents[name], "coordinator": self.url}
+        self._run(name, AGENT, str(self.place / name), json.dumps(said))
+
+    def set_gpus(self, name: str, devices: list[dict[str, Any]]) -> None:
+        """Change what the stand-in library says of a node's GPUs."""
+        whole = [
+            {"uuid": f"GPU-{name}-{n}", "memory": 16 << 30, "used": 0, "utilisation": 0, **device}
+            for n, device in enumerate(devices)
+        ]
+        path = self.place / f"{name}.json"
+        path.with_suffix(".new").write_text(json.dumps(whole))
+        path.with_suffix(".new").replace(path)
+
+    def kill(self, name: str) -> None:
+        """kill -9, reaped."""
+        self.parts[name].kill()
+        self.parts[name].wait()
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        self.parts[name].send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self.parts[name].send_signal(signal.SIGCONT)
+
+    def _run(self, name: str, code: str, *arguments: str) -> None:
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT / "standins" / "nvml"),
+            "GRID_STANDIN_GPUS": str(self.place / f"{name}.json"),
+        }
+        with open(self.place / f"{name}.log", "ab") as log:
+            command = [sys.executable, "-c", code, *arguments]
+            self.parts[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.place)
+
+    def end(self) -> None:
+        """End everything, jobs too."""
+        for process in self.parts.values():
+            process.kill()
+            process.wait()
+        for file in self.place.glob("*/supervisor.pid"):
+            with contextlib.suppress(ProcessLookupError, OSError):
+                end_tree(json.loads(file.read_text())["pid"])
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    async def offers(self, node: str = "") -> list[OfferView]:
+        """What is on offer now; nodes that offer nothing are left out."""
+        async with GridClient(self.url, patience=5) as client:
+            views = (await client.shared(node)).offers
+        return [view for view in views if view.room]
+
+    async def until(self, there: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+        """Wait for a condition, and fail with the logs if it does not come."""
+        end = time.monotonic() + patience
+        while True:
+            found = there()
+            if isinstance(found, Awaitable):
+                found = await found
+            if found:
+                return found
+            if time.monotonic() > end:
+                logs = "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self.place.glob("*.log"))
+                raise AssertionError(f"it did not come to pass in {patience:g} s that {what}\n{logs}")
+            await asyncio.sleep(0.05)
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes below one, by the kernel's own lists."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                found += [int(child), *descendants(int(child))]
+    return found
+
+
+def end_tree(pid: int) -> None:
+    """kill -9 a process and all below it."""
+    below = descendants(pid)
+    for one in [pid, *below]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def scene() -> AsyncIterator[Scene]:
+    """A coordinator without agents, in a folder with a short name (sockets lie in it)."""
+    place = Path(tempfile.mkdtemp(prefix="grid-"))
+    made = Scene(place)
+    try:
+        await made.coordinator()
+        yield made
+    finally:
+        made.end()
+        shutil.rmtree(place, ignore_errors=True)

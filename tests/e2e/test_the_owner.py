@@ -1,0 +1,123 @@
+"""What a node offers is measured: the owner's use shrinks the offer, our own jobs never make a node look busy."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from distributed_grid.coordinator.client import GridClient
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages import Shared
+from distributed_grid.protocol.nodes import NodeState
+from tests.e2e.scenes import Scene, scene
+
+BURN = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
+
+
+@pytest.fixture
+def busy_core_0() -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody's program, which keeps core 0 busy from the moment it is asked to."""
+    process = subprocess.Popen([sys.executable, "-c", "input()\n" + BURN % 0], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+
+
+async def shared(client: GridClient) -> Shared:
+    return await client.shared("lab")
+
+
+async def test_a_foreign_busy_process_shrinks_the_offer_within_two_samples(
+    busy_core_0: subprocess.Popen[bytes],
+) -> None:
+    interval = 1.0
+    async with scene() as grid:
+        await grid.agent("lab", cores=[0], interval=interval, cpu_percent_max=60)
+        async with GridClient(grid.url) as client:
+            await grid.until(lambda: all_cpu(client), "the core is offered, as nobody uses it")
+            assert busy_core_0.stdin
+            busy_core_0.stdin.write(b"\n")
+            busy_core_0.stdin.flush()
+            began = time.monotonic()
+            await grid.until(lambda: no_cpu(client), "the core is not offered any more", patience=20)
+            assert time.monotonic() - began < 2 * interval + 1.0
+            withheld = (await shared(client)).offers[0].withheld
+            assert any("cpu" in w.what and "%" in w.why for w in withheld), withheld
+
+
+async def all_cpu(client: GridClient) -> bool:
+    return (await shared(client)).offers[0].room.cpu == 1000
+
+
+async def no_cpu(client: GridClient) -> bool:
+    return (await shared(client)).offers[0].room.cpu == 0
+
+
+async def test_our_own_busy_job_shrinks_the_offer_by_what_it_holds_and_no_more() -> None:
+    async with scene() as grid:
+        await grid.agent("lab", cores=[0, 1], interval=0.5, cpu_percent_max=95)
+        async with GridClient(grid.url) as client:
+            job = await client.submit([sys.executable, "-c", "while True: pass"])
+            await grid.until(lambda: own_cpu(client, 0.5), "the job is seen to be busy, and as our own")
+            at = await sampled(client)
+            for _ in range(4):  # through several samples of a busy job
+                await grid.until(lambda at=at: newer(client, at), "a newer sample is there")
+                at = await sampled(client)
+                offer = (await shared(client)).offers[0]
+                assert (offer.room.cpu, [w for w in offer.withheld if w.what == "cpu"]) == (1000, []), offer
+            await client.cancel(job)
+
+
+async def sampled(client: GridClient) -> float:
+    sample = (await client.nodes())[0].sample
+    return sample.at if sample else 0.0
+
+
+async def newer(client: GridClient, at: float) -> bool:
+    return await sampled(client) > at
+
+
+async def own_cpu(client: GridClient, cores: float) -> bool:
+    sample = (await client.nodes())[0].sample
+    return sample is not None and sample.own_cpu > cores
+
+
+async def test_a_process_that_appears_on_a_gpu_before_the_claim_sends_the_job_elsewhere_within_a_second() -> None:
+    async with scene() as grid:
+        # Samples far apart, so that the newest one is from before the process appeared.
+        start = (grid.agent(name, cores=[0, 1], virtual=True, gpus=1, interval=8) for name in ("gpu1", "gpu2"))
+        await asyncio.gather(*start)
+        grid.set_gpus("gpu1", [{"used": 2 << 30, "processes": [{"pid": 1, "memory": 2 << 30}]}])
+        async with GridClient(grid.url) as client:
+            began = time.monotonic()
+            result = await client.run(["sh", "-c", "echo $GRID_NODE"], gpus=1, nodes=["gpu1"])
+            assert time.monotonic() - began < 1.0
+            assert (result.exit_code, result.stdout) == (0, "gpu2\n")
+            story = [step.text for step in (await client.show(result.job_id)).story]
+        assert any("process 1 of" in text for text in story), story
+
+
+async def test_a_stopped_agent_offers_nothing_and_gets_no_job() -> None:
+    async with scene() as grid:
+        await grid.agent("still", cores=[0, 1], virtual=True)
+        async with GridClient(grid.url) as client:
+            grid.pause("still")
+            await grid.until(lambda: not_up(client), "the node is not up any more", patience=15)
+            job = await client.submit(["true"])
+            await grid.until(lambda: gone(grid), "its offer is gone", patience=15)
+            view = await client.show(job)
+            assert (view.state, view.attempt) == (State.WAITING, 0)
+            assert view.reason is not None and view.reason.text
+            grid.resume("still")
+            assert (await asyncio.wait_for(client.result(job), 30)).exit_code == 0
+
+
+async def not_up(client: GridClient) -> bool:
+    return (await client.nodes())[0].state is not NodeState.UP
+
+
+async def gone(grid: Scene) -> bool:
+    return not await grid.offers()
