@@ -127,8 +127,6 @@ class Data:
         for answer in self._awaited.values():
             if not answer.done():
                 answer.set_exception(Disconnected())
-        if self._awaited:
-            self._wanted.set()
 
     def _blob_came(self, message: BlobData) -> None:
         answer = self._awaited.get(message.id)

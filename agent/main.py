@@ -30,6 +30,8 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import format_bytes
 
+__all__ = ["AgentSettings", "Limits", "detect", "main"]
+
 log = structlog.get_logger("agent")
 
 

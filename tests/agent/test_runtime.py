@@ -546,6 +546,17 @@ async def test_what_was_shipped_is_there_when_the_job_runs_and_is_fetched_once(
     assert (node.dir / "blobs" / blob_hash(large)).read_bytes() == large
 
 
+async def test_what_an_agent_that_was_killed_had_unpacked_is_in_nobodys_way(
+    coordinator: Coordinator, node: Node
+) -> None:
+    half = node.dir / "allocs" / "j0.1" / "workdir"
+    half.mkdir(parents=True)
+    (half / "a").write_bytes(b"hel")
+    bundle = shipped(coordinator, {"a": b"hello"})
+    await coordinator.say(launch("j0.1", "cat", "a", bundle=bundle))
+    assert (await coordinator.hears(Exited, "j0.1")).outcome.stdout_tail == b"hello"
+
+
 async def test_a_blob_that_is_missing_or_damaged_fails_the_job_in_words(coordinator: Coordinator, node: Node) -> None:
     bundle = shipped(coordinator, {"a": b"hello"})
     del coordinator.blobs[blob_hash(b"hello")]
