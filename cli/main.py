@@ -1,16 +1,84 @@
 """The entry point of `grid`. Nothing slow is imported here: `grid --help` answers in well under 150 ms."""
 
+import sys
+from typing import Any
+
 import click
 
 from distributed_grid import __version__
+from distributed_grid.cli.invocation import Invocation, common, complain, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 
+USAGE = 2
+INTERNAL = 70
+CLOSED_PIPE = 141
+INTERRUPTED = 130
+
 # One entry a command: name -> where it lives, and its line in `grid --help`.
-COMMANDS: dict[str, Lazy] = {}
+_AT = "distributed_grid.cli."
+COMMANDS: dict[str, Lazy] = {
+    "run-shared": Lazy(_AT + "run_shared:run_shared", "Run a command on borrowed resources of another node."),
+    "shared-status": Lazy(_AT + "overview:shared_status", "Show what is offered and what is lent, and why not more."),
+    "status": Lazy(_AT + "overview:status", "Show how the grid is, on one screen."),
+    "nodes": Lazy(_AT + "overview:nodes", "List the nodes."),
+    "jobs": Lazy(_AT + "jobs:jobs", "List jobs."),
+    "logs": Lazy(_AT + "follow:logs", "Print what a job wrote."),
+    "attach": Lazy(_AT + "follow:attach", "Follow a job to its end and exit with its exit code."),
+    "cancel": Lazy(_AT + "jobs:cancel", "End jobs, also waiting ones."),
+    "why": Lazy(_AT + "jobs:why", "Explain why a job waits, or why it is where it is."),
+    "job": Lazy(_AT + "jobs:job", "Look at single jobs: show, wait, events."),
+    "cluster": Lazy(_AT + "overview:cluster", "Look at the cluster: status."),
+    "agent": Lazy(_AT + "agent:agent", "Run this machine's agent, or see what it would offer."),
+    "coordinator": Lazy(_AT + "coordinator:coordinator", "Run the coordinator."),
+    "dev": Lazy(_AT + "dev:dev", "Start and end a whole grid on this machine, to try it out."),
+    "config": Lazy(_AT + "config:config", "Show, check and write configuration."),
+    "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),
+}
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+class Grid(LazyGroup):
+    """The top group: what goes wrong below becomes lines for people and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from distributed_grid.protocol.errors import BadValue, GridError
+
+        ctx.obj = ctx.obj or Invocation()
+        try:
+            return super().invoke(ctx)
+        except GridError as error:
+            complain("\n".join(printable(line) for line in error.lines()))
+            ctx.exit(USAGE if isinstance(error, BadValue) else ctx.obj.failure)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            _forget_stdout()
+            ctx.exit(CLOSED_PIPE)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            complain(f"error: grid failed: {type(error).__name__}: {printable(str(error))}")
+            complain("  try: the same command with -v, and report what it prints")
+            if ctx.obj.verbose:
+                _trace()
+            ctx.exit(ctx.obj.failure if ctx.obj.failure != 1 else INTERNAL)
+
+
+def _trace() -> None:
+    import traceback
+
+    traceback.print_exc()
+
+
+def _forget_stdout() -> None:
+    """The reader went away: what is still buffered must not fail again at exit."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(cls=Grid, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="grid", message="%(prog)s %(version)s")
+@common
 def main() -> None:
     """Borrow the idle CPUs, memory and GPUs of other machines."""
 

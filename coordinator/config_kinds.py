@@ -125,6 +125,10 @@ def _seconds(parts: list[str]) -> float:
     return parse_duration(parts[0])
 
 
+def _seconds_or_none(parts: list[str]) -> float:
+    return 0.0 if parts[0].strip() in ("0", "0.0", "0s") else parse_duration(parts[0])
+
+
 def _size(parts: list[str]) -> int:
     return 0 if parts[0].strip() == "0" else parse_memory(parts[0])
 
@@ -155,10 +159,12 @@ def _pairs(parts: list[str]) -> dict[str, str]:
 
 
 _DURATION = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+_DURATION_OR_NONE = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
 
 TEXT = Kind("a text", lambda parts: parts[0], {"type": "string"})
 FLAG = Kind("true or false", _flag, {"type": "boolean"})
 SECONDS = Kind("a duration", _seconds, _DURATION)
+SECONDS_OR_NONE = Kind("a duration or 0", _seconds_or_none, _DURATION_OR_NONE)
 SIZE = Kind("a size such as 4G", _size, {"type": ["string", "integer"]})
 PERCENT = number(0, 100, "a percentage from 0 to 100")
 FRACTION = number(0, 1, "a fraction from 0 to 1")

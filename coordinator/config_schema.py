@@ -14,6 +14,7 @@ from distributed_grid.coordinator.config_kinds import (
     PERCENT,
     PORT,
     SECONDS,
+    SECONDS_OR_NONE,
     SIZE,
     TEXT,
     WORDS,
@@ -87,7 +88,7 @@ class Agent:
     reserve_cpu: float = setting(0.0, AMOUNT, "cores kept free for the owner")
     reserve_memory_gb: float = setting(0.5, AMOUNT, "memory kept free for the owner, in GB")
     labels: dict[str, str] = setting({}, PAIRS, "labels of this node")
-    offer_after: float = setting(4.0, SECONDS, "how long a core or GPU must be idle before it is offered")
+    offer_after: float = setting(4.0, SECONDS_OR_NONE, "how long a core or GPU must be idle before it is offered")
     virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
     kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
 

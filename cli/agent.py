@@ -1,0 +1,157 @@
+"""`grid agent`: the service of this machine, and what it would offer."""
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distributed_grid.cli.invocation import Invocation, common, current
+
+if TYPE_CHECKING:
+    from distributed_grid.agent.main import AgentSettings
+    from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def agent() -> None:
+    """Run this machine's agent, or see what it would offer."""
+
+
+def _settings_options(command: Any) -> Any:
+    options = [
+        click.option("--name", metavar="NODE", help="This node's name (the host name)."),
+        click.option("--cores", metavar="LIST", help="Cores it manages, such as 0-3,6 (all it may use)."),
+        click.option("--memory", metavar="SIZE", help="Memory it manages, such as 16G (all there is)."),
+        click.option("--gpus", metavar="LIST", help="GPUs it manages, by UUID or index; none for none (all)."),
+        click.option("--gpu-backend", metavar="NAME", help="How GPUs are read: auto, nvml, gputil, amd, none."),
+        click.option("--virtual", is_flag=True, help="Number the cores without pinning to real ones (to try out)."),
+        click.option("--kin", metavar="DIR", help="Directory of sibling agents, whose jobs are not foreign."),
+        click.option("--label", "labels", metavar="K=V", multiple=True, help="A label of this node; repeatable."),
+        click.option("--state-dir", metavar="DIR", help="Where it keeps its state."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@agent.command()
+@common
+@_settings_options
+@click.option("--insecure", is_flag=True, help="Connect to a coordinator that is not on this machine, without TLS.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", hidden=True)
+def run(insecure: bool, log_level: str, **options: Any) -> None:
+    """Run the agent in the foreground until SIGTERM. Jobs go on without it."""
+    invocation = current()
+    settings = _settings(invocation, options, log_level)
+    _check_url(settings.coordinator, insecure)
+    if insecure:
+        invocation.say("INSECURE: no TLS, no authentication; whoever controls the coordinator runs commands here")
+    from distributed_grid.agent.main import main
+
+    raise SystemExit(main(settings))
+
+
+@agent.command()
+@common
+@_settings_options
+def detect(**options: Any) -> None:
+    """Show what this machine has and would offer now, and why not more. Needs no coordinator."""
+    invocation = current()
+    settings = _settings(invocation, options, "warning")
+    from distributed_grid.agent.main import detect as look
+
+    _show(invocation, *look(settings))
+
+
+def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -> "AgentSettings":
+    """Settings from flags over environment over file over defaults."""
+    flags = {}
+    if options["gpus"] == "none":
+        options = {**options, "gpus": None, "gpu_backend": "none"}
+    for name in ("name", "cores", "memory", "gpus", "gpu_backend", "kin", "state_dir"):
+        if options[name] is not None:
+            flags[f"agent.{name}"] = options[name]
+    if options["virtual"]:
+        flags["agent.virtual"] = "true"
+    if options["labels"]:
+        flags["agent.labels"] = ",".join(options["labels"])
+    if invocation.coordinator:
+        flags["coordinator.url"] = invocation.coordinator
+    config = invocation.whole_config(flags)
+    from distributed_grid.agent.main import AgentSettings, Limits
+
+    own = config.agent
+    name = own.name or platform.node().partition(".")[0] or "node"
+    limits = {key: value for key, value in vars(config.limits_for(name)).items() if key in Limits.__struct_fields__}
+    return AgentSettings(
+        name=name,
+        state_dir=config.agent_state_dir(name),
+        coordinator=config.coordinator_url(),
+        cores=own.cores or None,
+        memory=own.memory,
+        gpus=own.gpus,
+        gpu_backend=str(own.gpu_backend),
+        virtual=own.virtual,
+        kin=Path(own.kin).expanduser() if own.kin else None,
+        interval=config.resource_sharing.monitoring_interval_seconds,
+        limits=Limits(**limits),
+        labels=dict(own.labels),
+        priority=config.limits_for(name).priority,
+        log_level=log_level,
+    )
+
+
+def _check_url(url: str, insecure: bool) -> None:
+    from urllib.parse import urlsplit
+
+    from distributed_grid.protocol.errors import GridError
+
+    host = urlsplit(url).hostname or ""
+    if host not in ("127.0.0.1", "localhost", "::1") and not insecure:
+        raise GridError(
+            f"the agent does not connect to {url}",
+            why="there is no TLS and no authentication yet: whoever answers there could run commands on this machine",
+            hint="use a coordinator on this machine, or give --insecure where the network is yours alone",
+        )
+
+
+# --- detect -----------------------------------------------------------------------------------------------------------
+
+
+def _show(invocation: Invocation, facts: "NodeFacts", sample: "Sample", offer: "Offer") -> None:
+    from distributed_grid.cli import words
+
+    if invocation.output in ("json", "jsonl"):
+        import msgspec
+
+        parts = {"facts": facts, "sample": sample, "offer": offer}
+        words.emit_json(invocation, {key: msgspec.to_builtins(value, str_keys=True) for key, value in parts.items()})
+        return
+    if invocation.output == "quiet":
+        words.emit(f"{offer.resources}\n")
+        return
+    virtual = " virtual" if facts.virtual else ""
+    lines = [
+        f"node      {facts.name} on {facts.hostname}, Python {facts.python}, {os.cpu_count()} cores in the machine",
+        f"cores     {len(facts.cores)}{virtual} managed: {words.ranges(facts.cores)}; "
+        f"others keep {sample.foreign_cpu:.1f} of them busy, load {sample.load:g}",
+        f"memory    {words.memory(facts.memory)} managed; others use {words.memory(sample.memory_foreign)}",
+        f"disk      {words.memory(sample.disk_free)} of {words.memory(sample.disk_total)} free",
+    ]
+    for gpu in facts.gpus:
+        mark = " (stand-in, no real device)" if gpu.stand_in and "stand-in" not in gpu.model.lower() else ""
+        seen = next((one for one in sample.gpus if one.uuid == gpu.uuid), None)
+        use = f"{seen.utilisation:.0f} % busy, {len(seen.processes)} processes" if seen and not seen.error else ""
+        use = f"cannot be read: {seen.error}" if seen and seen.error else use
+        lines.append(f"gpu {gpu.index}     {gpu.model}{mark} {gpu.uuid}, {words.memory(gpu.memory)}; {use}")
+    if not facts.gpus:
+        lines.append(f"gpu       none{f' ({sample.gpu_error})' if sample.gpu_error else ''}")
+    lines += ["", f"would lend at most  {facts.lendable}", f"would offer now     {offer.resources}"]
+    if offer.cores:
+        lines.append(f"                    cores {words.ranges(offer.cores)}")
+    lines += [f"                    {gpu.uuid} ({gpu.model})" for gpu in offer.gpus]
+    lines += [f"not offered         {one.what}: {one.why}" for one in offer.withheld]
+    words.emit("".join(words.printable(line) + "\n" for line in lines))

@@ -1,0 +1,82 @@
+"""The coordinator's explanations, for people and for programs."""
+
+from typing import Any
+
+from distributed_grid.cli import words
+from distributed_grid.cli.invocation import Invocation, printable
+from distributed_grid.protocol.jobs import Request, State
+from distributed_grid.protocol.messages import NodeVerdict, Why
+
+SHOWN = 20
+"""Nodes in the table of verdicts."""
+
+
+def show_why(invocation: Invocation, why: Why, request: Request | None = None) -> None:
+    """Print an explanation: the reason, the funnel, what is said of each node, and what would help."""
+    if invocation.output in ("json", "jsonl"):
+        words.emit_json(invocation, _json(why))
+        return
+    if invocation.output == "quiet":
+        words.emit(why.reason.code + "\n")
+        return
+    for line in _head(why, request):
+        words.emit(printable(line) + "\n")
+    if why.funnel:
+        width = max(len(str(step.left)) for step in why.funnel)
+        for step in why.funnel:
+            lost = f"   without {step.lost}" if step.lost else ""
+            words.emit(printable(f"  {step.left:>{width}} {step.what}{lost}") + "\n")
+    if why.verdicts:
+        words.emit(_table(invocation, why))
+    if why.hint:
+        words.emit(f"try: {printable(why.hint)}\n")
+
+
+def _head(why: Why, request: Request | None) -> list[str]:
+    lines = []
+    if (job := why.job) is not None:
+        since = words.age(job.submitted) if job.state is not State.ENDED else words.age(job.submitted, job.ended)
+        asks = f"asks {job.request.resources}, {job.request.priority.word}"
+        lines.append(f"{words.job_label(job)} {str(job.state).upper()} · {asks} · submitted {since} ago")
+        if job.state is State.ENDED:
+            return [*lines, words.verdict(job) or f"exited with {job.outcome.code if job.outcome else '?'}"]
+    elif request is not None:
+        lines.append(f"a request of {request.resources}, {request.priority.word}")
+    lines.append(f"{why.reason.code}: {why.reason.text}" if why.reason.text else why.reason.code)
+    if why.grant is not None:
+        word = "it has" if why.job is not None and why.job.state is not State.WAITING else "it would get"
+        lines.append(f"{word} {words.grant_words(why.grant)} on {why.chosen}")
+    if why.ahead:
+        lines.append(f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it in the queue")
+    return lines
+
+
+def _table(invocation: Invocation, why: Why) -> str:
+    names = list(dict.fromkeys(name for verdict in why.verdicts for name in verdict.scores))
+    header = ("NODE", *(name.upper() for name in names), "CONFIDENCE", "")
+    rows = [_row(verdict, names, why.chosen) for verdict in why.verdicts[:SHOWN]]
+    more = len(why.verdicts) - SHOWN
+    return words.table(invocation, header, rows) + (f"and {more} more nodes\n" if more > 0 else "")
+
+
+def _row(verdict: NodeVerdict, names: list[str], chosen: str) -> list[str]:
+    scores = [f"{verdict.scores[name]:.2f}" if name in verdict.scores else "-" for name in names]
+    note = "chosen" if verdict.node == chosen else verdict.why
+    return [verdict.node, *scores, f"{verdict.confidence:.2f}" if verdict.ok else "-", note]
+
+
+def _json(why: Why) -> dict[str, Any]:
+    return {
+        "reason": why.reason.code,
+        "reason_text": why.reason.text,
+        "job": words.job_json(why.job) if why.job is not None else None,
+        "funnel": [{"what": step.what, "left": step.left, "lost": step.lost} for step in why.funnel],
+        "nodes": [
+            {"node": one.node, "ok": one.ok, "why": one.why, "confidence": one.confidence, "scores": one.scores}
+            for one in why.verdicts
+        ],
+        "chosen": why.chosen or None,
+        "grant": words.grant_json(why.grant),
+        "ahead": why.ahead,
+        "hint": why.hint,
+    }

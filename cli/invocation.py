@@ -1,0 +1,136 @@
+"""What one call of `grid` was told besides its command: the options every command takes, before or after its name."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from distributed_grid.cli.connection import Connection
+    from distributed_grid.coordinator.config import ClusterConfig
+
+DEFAULT_URL = "ws://127.0.0.1:7433"
+FORMS = ("table", "json", "jsonl", "quiet")
+COLORS = ("auto", "always", "never")
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+@dataclass
+class Invocation:
+    """The common options. `failure` is the exit code where the grid, not a job, is at fault."""
+
+    config_path: str = ""
+    coordinator: str = ""
+    output: str = "table"
+    color: str = "auto"
+    quiet: bool = False
+    verbose: bool = False
+    failure: int = 1
+
+    def config(self) -> "ClusterConfig | None":
+        """The configuration, where there is a file. Raises ConfigError; one that is only found is read all the same,
+        since a mistake in it should not stay unseen."""
+        if not (self.config_path or os.environ.get("GRID_CONFIG") or _found()):
+            return None
+        return self.whole_config()
+
+    def whole_config(self, flags: dict[str, str] | None = None) -> "ClusterConfig":
+        """The configuration: defaults, file, environment, these flags (dotted setting to text). Raises ConfigError."""
+        from distributed_grid.coordinator.config import load
+
+        config = load(self.config_path or None, flags=flags)
+        for warning in config.warnings:
+            self.say(f"warning: {warning}")
+        return config
+
+    def url(self) -> str:
+        """Where the coordinator is: --coordinator, GRID_COORDINATOR, the configuration, this machine."""
+        config = self.config()
+        if self.coordinator:
+            return self.coordinator
+        if named := os.environ.get("GRID_COORDINATOR"):
+            return named
+        return config.coordinator_url() if config else DEFAULT_URL
+
+    def connect(self) -> "Connection":
+        """An open connection to it."""
+        from distributed_grid.cli.connection import Connection
+
+        return Connection(self.url())
+
+    def ask(self, make: Callable[[int], Any]) -> Any:
+        """The answer to one request, made by `make` from its number."""
+        connection = self.connect()
+        try:
+            return connection.call(make(connection.number()))
+        finally:
+            connection.close()
+
+    def say(self, text: str) -> None:
+        """A line of ours, on stderr, unless we are to be quiet."""
+        if not self.quiet:
+            complain(f"grid: {printable(text)}")
+
+    def colored(self, stream: Any = None) -> bool:
+        """Whether to colour what goes to this stream (stdout)."""
+        if self.color != "auto":
+            return self.color == "always"
+        stream = stream or sys.stdout
+        return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """The text without characters that would act on a terminal."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+def complain(text: str) -> None:
+    """A line on stderr. That nobody reads it any more is no reason to fail."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+def _found() -> bool:
+    from distributed_grid.coordinator.config_places import places  # light; the schema is not loaded for it
+
+    return any(path.is_file() for path in places())
+
+
+def current() -> Invocation:
+    """The invocation that is under way."""
+    found: Invocation = click.get_current_context().find_root().obj
+    return found
+
+
+def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        root = ctx.find_root()
+        if root.obj is None:
+            root.obj = Invocation()
+        if value is not None and value is not False:
+            setattr(root.obj, field, value)
+
+    return keep
+
+
+def common(command: C) -> C:
+    """Give a command the options that every command takes."""
+    for names, field, about in reversed(_COMMON):
+        command = click.option(*names, callback=_keep(field), expose_value=False, **about)(command)
+    return command
+
+
+_COMMON: list[tuple[tuple[str, ...], str, dict[str, Any]]] = [
+    (("-c", "--config"), "config_path", {"metavar": "FILE", "help": "Configuration to use."}),
+    (("--coordinator",), "coordinator", {"metavar": "URL", "help": "Where the coordinator is (GRID_COORDINATOR)."}),
+    (("-o", "--output"), "output", {"type": click.Choice(FORMS), "help": "Form of what is printed."}),
+    (("--color",), "color", {"type": click.Choice(COLORS), "help": "Colours in what is printed."}),
+    (("-q", "--quiet"), "quiet", {"is_flag": True, "help": "No words of our own."}),
+    (("-v", "--verbose"), "verbose", {"is_flag": True, "help": "More words of our own."}),
+]

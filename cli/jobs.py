@@ -1,0 +1,231 @@
+"""`grid jobs`, `cancel`, `why` and `job show|wait|events`: the jobs of the grid."""
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from distributed_grid.cli import words
+from distributed_grid.cli.completion_of import jobs as complete_jobs
+from distributed_grid.cli.invocation import Invocation, common, current
+from distributed_grid.protocol.durations import format_duration, parse_duration
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import JobView, State, exit_status
+from distributed_grid.protocol.messages import (
+    AskWhy,
+    Cancel,
+    Done,
+    Jobs,
+    JobUpdate,
+    ListJobs,
+    ShowJobs,
+    Watch,
+)
+from distributed_grid.protocol.resources import format_bytes
+
+TIMED_OUT = 124
+GRID_FAILED = 125
+
+
+@click.command()
+@common
+@click.option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only those in this state; repeatable.")
+@click.option("--user", default="", metavar="USER", help="Only this user's.")
+@click.option("--mine", is_flag=True, help="Only yours.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="How many at most (200).")
+def jobs(ended: bool, states: tuple[str, ...], user: str, mine: bool, limit: int) -> None:
+    """List jobs.
+
+    Newest first; those that have ended with --all.
+    """
+    invocation = current()
+    if mine:
+        from distributed_grid.cli.connection import user_name
+
+        user = user_name()
+    wanted = tuple(_state(one) for one in states)
+    ended = ended or State.ENDED in wanted
+    answer: Jobs = invocation.ask(lambda n: ListJobs(id=n, ended=ended, states=wanted, user=user, limit=limit))
+    match invocation.output:
+        case "json" | "jsonl":
+            rows = [words.job_json(view) for view in answer.jobs]
+            words.emit_json(invocation, {"jobs": rows, "more": answer.more}, rows="jobs")
+        case "quiet":
+            words.emit("".join(view.id + "\n" for view in answer.jobs))
+        case _:
+            words.emit(words.table(invocation, words.JOB_HEADER, [words.job_row(view) for view in answer.jobs]))
+            if answer.more:
+                invocation.say(f"there are more; see them with --limit {2 * limit}")
+
+
+def _state(text: str) -> State:
+    try:
+        return State(text.lower())
+    except ValueError:
+        raise BadValue(f"unknown state {text!r}", hint=f"there are {', '.join(State)}") from None
+
+
+@click.command()
+@common
+@click.option("--force", is_flag=True, help="SIGKILL at once.")
+@click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
+@click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
+@click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
+def cancel(job: tuple[str, ...], force: bool, grace: str | None, reason: str) -> None:
+    """End jobs, also waiting ones.
+
+    JOB is an id, the beginning of one, a name, or `last`. SIGTERM, then SIGKILL. Returns once it is sure to happen.
+    """
+    seconds = 0.0 if force else parse_duration(grace) if grace is not None else -1.0
+    invocation = current()
+    answer: Done = invocation.ask(lambda n: Cancel(id=n, jobs=job, reason=reason, grace=seconds))
+    if answer.text:
+        invocation.say(answer.text)
+
+
+@click.command()
+@common
+@click.argument("job", shell_complete=complete_jobs)
+def why(job: str) -> None:
+    """Explain why a job waits, or why it is where it is.
+
+    JOB is an id, the beginning of one, a name, or `last`.
+    """
+    from distributed_grid.cli.explained import show_why
+
+    invocation = current()
+    show_why(invocation, invocation.ask(lambda n: AskWhy(id=n, job=job)))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def job() -> None:
+    """Look at single jobs: show, wait, events."""
+
+
+@job.command()
+@common
+@click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
+def show(job: tuple[str, ...]) -> None:
+    """Show all that is known of jobs."""
+    invocation = current()
+    found = _views(invocation, job)
+    if invocation.output in ("json", "jsonl"):
+        words.emit_json(invocation, {"jobs": [words.job_json(view) for view in found]}, rows="jobs")
+    elif invocation.output == "quiet":
+        words.emit("".join(f"{view.id} {view.state}\n" for view in found))
+    else:
+        words.emit("\n".join("".join(words.printable(line) + "\n" for line in _lines(view)) for view in found))
+
+
+@job.command()
+@common
+@click.argument("job", shell_complete=complete_jobs)
+def events(job: str) -> None:
+    """Show a job's story: every state it entered, when and why."""
+    invocation = current()
+    (view,) = _views(invocation, (job,))
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, {"job": view.id, "events": words.job_json(view)["events"]}, rows="events")
+        case "quiet":
+            words.emit("".join(f"{step.state}\n" for step in view.story))
+        case _:
+            rows = [(words.clock(step.at), str(step.state), step.text) for step in view.story]
+            words.emit(words.table(invocation, ("TIME", "STATE", "WHAT"), rows))
+
+
+@job.command()
+@common
+@click.option("--timeout", metavar="TIME", help="Wait this long at most, then exit with 124.")
+@click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
+def wait(job: tuple[str, ...], timeout: str | None) -> None:
+    """Wait for jobs to end; the exit code is the job's own (of several: the first that is not 0)."""
+    invocation = current()
+    invocation.failure = GRID_FAILED
+    until = time.monotonic() + parse_duration(timeout) if timeout is not None else None
+    ended = _wait(invocation, job, until)
+    if ended is None:
+        invocation.say(f"not all of them have ended within {timeout}")
+        sys.exit(TIMED_OUT)
+    if invocation.output in ("json", "jsonl"):
+        words.emit_json(invocation, {"jobs": [words.job_json(view) for view in ended]}, rows="jobs")
+    for view in ended:
+        if text := words.verdict(view):
+            invocation.say(text)
+    codes = [exit_status(view.outcome) for view in ended if view.outcome]
+    sys.exit(next((code for code in codes if code), 0))
+
+
+def _wait(invocation: Invocation, refs: tuple[str, ...], until: float | None) -> list[JobView] | None:
+    """The jobs once all have ended, in the order asked for; None when the time is up. It reconnects by itself."""
+    from distributed_grid.cli.connection import ConnectionLost, Unreachable
+
+    connection = invocation.connect()
+    refs = tuple(view.id for view in connection.call(ShowJobs(id=connection.number(), jobs=refs)).jobs)
+    seen: dict[str, JobView] = {}
+    pause, watched = 0.05, False
+    while not all(ref in seen and seen[ref].state is State.ENDED for ref in refs):
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            return None
+        try:
+            if not watched:
+                connection.send(Watch(id=connection.number(), jobs=refs))
+                watched = True
+            for message in connection.receive(min(left, 1.0) if left is not None else 1.0):
+                if isinstance(message, JobUpdate):
+                    seen[message.job.id] = message.job
+        except ConnectionLost as lost:
+            if pause == 0.05:
+                invocation.say(f"connection lost ({lost.why}), trying again")
+            connection.close()
+            watched = False
+            while not watched:
+                time.sleep(pause if left is None else max(0.0, min(pause, left)))
+                if until is not None and time.monotonic() > until:
+                    return None
+                pause = min(2 * pause, 2.0)
+                try:
+                    connection = invocation.connect()
+                    break
+                except Unreachable:
+                    continue
+    connection.close()
+    return [seen[ref] for ref in refs]
+
+
+def _views(invocation: Invocation, refs: tuple[str, ...]) -> tuple[JobView, ...]:
+    answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=refs))
+    return answer.jobs
+
+
+def _lines(view: JobView) -> list[str]:
+    import shlex
+
+    rows: list[tuple[str, Any]] = [
+        ("job", words.job_label(view)),
+        ("state", f"{view.state}" + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
+        ("command", shlex.join(view.spec.argv)),
+        ("user", view.user),
+        ("asks", f"{view.request.resources} · {view.request.priority.word}"),
+        ("prefers", ", ".join(view.request.nodes)),
+        ("node", view.node),
+        ("holds" if view.state is not State.ENDED else "held", words.grant_words(view.grant) if view.grant else ""),
+        ("allocation", view.allocation),
+        ("workdir", view.spec.workdir),
+        ("time limit", format_duration(view.spec.time_limit) if view.spec.time_limit else ""),
+        ("submitted", words.clock(view.submitted)),
+        ("started", words.clock(view.started) if view.started else ""),
+        ("ended", words.clock(view.ended) if view.ended else ""),
+    ]
+    if (outcome := view.outcome) is not None:
+        used = f"{format_duration(outcome.seconds)} · cpu {format_duration(outcome.cpu_seconds)}"
+        rows += [
+            ("exit code", f"{exit_status(outcome)} · {outcome.cause}" + (f" · {outcome.text}" if outcome.text else "")),
+            ("used", used + (f" · peak memory {format_bytes(outcome.peak_memory)}" if outcome.peak_memory else "")),
+            ("output", f"{outcome.stdout_size} bytes stdout, {outcome.stderr_size} bytes stderr"),
+        ]
+    return [f"{name:<11} {value}" for name, value in rows if value]

@@ -1,0 +1,325 @@
+"""`grid status`, `nodes`, `shared-status` and `cluster status`: how the grid is."""
+
+from typing import Any
+
+import click
+
+from distributed_grid.cli import words
+from distributed_grid.cli.completion_of import nodes as complete_nodes
+from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.protocol.durations import format_duration
+from distributed_grid.protocol.messages import GetShared, GetStatus, Shared, Status
+from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeFacts, NodeState, NodeView, OfferView
+from distributed_grid.protocol.resources import Resources, format_milli
+
+NODE_HEADER = ("NODE", "STATE", "CPU", "MEMORY", "GPU", "OFFERS", "LENT", "JOBS", "OTHERS USE", "WITHHELD")
+
+
+@click.command()
+@common
+def status() -> None:
+    """Show how the grid is, on one screen."""
+    invocation = current()
+    url = invocation.url()
+    answer: Status = invocation.ask(lambda n: GetStatus(id=n))
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, _status_json(answer, url))
+        case "quiet":
+            up = sum(node.state is NodeState.UP for node in answer.nodes)
+            words.emit(f"{up} of {len(answer.nodes)} nodes up\n")
+        case _:
+            words.emit(_screen(invocation, answer, url))
+
+
+@click.command()
+@common
+def nodes() -> None:
+    """List the nodes."""
+    _nodes(current())
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def cluster() -> None:
+    """Look at the cluster: status."""
+
+
+@cluster.command("status")
+@common
+def cluster_status() -> None:
+    """List the nodes, as `grid nodes` does."""
+    _nodes(current())
+
+
+@click.command("shared-status")
+@common
+@click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
+@click.option("--offers", "part", flag_value="offers", help="Only what is offered.")
+@click.option("--allocations", "--leases", "part", flag_value="allocations", help="Only what is lent.")
+def shared_status(node: str, part: str | None) -> None:
+    """Show what is offered and what is lent, and why not more."""
+    invocation = current()
+    answer: Shared = invocation.ask(lambda n: GetShared(id=n, node=node))
+    if node and not any(offer.node == node for offer in answer.offers):
+        from distributed_grid.protocol.errors import GridError
+
+        known: Status = invocation.ask(lambda n: GetStatus(id=n))
+        names = ", ".join(one.facts.name for one in known.nodes) or "none yet"
+        if node not in [one.facts.name for one in known.nodes]:
+            raise GridError(f"unknown node {node!r}", why=f"the nodes of this grid are {names}", hint="grid nodes")
+    match invocation.output:
+        case "json":
+            words.emit_json(invocation, _shared_json(answer))
+        case "jsonl":
+            both = _shared_json(answer)
+            rows = [{"kind": "offer", **row} for row in both["offers"]]
+            rows += [{"kind": "allocation", **row} for row in both["allocations"]]
+            words.emit_json(invocation, {"rows": rows}, rows="rows")
+        case "quiet":
+            words.emit("".join(f"{offer.node} {offer.room}\n" for offer in answer.offers))
+        case _:
+            _show_shared(invocation, answer, part)
+
+
+# --- shared-status ----------------------------------------------------------------------------------------------------
+
+
+def _show_shared(invocation: Invocation, answer: Shared, part: str | None) -> None:
+    if part in (None, "offers"):
+        words.emit("OFFERS\n")
+        header = ("NODE", "CPU", "MEMORY", "GPU", "CORES", "EXPIRES", "IDLE FOR", "NOT OFFERED")
+        rows = [_offer_row(offer) for offer in answer.offers]
+        words.emit(words.table(invocation, header, rows, indent="  ") if rows else "  no node is known yet\n")
+    if part is None:
+        words.emit("\n")
+    if part in (None, "allocations"):
+        words.emit("ALLOCATIONS\n")
+        header = ("ID", "JOB", "USER", "NODE", "STATE", "HOLDS", "PRIO", "FOR", "ENDS")
+        rows = [_allocation_row(one) for one in answer.allocations]
+        words.emit(words.table(invocation, header, rows, indent="  ") if rows else "  nothing is lent\n")
+
+
+def _offer_row(offer: OfferView) -> list[str]:
+    withheld = "; ".join(f"{one.what}: {one.why}" for one in offer.withheld)
+    if offer.state is not NodeState.UP:
+        withheld = f"node is {offer.state}" + (f"; {withheld}" if withheld else "")
+    virtual = " virtual" if offer.virtual else ""
+    return [
+        offer.node,
+        f"{format_milli(offer.room.cpu)}/{format_milli(offer.total.cpu)}{virtual}",
+        words.memory(offer.room.memory),
+        _gpu_words(offer.gpus, offer.room, offer.total),
+        words.ranges(offer.cores) or "-",
+        format_duration(offer.expires_in) if offer.expires_in > 0 else "-",
+        format_duration(offer.idle_for) if offer.idle_for > 0 else "-",
+        withheld or "-",
+    ]
+
+
+def _gpu_words(gpus: tuple[GpuOffer, ...], room: Resources, total: Resources) -> str:
+    if not total.gpu and not gpus:
+        return "-"
+    models = ", ".join(dict.fromkeys(gpu.model for gpu in gpus))
+    return f"{format_milli(room.gpu)}/{format_milli(total.gpu)}" + (f" {models}" if models else "")
+
+
+def _allocation_row(one: AllocationView) -> list[str]:
+    return [
+        one.id,
+        one.name or one.job,
+        one.user,
+        one.node,
+        str(one.state),
+        words.grant_words(one.grant),
+        one.priority,
+        words.age(one.since),
+        words.clock(one.ends) if one.ends else "-",
+    ]
+
+
+def _shared_json(answer: Shared) -> dict[str, Any]:
+    return {
+        "offers": [
+            {
+                "node": offer.node,
+                "state": str(offer.state),
+                "offered": words.resources_json(offer.room),
+                "total": words.resources_json(offer.total),
+                "cores": list(offer.cores),
+                "virtual": offer.virtual,
+                "gpus": [_gpu_json(gpu) for gpu in offer.gpus],
+                "expires_in": round(offer.expires_in, 3),
+                "idle_for": round(offer.idle_for, 3),
+                "withheld": [{"what": one.what, "why": one.why} for one in offer.withheld],
+            }
+            for offer in answer.offers
+        ],
+        "allocations": [
+            {
+                "id": one.id,
+                "job": one.job,
+                "name": one.name,
+                "user": one.user,
+                "node": one.node,
+                "state": str(one.state),
+                "grant": words.grant_json(one.grant),
+                "priority": one.priority,
+                "since": words.iso(one.since),
+                "ends": words.iso(one.ends),
+            }
+            for one in answer.allocations
+        ],
+    }
+
+
+def _gpu_json(gpu: GpuOffer) -> dict[str, Any]:
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "memory": gpu.memory,
+        "memory_free": gpu.memory_free,
+        "amount": gpu.milli / 1000,
+    }
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def _nodes(invocation: Invocation) -> None:
+    answer: Status = invocation.ask(lambda n: GetStatus(id=n))
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, {"nodes": [_node_json(node) for node in answer.nodes]}, rows="nodes")
+        case "quiet":
+            words.emit("".join(printable(node.facts.name) + "\n" for node in answer.nodes))
+        case _:
+            words.emit(words.table(invocation, NODE_HEADER, [_node_row(node) for node in answer.nodes]))
+            if not answer.nodes:
+                invocation.say("no node is known yet · start one with: grid agent run")
+
+
+def _node_row(node: NodeView) -> list[str]:
+    facts, sample = node.facts, node.sample
+    use = "-"
+    if sample is not None:
+        use = f"{sample.foreign_cpu:.1f} cpu, {words.memory(sample.memory_foreign)}"
+    state = str(node.state)
+    withheld = "; ".join(f"{one.what}: {one.why}" for one in node.withheld)
+    if node.state is not NodeState.UP:
+        withheld = f"silent for {format_duration(node.silent_for)}" + (f"; {withheld}" if withheld else "")
+    return [
+        facts.name,
+        state,
+        f"{len(facts.cores)}{' virtual' if facts.virtual else ''}",
+        words.memory(facts.memory),
+        _gpus_of(facts),
+        str(node.offered) if node.offered else "-",
+        str(node.lent) if node.lent else "-",
+        str(node.jobs),
+        use,
+        withheld or "-",
+    ]
+
+
+def _gpus_of(facts: NodeFacts) -> str:
+    names = []
+    for gpu in facts.gpus:
+        mark = " (stand-in)" if gpu.stand_in and "stand-in" not in gpu.model.lower() else ""
+        names.append(gpu.model + mark)
+    counted = dict.fromkeys(names)
+    return ", ".join(f"{names.count(name)} {name}" for name in counted) or "-"
+
+
+def _node_json(node: NodeView) -> dict[str, Any]:
+    import msgspec
+
+    facts = node.facts
+    return {
+        "name": facts.name,
+        "state": str(node.state),
+        "silent_for": round(node.silent_for, 3),
+        "hostname": facts.hostname,
+        "cores": list(facts.cores),
+        "virtual": facts.virtual,
+        "memory": facts.memory,
+        "gpus": [
+            {"uuid": gpu.uuid, "index": gpu.index, "model": gpu.model, "memory": gpu.memory, "stand_in": gpu.stand_in}
+            for gpu in facts.gpus
+        ],
+        "lendable": words.resources_json(facts.lendable),
+        "offered": words.resources_json(node.offered),
+        "lent": words.resources_json(node.lent),
+        "jobs": node.jobs,
+        "labels": facts.labels,
+        "software": facts.software,
+        "sample": msgspec.to_builtins(node.sample, str_keys=True) if node.sample is not None else None,
+        "withheld": [{"what": one.what, "why": one.why} for one in node.withheld],
+    }
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def _sums(nodes: tuple[NodeView, ...]) -> dict[str, Resources]:
+    sums = {"total": Resources(), "offered": Resources(), "lent": Resources()}
+    for node in nodes:
+        facts = node.facts
+        sums["total"] += Resources(len(facts.cores) * 1000, facts.memory, len(facts.gpus) * 1000)
+        sums["offered"] += node.offered
+        sums["lent"] += node.lent
+    return sums
+
+
+def _screen(invocation: Invocation, answer: Status, url: str) -> str:
+    up = sum(node.state is NodeState.UP for node in answer.nodes)
+    parts = [f"grid {answer.grid} · coordinator {url} up {format_duration(answer.up_for)} (version {answer.software})"]
+    parts[0] = printable(parts[0] + f" · {up}/{len(answer.nodes)} nodes up") + "\n"
+    sums = _sums(answer.nodes)
+    rows = [
+        ["cpu cores", *(words.cpu(one.cpu) for one in sums.values())],
+        ["memory", *(words.memory(one.memory) for one in sums.values())],
+        ["gpus", *(words.cpu(one.gpu) for one in sums.values())],
+    ]
+    parts.append(words.table(invocation, ("", "TOTAL", "OFFERED", "LENT"), rows))
+    live = " · ".join(f"{count} {state}" for state, count in sorted(answer.counts.items())) or "none now"
+    done = sum(answer.ended.values())
+    failed = done - answer.ended.get("exited", 0)
+    ended = f" · {done} ended since it started" + (f" ({failed} not by themselves)" if failed else "")
+    parts.append(f"jobs  {live}{ended if done else ''}\n")
+    parts += [printable(f"! {line}") + "\n" for line in _attention(answer)]
+    return "".join(parts)
+
+
+def _attention(answer: Status) -> list[str]:
+    """What somebody should look at."""
+    lines = []
+    if not answer.nodes:
+        lines.append("no node is known yet → grid agent run, on each machine that lends")
+    for node in answer.nodes:
+        if node.state is not NodeState.UP:
+            lines.append(
+                f"{node.facts.name} is {node.state}, silent for {format_duration(node.silent_for)} → grid nodes"
+            )
+        elif node.withheld:
+            text = "; ".join(f"{one.what}: {one.why}" for one in node.withheld)
+            lines.append(f"{node.facts.name} does not offer all: {text} → grid shared-status --node {node.facts.name}")
+    if waiting := answer.counts.get("waiting", 0):
+        lines.append(f"{waiting} job{'s' if waiting > 1 else ''} waiting → grid jobs --state waiting, grid why JOB")
+    return lines
+
+
+def _status_json(answer: Status, url: str) -> dict[str, Any]:
+    return {
+        "grid": answer.grid,
+        "coordinator": url,
+        "software": answer.software,
+        "epoch": answer.epoch,
+        "up_for": round(answer.up_for, 3),
+        "nodes": {"total": len(answer.nodes), "up": sum(node.state is NodeState.UP for node in answer.nodes)},
+        **{name: words.resources_json(amount) for name, amount in _sums(answer.nodes).items()},
+        "jobs": answer.counts,
+        "ended": answer.ended,
+        "attention": _attention(answer),
+    }

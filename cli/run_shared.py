@@ -1,0 +1,204 @@
+"""`grid run-shared`: a command on borrowed resources, as if it ran here."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distributed_grid.cli.completion_of import nodes as complete_nodes
+from distributed_grid.cli.invocation import Invocation, common, current
+from distributed_grid.protocol.durations import parse_duration
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority
+from distributed_grid.protocol.resources import (
+    MILLI,
+    Resources,
+    ResourceType,
+    parse_amount,
+    parse_cpu,
+    parse_gpu,
+    parse_memory,
+)
+
+GRID_FAILED = 125
+NOT_PLACED = 75
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@common
+@click.option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
+@click.option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs; parts such as 0.5 too.")
+@click.option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
+@click.option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
+@click.option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
+@click.option("--priority", default="medium", metavar="WORD", help="low, medium, high or urgent.")
+@click.option(
+    "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
+)
+@click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
+@click.option("--name", default="", metavar="NAME", help="A name for the job.")
+@click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone passes ours on.")
+@click.option("--workdir", default="", metavar="PATH", help="Run in this directory of the node; ships nothing.")
+@click.option("--no-ship", is_flag=True, help="Do not send the current directory along.")
+@click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
+@click.option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
+@click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
+@click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
+@click.option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
+@click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], **options: Any) -> None:
+    """Run a command on borrowed resources of another node.
+
+    Its output, exit code and signals are the command's own: ^C interrupts it, twice ends it, three times leaves.
+    Options of ours come before COMMAND; what follows is the command's. The current directory is sent along.
+
+    Exit codes: the command's; 128+N for signal N; 124 time limit; 125 the grid failed; 126 not executable; 127 not
+    found; 75 not placed.
+    """
+    invocation = current()
+    invocation.failure = GRID_FAILED
+    request = _request(kind, amount, options)
+    spec = _spec(command, options)
+    if options["dry_run"]:
+        _dry_run(invocation, request)
+    config = invocation.config()
+    if config is not None:
+        config.require_sharing()
+    from distributed_grid.cli.connection import Connection, ConnectionLost
+    from distributed_grid.protocol.messages import Submission
+
+    connection: Connection = invocation.connect()
+    if not (options["no_ship"] or options["workdir"]):
+        import msgspec
+
+        from distributed_grid.cli.transfer import ship
+
+        spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, Path.cwd()))
+    submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request)
+    if options["detach"]:
+        _detach(invocation, connection, submission)
+        return
+    from distributed_grid.cli.attached import Attached
+
+    attached = Attached(invocation, submission=submission, keep=options["on_exit"] == "keep")
+    code = attached.run(connection)
+    if options["globs"] and attached.view is not None and attached.view.outcome and attached.view.outcome.started:
+        try:
+            code = bring_back(invocation, attached.connection, attached.view.allocation, options["globs"], code)
+        except ConnectionLost:
+            code = bring_back(invocation, invocation.connect(), attached.view.allocation, options["globs"], code)
+    sys.exit(code)
+
+
+def bring_back(invocation: Invocation, connection: Any, allocation: str, globs: tuple[str, ...], code: int) -> int:
+    """Fetch results; the exit code is the job's, unless that says success and the results are not there."""
+    from distributed_grid.cli.connection import ConnectionLost
+    from distributed_grid.cli.transfer import fetch
+
+    try:
+        if fetch(invocation, connection, allocation, globs, Path.cwd()):
+            return code
+        invocation.say(f"--get {' '.join(globs)} matches no file of the job")
+    except ConnectionLost:
+        raise
+    except GridError as error:
+        from distributed_grid.cli.invocation import complain
+
+        complain("\n".join(error.lines()))
+    return code or GRID_FAILED
+
+
+def _request(kind: str | None, amount: str | None, options: dict[str, Any]) -> Request:
+    """What is asked for. Raises BadValue."""
+    wanted = Resources()
+    if kind is not None:
+        wanted = parse_amount(_type(kind), amount if amount is not None else "1")
+    elif amount is not None:
+        raise BadValue(f"--amount {amount} of what?", hint="say it with --type cpu, memory or gpu")
+    given = Resources(
+        parse_cpu(options["cpus"]) if options["cpus"] is not None else 0,
+        parse_memory(options["mem"]) if options["mem"] is not None else 0,
+        parse_gpu(options["gpus"]) if options["gpus"] is not None else 0,
+    )
+    for name, flag in (("cpu", "--cpus"), ("memory", "--mem"), ("gpu", "--gpus")):
+        if getattr(wanted, name) and getattr(given, name):
+            raise BadValue(f"{name} is asked for twice", why=f"by --type {name} and by {flag}", hint="keep one of them")
+    wanted += given
+    if not wanted.cpu:
+        wanted += Resources(cpu=MILLI)
+    return Request(
+        resources=wanted,
+        priority=parse_priority(options["priority"]),
+        nodes=options["nodes"],
+        immediate=options["immediate"],
+    )
+
+
+def _type(text: str) -> ResourceType:
+    try:
+        return ResourceType(text.strip().lower())
+    except ValueError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(text.lower(), list(ResourceType), 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise BadValue(f"unknown resource type {text!r}", hint=f"{meant}there are cpu, memory and gpu") from None
+
+
+def _spec(command: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
+    """The command and its surroundings. Raises BadValue."""
+    workdir = options["workdir"]
+    if workdir and not workdir.startswith("/"):
+        raise BadValue(f"--workdir {workdir} is not an absolute path", why="it names a directory of the node")
+    for text in (*command, workdir, options["name"]):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadValue(f"{text!r} cannot be sent", why="commands, paths and names must be UTF-8") from None
+    limit, grace = options["time_limit"], options["grace"]
+    return JobSpec(
+        argv=command,
+        env=dict(_variable(one) for one in options["env"]),
+        name=options["name"],
+        workdir=workdir,
+        time_limit=parse_duration(limit) if limit is not None else 0.0,
+        grace=parse_duration(grace) if grace is not None else 5.0,
+    )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise BadValue(f"-e {text!r} has no name", hint="write it as NAME=VALUE")
+    if not equals:
+        if name not in os.environ:
+            raise BadValue(f"-e {name}: there is no such variable here to pass on", hint=f"write -e {name}=VALUE")
+        value = os.environ[name]
+    return name, value
+
+
+def _detach(invocation: Invocation, connection: Any, submission: Any) -> None:
+    from distributed_grid.cli import words
+    from distributed_grid.protocol.messages import Submit, Submitted
+
+    reply: Submitted = connection.call(Submit(id=connection.number(), jobs=(submission,)))
+    job = reply.jobs[0]
+    if invocation.output in ("json", "jsonl"):
+        words.emit_json(invocation, {"job": {"id": job}, "nodes": reply.nodes, "nodes_that_fit": reply.fit})
+    else:
+        words.emit(job + "\n")
+        if sys.stderr.isatty() or invocation.verbose:
+            invocation.say(f"queued · follow it with: grid attach {job} · end it with: grid cancel {job}")
+    connection.close()
+
+
+def _dry_run(invocation: Invocation, request: Request) -> None:
+    from distributed_grid.cli.explained import show_why
+    from distributed_grid.protocol.messages import AskWhy
+
+    why = invocation.ask(lambda number: AskWhy(id=number, request=request))
+    show_why(invocation, why, request)
+    sys.exit(0 if why.chosen else NOT_PLACED)

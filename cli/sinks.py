@@ -1,0 +1,77 @@
+"""Job output to our own stdout and stderr: the same bytes, unbuffered, without ever standing still in a write."""
+
+import os
+import stat
+from collections import deque
+
+PIECE = 4096
+"""A pipe that is ready for writing takes this much without blocking (PIPE_BUF)."""
+
+
+class Sink:
+    """One of our output streams, with what is still to be written to it. `closed`: nobody reads it any more."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.closed = False
+        self.size = 0
+        self._pieces: deque[memoryview] = deque()
+        self._never_blocks = stat.S_ISREG(os.fstat(fd).st_mode)
+
+    def put(self, data: bytes) -> None:
+        """Take bytes to be written."""
+        if data and not self.closed:
+            self._pieces.append(memoryview(data))
+            self.size += len(data)
+
+    def write(self) -> None:
+        """Write something; to be called when the stream is ready. What the reader has left behind is dropped."""
+        while self._pieces:
+            piece = self._pieces[0]
+            try:
+                written = os.write(self.fd, piece if self._never_blocks else piece[:PIECE])
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                self.closed = True
+                self._pieces.clear()
+                self.size = 0
+                return
+            self.size -= written
+            if written < len(piece):
+                self._pieces[0] = piece[written:]
+            else:
+                self._pieces.popleft()
+            if not self._never_blocks:
+                return
+
+
+class Stream:
+    """How far one stream of a job has been read. `asked` is the number of the unanswered request (0: none)."""
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        self.name = name
+        self.sink = sink
+        self.offset = 0
+        self.asked = 0
+        self.done = False
+        self.failures = 0
+        self.retry_at = 0.0
+        self.missing = ""
+
+    def take(self, offset: int, data: bytes) -> int:
+        """Take bytes that begin at `offset`; how many before them are gone for good."""
+        gap = max(0, offset - self.offset)
+        self.sink.put(data[max(0, self.offset - offset) :])
+        self.offset = max(self.offset, offset + len(data))
+        return gap
+
+    def finish_from_tail(self, size: int, tail: bytes) -> bool:
+        """Take the rest from the end of the output, if that holds all of it."""
+        begin = self.offset - (size - len(tail))
+        if begin < 0:
+            return False
+        self.sink.put(tail[begin:])
+        self.offset = size
+        self.done = True
+        return True

@@ -1,0 +1,71 @@
+"""One line about a job on a terminal, rewritten in place; nothing where stderr is piped, but with -v."""
+
+import sys
+
+from distributed_grid.cli.invocation import Invocation, complain, printable
+from distributed_grid.protocol.jobs import JobView, State
+
+
+class StatusLine:
+    """The line under what the job prints. Clear it before anything else is written."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._live = sys.stderr.isatty() and not invocation.quiet
+        self._words = invocation.verbose and not invocation.quiet
+        self._shown = ""
+        self._node = ""
+        self._fit = ""
+
+    def submitted(self, job: str, fit: int, nodes: int) -> None:
+        """The job is taken; `fit` of `nodes` nodes could ever run it."""
+        self._fit = f" · {fit} of {nodes} nodes can run it" if nodes else " · no node is known yet"
+        if self._words:
+            complain(f"grid: {job} queued{self._fit}")
+
+    def show(self, view: JobView) -> None:
+        """The job changed."""
+        if view.state is State.WAITING:
+            reason = f"{view.reason.code} – {view.reason.text}" if view.reason and view.reason.text else ""
+            reason = reason or (view.reason.code if view.reason else "for a node")
+            self._write(f"grid: {view.id} waiting: {reason}{self._fit}")
+        elif view.state is State.STARTING:
+            self._write(f"grid: {view.id} starting on {view.node}")
+        elif view.state is State.LOST:
+            self._write(f"grid: {view.id}: node {view.node} is away; waiting for it")
+        elif view.state is State.RUNNING and view.node != self._node:
+            self._node = view.node
+            self.clear()
+            if self._live or self._words:
+                from distributed_grid.cli.words import grant_words
+
+                held = f" · {grant_words(view.grant)}" if view.grant else ""
+                complain(printable(f"grid: {view.id} running on {view.node}{held}"))
+        else:
+            self.clear()
+
+    def interrupted(self) -> None:
+        """The terminal has echoed ^C."""
+        if self._live:
+            complain("")
+        self._shown = ""
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            self._shown = ""
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _write(self, text: str) -> None:
+        text = printable(text)
+        if self._words and not self._live and text != self._shown:
+            complain(text)
+        if not self._live:
+            return
+        import shutil
+
+        line = text[: max(20, shutil.get_terminal_size().columns - 1)]
+        if line != self._shown:
+            self._shown = line
+            sys.stderr.write("\r\x1b[K" + line)
+            sys.stderr.flush()

@@ -1,0 +1,250 @@
+"""How things are put for people and for programs: tables, amounts, ages, states, JSON."""
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from distributed_grid.cli.invocation import Invocation, printable
+from distributed_grid.protocol.durations import format_duration
+from distributed_grid.protocol.jobs import Cause, JobView, State, exit_status
+from distributed_grid.protocol.resources import Grant, Resources, format_bytes, format_milli
+
+SCHEMA = 1
+_COLORS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
+_STATE_COLORS = {
+    "running": "green", "up": "green", "waiting": "yellow", "starting": "yellow", "stopping": "yellow",
+    "suspect": "yellow", "lost": "red", "disconnected": "red",
+}  # fmt: skip
+
+
+def emit(text: str) -> None:
+    """Text to stdout."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -> None:
+    """One JSON value, with the number of its schema; with `jsonl` the items of `rows`, one a line."""
+    encoder = msgspec.json.Encoder()
+    if invocation.output == "jsonl" and rows:
+        for row in content[rows]:
+            emit(encoder.encode({"schema": SCHEMA, **row}).decode() + "\n")
+    elif invocation.output == "jsonl":
+        emit(encoder.encode({"schema": SCHEMA, **content}).decode() + "\n")
+    else:
+        emit(msgspec.json.format(encoder.encode({"schema": SCHEMA, **content}), indent=2).decode() + "\n")
+
+
+def table(invocation: Invocation, header: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
+    """Aligned columns. What comes from elsewhere cannot act on the terminal; states have their colour on one."""
+    clean = [[printable(cell) for cell in row] for row in rows]
+    widths = [max([len(name), *(len(row[at]) for row in clean)]) for at, name in enumerate(header)]
+    colored = invocation.colored()
+    lines = [_line(header, widths, "bold" if colored else "")]
+    for row in clean:
+        lines.append(_line(row, widths, "", colored))
+    return "".join(indent + line + "\n" for line in lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], color: str, states: bool = False) -> str:
+    parts = []
+    for at, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        padded = cell if at == len(cells) - 1 else cell.ljust(width)
+        name = color or (_STATE_COLORS.get(cell, "") if states else "")
+        parts.append(paint(padded, name))
+    return "  ".join(parts).rstrip()
+
+
+def paint(text: str, color: str) -> str:
+    """The text in a colour of this name (empty: as it is)."""
+    return f"\x1b[{_COLORS[color]}m{text}\x1b[0m" if color else text
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as people write them: 0-3,6."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def cpu(milli: int) -> str:
+    """Cores for a table."""
+    return format_milli(milli) if milli else "-"
+
+
+def memory(count: int) -> str:
+    """Bytes for a table."""
+    return format_bytes(count) if count else "-"
+
+
+def grant_words(grant: Grant) -> str:
+    """What a grant holds: `cores 0-1, 4G memory, GPU-8b1f…`."""
+    parts = []
+    virtual = "virtual " if grant.virtual else ""
+    if grant.cores:
+        parts.append(f"{virtual}core{'s' if len(grant.cores) > 1 else ''} {ranges(grant.cores)}")
+    if grant.shared_core >= 0:
+        parts.append(f"{format_milli(grant.shared_milli)} of {virtual}core {grant.shared_core}")
+    if grant.memory:
+        parts.append(f"{format_bytes(grant.memory)} memory")
+    for gpu in grant.gpus:
+        parts.append(gpu.uuid if gpu.milli == 1000 else f"{format_milli(gpu.milli)} of {gpu.uuid}")
+    return ", ".join(parts) or "nothing"
+
+
+def age(since: float, until: float = 0.0) -> str:
+    """The time from `since` (grid time) to `until` (0: now)."""
+    return format_duration(max(0.0, (until or time.time()) - since))
+
+
+def clock(at: float) -> str:
+    """A moment of grid time in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def iso(at: float) -> str | None:
+    """A moment for programs: ISO 8601 in UTC; None where it has not come."""
+    if not at:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03}Z"
+
+
+def job_label(view: JobView) -> str:
+    """A job as it is called in sentences."""
+    return f"{view.id} ({view.spec.name})" if view.spec.name else view.id
+
+
+def verdict(view: JobView) -> str:
+    """How a job ended, in words; empty for a plain exit."""
+    outcome = view.outcome
+    if outcome is None or outcome.cause is Cause.EXITED:
+        return ""
+    text = outcome.text
+    match outcome.cause:
+        case Cause.SIGNALLED:
+            lead = f"was ended by {signal_name(outcome.signal)}"
+        case Cause.TIME_LIMIT:
+            limit = view.spec.time_limit
+            lead = f"was ended at its time limit of {format_duration(limit)}" if limit else "reached its time limit"
+        case Cause.CANCELLED:
+            lead = "was cancelled" if outcome.started else "was cancelled before it ran"
+        case Cause.NOT_FOUND:
+            lead = f"could not be run on {view.node or 'the node'}: the command was not found"
+        case Cause.NOT_EXECUTABLE:
+            lead = f"could not be run on {view.node or 'the node'}: the command cannot be executed"
+        case Cause.NOT_PLACED:
+            lead = "was not placed: it could not start at once (--immediate)"
+        case Cause.OUT_OF_MEMORY:
+            lead = "was ended: out of memory"
+        case Cause.NODE_LOST:
+            lead = f"is lost with its node {view.node}"
+        case Cause.WORKDIR_FAILED:
+            lead = f"could not be run on {view.node or 'the node'}: no working directory"
+        case Cause.SUPERVISOR_LOST | Cause.REBOOTED | Cause.SPAWN_FAILED:
+            lead = f"failed on {view.node or 'the node'}: {outcome.cause.replace('-', ' ')}"
+        case _:
+            lead = f"failed: {outcome.cause}"
+    return f"{job_label(view)} {lead}" + (f" ({text})" if text and text not in lead else "")
+
+
+def signal_name(number: int) -> str:
+    """`signal 9 (SIGKILL)`."""
+    import signal
+
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def job_row(view: JobView) -> list[str]:
+    """A job's line in a table."""
+    ended = view.state is State.ENDED
+    status = str(exit_status(view.outcome)) if view.outcome else "-"
+    reason = view.reason.code if view.reason and not ended else (str(view.outcome.cause) if view.outcome else "-")
+    if view.outcome and view.outcome.cause is Cause.EXITED:
+        reason = "-"
+    since, until = (view.started, view.ended) if view.started else (view.submitted, view.ended)
+    return [
+        view.id,
+        view.spec.name or " ".join(view.spec.argv)[:24],
+        view.user,
+        str(view.state),
+        reason,
+        view.request.priority.word,
+        view.node or "-",
+        str(view.request.resources),
+        age(since, until),
+        status,
+    ]
+
+
+JOB_HEADER = ("ID", "NAME", "USER", "STATE", "REASON", "PRIO", "NODE", "ASKS", "TIME", "EXIT")
+
+
+# --- for programs -----------------------------------------------------------------------------------------------------
+
+
+def resources_json(amount: Resources) -> dict[str, Any]:
+    """An amount: cores and GPUs as numbers, memory in bytes."""
+    return {"cpu": amount.cpu / 1000, "memory": amount.memory, "gpu": amount.gpu / 1000}
+
+
+def grant_json(grant: Grant | None) -> dict[str, Any] | None:
+    """What is held, by name."""
+    if grant is None:
+        return None
+    return {
+        **resources_json(grant.resources),
+        "cores": list(grant.cores),
+        "shared_core": grant.shared_core if grant.shared_core >= 0 else None,
+        "gpus": [{"uuid": gpu.uuid, "amount": gpu.milli / 1000} for gpu in grant.gpus],
+        "virtual": grant.virtual,
+    }
+
+
+def job_json(view: JobView) -> dict[str, Any]:
+    """A job with everything that is known of it; times in ISO 8601 UTC, durations in seconds."""
+    outcome = view.outcome
+    return {
+        "id": view.id,
+        "name": view.spec.name,
+        "user": view.user,
+        "state": str(view.state),
+        "command": list(view.spec.argv),
+        "priority": view.request.priority.word,
+        "asks": resources_json(view.request.resources),
+        "preferred_nodes": list(view.request.nodes),
+        "attempt": view.attempt,
+        "allocation": view.allocation or None,
+        "node": view.node or None,
+        "grant": grant_json(view.grant),
+        "submitted": iso(view.submitted),
+        "started": iso(view.started),
+        "ended": iso(view.ended),
+        "reason": view.reason.code if view.reason else None,
+        "reason_text": view.reason.text if view.reason else None,
+        "exit_code": exit_status(outcome) if outcome else None,
+        "outcome": {
+            "cause": str(outcome.cause),
+            "code": outcome.code,
+            "signal": outcome.signal,
+            "text": outcome.text,
+            "started": outcome.started,
+            "seconds": outcome.seconds,
+            "cpu_seconds": outcome.cpu_seconds,
+            "peak_memory": outcome.peak_memory,
+            "stdout_size": outcome.stdout_size,
+            "stderr_size": outcome.stderr_size,
+        }
+        if outcome
+        else None,
+        "events": [{"at": iso(step.at), "state": str(step.state), "text": step.text} for step in view.story],
+    }
