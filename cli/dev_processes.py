@@ -1,0 +1,141 @@
+"""The processes of a dev grid: known by pid and start time, signalled through a pidfd only, so never a stranger."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    """A process that cannot be mistaken: its pid, and when it began (clock ticks since boot)."""
+
+    pid: int
+    start: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; a zombie does not."""
+        return _start_of(self.pid) == self.start
+
+    def send(self, number: int) -> None:
+        """Signal it, if it is still the same."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:
+            return
+        try:
+            if self.alive:
+                signal.pidfd_send_signal(fd, number)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(fd)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends within this time."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:
+            return True
+        try:
+            if not self.alive:
+                return True
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return bool(poll.poll(seconds * 1000))
+        finally:
+            os.close(fd)
+
+    def end(self, grace: float) -> None:
+        """SIGTERM, and SIGKILL after `grace` seconds."""
+        self.send(signal.SIGTERM)
+        if not self.wait(grace):
+            self.send(signal.SIGKILL)
+            self.wait(grace)
+
+
+def read(path: Path) -> Process | None:
+    """The living process that a pid file names; None where there is none."""
+    try:
+        told = json.loads(path.read_text())
+        process = Process(int(told["pid"]), int(told["start"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return process if process.alive else None
+
+
+def start(argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path) -> Process:
+    """Start a program in a session of its own, which outlives us."""
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            argv,
+            cwd=directory,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    child.returncode = 0  # it is not ours to wait for
+    return Process(child.pid, _start_of(child.pid) or 0)
+
+
+def end_tree(root: Process, seconds: float) -> None:
+    """End everything below a process, and then it. What is below may start more while we look, so look again."""
+    until = time.monotonic() + seconds
+    while below := list(_below(root.pid)):
+        for process in below:
+            process.send(signal.SIGKILL)
+        for process in below:
+            process.wait(0.5)
+        if time.monotonic() > until:
+            break
+    root.end(2.0)
+
+
+def jobs_under(directory: Path) -> Iterator[Process]:
+    """Processes of jobs that ran below this dev grid, told by their environment, wherever they hang in the tree."""
+    ours = {path.name for path in directory.glob("*/allocs/*")}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for one in environment:
+            if one.startswith(b"GRID_ALLOCATION_ID=") and os.fsdecode(one[19:]) in ours:
+                began = _start_of(int(name))
+                if began is not None:
+                    yield Process(int(name), began)
+
+
+def _below(pid: int) -> Iterator[Process]:
+    """All descendants that are alive, the deepest first."""
+    for child in _children(pid):
+        yield from _below(child)
+        began = _start_of(child)
+        if began is not None:
+            yield Process(child, began)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+        return [int(one) for task in tasks for one in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process began; None if there is none, or only what is left of it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
