@@ -8,6 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
+
+from distributed_grid.cli.main import main as grid
 from distributed_grid.coordinator import config_text
 from distributed_grid.coordinator.core.model import MOVES
 from distributed_grid.protocol import messages
@@ -46,9 +49,45 @@ def sentence(docstring: str) -> str:
     return re.split(r"(?<=[.;:]) ", " ".join(docstring.split()), maxsplit=1)[0].rstrip(";:.") + "."
 
 
+def commands() -> str:
+    """Every command of `grid` with its usage, its help and its options."""
+    lines: list[str] = []
+    _describe(grid, click.Context(grid, info_name="grid"), lines)
+    return "\n".join(lines).rstrip()
+
+
+def _describe(command: click.Command, context: click.Context, lines: list[str]) -> None:
+    if isinstance(command, click.Group) and context.parent is not None:
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            _describe(below, click.Context(below, info_name=name, parent=context), lines)
+        return
+    usage = " ".join(command.collect_usage_pieces(context))
+    lines += [f"### `{context.command_path}`" if context.parent else "### Before any command", ""]
+    lines += [f"`{context.command_path} {usage}`", "", *_paragraphs(command.help or "")]
+    known = {option.name for option in grid.params} | {"help"} if context.parent else set()
+    options = [option for option in command.get_params(context) if option.name not in known]
+    rows = [record for option in options if (record := option.get_help_record(context)) and record[1]]
+    if rows:
+        lines += ["| option | meaning |", "|---|---|"]
+        lines += [f"| `{flags.replace('|', ', ')}` | {' '.join(text.split())} |" for flags, text in rows]
+        lines.append("")
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            _describe(below, click.Context(below, info_name=name, parent=context), lines)
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [" ".join(part.split()) + "\n" for part in text.split("\n\n")]
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "states": states,
     "wire": wire,
+    "commands": commands,
     "settings": config_text.table,
     "aliases": config_text.aliases,
 }
