@@ -231,14 +231,18 @@ class Connection:
                 raise ConnectionLost(_not_ours(event, self._protocol.handshake_exc))
         if self._protocol.state is State.OPEN:
             self._flush()
-        elif not self._inbox:
+        elif self._protocol.state is not State.CONNECTING and not self._inbox:
             raise ConnectionLost(self._ended())
 
     def _ended(self) -> str:
         exc = self._protocol.handshake_exc
         if isinstance(exc, InvalidHandshake | InvalidMessage | EOFError):
             return "what listens there does not speak our protocol"
-        return "the coordinator closed it"
+        if self._protocol.parser_exc is not None:
+            return f"what came is not a websocket frame: {self._protocol.parser_exc}"
+        if (close := self._protocol.close_rcvd) is not None:
+            return f"the coordinator closed it: {close}"
+        return "the coordinator is gone"
 
     def _frame(self, frame: Frame) -> None:
         if frame.opcode not in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):

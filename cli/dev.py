@@ -204,8 +204,8 @@ def _await_offers(invocation: Invocation, plan: Plan, url: str, until: float) ->
     connection = Connection(url)
     try:
         while True:
-            offers = _offers(connection)
-            missing = [agent.name for agent in plan.agents if offers.get(agent.name, "not up")]
+            offers = _offers(connection, {agent.name for agent in plan.agents if agent.stand_ins or agent.gpus})
+            missing = [name for name in plan.names if offers.get(name, "not up")]
             if not missing:
                 return
             if time.monotonic() > until:
@@ -216,11 +216,11 @@ def _await_offers(invocation: Invocation, plan: Plan, url: str, until: float) ->
     for name in missing:
         if offers.get(name, "not up") == "not up":
             raise _not_started(name, plan.home / f"{name}.log", 0)
-        invocation.say(f"{name} is up and offers no CPU now: {offers[name]}")
+        invocation.say(f"{name} is up and does not offer all it has now: {offers[name]}")
 
 
-def _offers(connection: "Connection") -> dict[str, str]:
-    """For each node what is wrong with it: nothing, that it is not up, or what it says of its CPU."""
+def _offers(connection: "Connection", with_gpus: set[str]) -> dict[str, str]:
+    """For each node what is wrong with it: nothing, that it is not up, or why it offers no CPU or no GPU."""
     from distributed_grid.protocol.messages import GetShared
 
     answer: Shared = connection.call(GetShared(id=connection.number()))
@@ -229,7 +229,7 @@ def _offers(connection: "Connection") -> dict[str, str]:
     for offer in answer.offers:
         if offer.state != "up":
             found[offer.node] = "not up"
-        elif offer.room.cpu or offer.node in held:
+        elif (offer.room.cpu and (offer.room.gpu or offer.node not in with_gpus)) or offer.node in held:
             found[offer.node] = ""
         else:
             found[offer.node] = "; ".join(f"{one.what}: {one.why}" for one in offer.withheld) or "nothing offered yet"

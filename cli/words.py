@@ -126,32 +126,29 @@ def verdict(view: JobView) -> str:
     outcome = view.outcome
     if outcome is None or outcome.cause is Cause.EXITED:
         return ""
-    text = outcome.text
+    text, node = outcome.text, view.node or "the node"
     match outcome.cause:
         case Cause.SIGNALLED:
-            lead = f"was ended by {signal_name(outcome.signal)}"
+            said = f"was killed by {signal_name(outcome.signal)}"
         case Cause.TIME_LIMIT:
-            limit = view.spec.time_limit
-            lead = f"was ended at its time limit of {format_duration(limit)}" if limit else "reached its time limit"
+            said = f"was ended at its time limit of {format_duration(view.spec.time_limit)}"
         case Cause.CANCELLED:
-            lead = "was cancelled" if outcome.started else "was cancelled before it ran"
-        case Cause.NOT_FOUND:
-            lead = f"could not be run on {view.node or 'the node'}: the command was not found"
-        case Cause.NOT_EXECUTABLE:
-            lead = f"could not be run on {view.node or 'the node'}: the command cannot be executed"
+            said = f"was cancelled{'' if outcome.started else ' before it ran'}{_because(text)}"
+        case Cause.NOT_FOUND | Cause.NOT_EXECUTABLE | Cause.SPAWN_FAILED | Cause.WORKDIR_FAILED:
+            said = f"could not be run on {node}{_because(text)}"
         case Cause.NOT_PLACED:
-            lead = "was not placed: it could not start at once (--immediate)"
+            said = f"was not placed{_because(text)}"
         case Cause.OUT_OF_MEMORY:
-            lead = "was ended: out of memory"
+            said = f"ran out of memory{_because(text)}"
         case Cause.NODE_LOST:
-            lead = f"is lost with its node {view.node}"
-        case Cause.WORKDIR_FAILED:
-            lead = f"could not be run on {view.node or 'the node'}: no working directory"
-        case Cause.SUPERVISOR_LOST | Cause.REBOOTED | Cause.SPAWN_FAILED:
-            lead = f"failed on {view.node or 'the node'}: {outcome.cause.replace('-', ' ')}"
+            said = f"is lost with its node {node}{_because(text)}"
         case _:
-            lead = f"failed: {outcome.cause}"
-    return f"{job_label(view)} {lead}" + (f" ({text})" if text and text not in lead else "")
+            said = f"failed on {node}: {outcome.cause.replace('-', ' ')}{_because(text)}"
+    return f"{job_label(view)} {said}"
+
+
+def _because(text: str) -> str:
+    return f": {text}" if text else ""
 
 
 def signal_name(number: int) -> str:

@@ -1,0 +1,199 @@
+"""A real grid for tests: `grid coordinator run` and `grid agent run` as processes on a free port, in a directory of
+their own, and the `grid` command to drive it. Everything that was started is ended by pid, jobs included.
+
+    from tests.grid_fixture import Grid, running_grid
+
+    with running_grid(tmp_path, agents=2) as grid:
+        done = grid.run("run-shared", "-t", "cpu", "-a", "1", "--no-ship", "true")
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GRID = [sys.executable, "-m", "distributed_grid.cli.main"]
+PATIENCE = 30.0
+# A loaded test machine must not look busy to the agents; whoever tests thresholds gives others.
+CONFIG = """
+resource_sharing:
+  monitoring_interval_seconds: 1
+  thresholds:
+    cpu_percent_max: 100
+    memory_percent_max: 100
+    memory_min_gb: 0.1
+agent:
+  offer_after: 0
+  reserve_memory_gb: 0
+"""
+
+
+def until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """Wait for a condition; fail with `what` if it does not come."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := holds():
+            return found
+        time.sleep(0.02)
+    pytest.fail(f"not within {seconds:g} s: {what}")
+
+
+class Grid:
+    """A running grid. `url` is the coordinator's address, `home` its directory, `here` where commands run."""
+
+    def __init__(self, home: Path, config: str = CONFIG) -> None:
+        self.home = home
+        self.here = home / "here"
+        self.here.mkdir(parents=True)
+        (home / "grid.yaml").write_text(config)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("GRID_")}
+        self.environment |= {"XDG_STATE_HOME": str(home / "state"), "XDG_CONFIG_HOME": str(home / "config")}
+        self.url = ""
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    # --- services -----------------------------------------------------------------------------------------------------
+
+    def start_coordinator(self) -> None:
+        """Start it, at the address it had before if it had one."""
+        told = self.home / "coordinator" / "coordinator.json"
+        told.unlink(missing_ok=True)
+        port = self.url.rpartition(":")[2] or "0"
+        self._start("coordinator", "coordinator", "run", "--port", port, "--state-dir", str(told.parent))
+        until(told.exists, "the coordinator listens" + self.log("coordinator"))
+        self.url = json.loads(told.read_text())["url"]
+        self.environment["GRID_COORDINATOR"] = self.url
+
+    def start_agent(self, name: str, *flags: str, environment: dict[str, str] | None = None) -> None:
+        """Start an agent, `flags` as for `grid agent run`."""
+        words = ("agent", "run", "--name", name, "--state-dir", str(self.home / name), "--kin", str(self.home))
+        self._start(name, *words, *flags, environment=environment)
+
+    def _start(self, name: str, *words: str, environment: dict[str, str] | None = None) -> None:
+        with (self.home / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [*GRID, "-c", str(self.home / "grid.yaml"), *words],
+                cwd=self.home,
+                env=self.environment | (environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Signal a service, and wait for its end if that ends it."""
+        self.processes[name].send_signal(number)
+        if number not in (signal.SIGSTOP, signal.SIGCONT):
+            self.processes[name].wait(PATIENCE)
+
+    def log(self, name: str) -> str:
+        """The end of what a service said."""
+        path = self.home / f"{name}.log"
+        return f"\n--- {name}\n{path.read_text()[-3000:]}" if path.exists() else ""
+
+    def await_offers(self, count: int) -> None:
+        """Wait until this many nodes offer cores."""
+
+        def offering() -> bool:
+            done = self.run("-o", "json", "shared-status")
+            offers = json.loads(done.stdout)["offers"] if done.returncode == 0 else []
+            return sum(bool(offer["offered"]["cpu"]) for offer in offers) >= count
+
+        until(offering, f"{count} nodes offer cores{''.join(map(self.log, self.processes))}")
+
+    # --- the command --------------------------------------------------------------------------------------------------
+
+    def run(self, *words: str, timeout: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
+        """`grid …`, to its end, with text."""
+        options.setdefault("cwd", self.here)
+        return subprocess.run(
+            [*GRID, *words], env=self.environment, capture_output=True, text=True, timeout=timeout, **options
+        )
+
+    def run_bytes(self, *words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[bytes]:
+        """`grid …`, to its end, with bytes."""
+        return subprocess.run(
+            [*GRID, *words], env=self.environment, cwd=self.here, capture_output=True, timeout=timeout
+        )
+
+    def shared(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """A command on one borrowed core, nothing shipped."""
+        return self.run("run-shared", "-t", "cpu", "-a", "1", "--no-ship", *words, **options)
+
+    def begin(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+        """`grid …`, not waited for."""
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        options.setdefault("cwd", self.here)
+        return subprocess.Popen([*GRID, *words], env=self.environment, **options)
+
+    def json(self, *words: str) -> Any:
+        """What `grid -o json …` prints."""
+        done = self.run("-o", "json", *words)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def job(self, ref: str = "last") -> Any:
+        """A job as `job show` has it."""
+        return self.json("job", "show", ref)["jobs"][0]
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End all of it: agents, then their supervisors with what is below them, then the coordinator."""
+        from distributed_grid.cli import dev_processes
+
+        agents = [process for name, process in self.processes.items() if name != "coordinator"]
+        for process in agents:
+            if process.poll() is None:
+                process.kill()
+                process.wait(PATIENCE)
+        for path in self.home.glob("*/supervisor.pid"):
+            if (supervisor := dev_processes.read(path)) is not None:
+                dev_processes.end_tree(supervisor, 5.0)
+        for stray in dev_processes.jobs_under(self.home):
+            stray.send(signal.SIGKILL)
+        coordinator = self.processes.get("coordinator")
+        if coordinator is not None and coordinator.poll() is None:
+            coordinator.kill()
+            coordinator.wait(PATIENCE)
+
+    def processes_with(self, word: str) -> list[int]:
+        """Processes of anybody whose command line has this word, other than ours and grid's own clients."""
+        found = []
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or int(name) == os.getpid():
+                continue
+            try:
+                argv = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(word.encode() in one for one in argv) and b"distributed_grid.cli.main" not in argv:
+                found.append(int(name))
+        return found
+
+
+@contextmanager
+def running_grid(
+    home: Path, agents: int = 1, flags: Sequence[Sequence[str]] = (), config: str = CONFIG
+) -> Iterator[Grid]:
+    """A coordinator and agents n1, n2, … which share out the machine's cores, or have the `flags` given for each."""
+    grid = Grid(home, config)
+    cores = sorted(os.sched_getaffinity(0))
+    try:
+        grid.start_coordinator()
+        for number in range(agents):
+            mine = ",".join(map(str, cores[number::agents])) or str(cores[0])
+            grid.start_agent(f"n{number + 1}", *(flags[number] if flags else ("--cores", mine)))
+        if agents:
+            grid.await_offers(agents)
+        yield grid
+    finally:
+        grid.close()
