@@ -16,23 +16,22 @@ CREATE TABLE jobs (
     ended REAL NOT NULL,
     node TEXT NOT NULL,
     body BLOB NOT NULL,
+    allocation BLOB, -- the job's newest one: both change together, so one row holds both
     UNIQUE (user, key)
 ) STRICT;
 
-CREATE INDEX jobs_live ON jobs (id) WHERE state <> 'ended';
+-- By the time of submission, so that what is near in time is on the same few pages of it.
+CREATE INDEX jobs_live ON jobs (submitted) WHERE state <> 'ended';
 CREATE INDEX jobs_ended ON jobs (ended) WHERE state = 'ended';
 CREATE INDEX jobs_named ON jobs (name) WHERE name <> '';
 CREATE INDEX jobs_mine ON jobs (user, submitted);
 
-CREATE TABLE allocations (
+-- Allocations that came to nothing, while their jobs went on.
+CREATE TABLE past_allocations (
     id TEXT PRIMARY KEY,
-    job TEXT NOT NULL,
     node TEXT NOT NULL,
-    state TEXT NOT NULL,
     body BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
-
-CREATE INDEX allocations_live ON allocations (id) WHERE state <> 'ended';
 
 CREATE TABLE nodes (
     name TEXT PRIMARY KEY,

@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.model import (
     RecordNode,
 )
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
@@ -48,7 +49,7 @@ class Snapshot:
 
     clock: float
     jobs: list[Sequence[Any]] = field(default_factory=list)
-    allocations: list[Sequence[Any]] = field(default_factory=list)
+    past_allocations: list[Sequence[Any]] = field(default_factory=list)
     nodes: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
 
@@ -69,15 +70,12 @@ _facts = msgspec.msgpack.Decoder(NodeFacts).decode
 
 _UPSERTS = {
     "jobs": (
-        "INSERT INTO jobs (id, key, user, name, state, submitted, ended, node, body) VALUES {} ON CONFLICT (id) DO "
-        "UPDATE SET state = excluded.state, ended = excluded.ended, node = excluded.node, body = excluded.body",
-        9,
+        "INSERT INTO jobs (id, key, user, name, state, submitted, ended, node, body, allocation) VALUES {} "
+        "ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended = excluded.ended, node = excluded.node, "
+        "body = excluded.body, allocation = coalesce(excluded.allocation, allocation)",
+        10,
     ),
-    "allocations": (
-        "INSERT INTO allocations (id, job, node, state, body) VALUES {} ON CONFLICT (id) DO "
-        "UPDATE SET state = excluded.state, body = excluded.body",
-        5,
-    ),
+    "past_allocations": ("INSERT OR REPLACE INTO past_allocations (id, node, body) VALUES {}", 3),
     "nodes": ("INSERT INTO nodes (name, body) VALUES {} ON CONFLICT (name) DO UPDATE SET body = excluded.body", 2),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }
@@ -178,11 +176,18 @@ class Store:
                     nodes[facts.name] = facts
                 case Audit(node, what):
                     out.audit.append((clock, node, what))
+        newest: dict[str, bytes] = {}
+        for a in allocations.values():
+            of = jobs.get(a.job)
+            if of is not None and of.allocation == a.id:
+                newest[a.job] = _encode(a)
+            if a.state is State.ENDED and (of is None or of.state is not State.ENDED):
+                out.past_allocations.append((a.id, a.node, _encode(a)))
+            assert a.job in newest or a.state is State.ENDED, f"{a.id} is recorded without its job"
         out.jobs = [
-            (j.id, j.key, j.user, j.spec.name, str(j.state), j.submitted, j.ended, j.node, _encode(j))
+            (j.id, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node, _encode(j), newest.get(j.id))
             for j in jobs.values()
         ]
-        out.allocations = [(a.id, a.job, a.node, str(a.state), _encode(a)) for a in allocations.values()]
         out.nodes = [(facts.name, _encode(facts)) for facts in nodes.values()]
         return out
 
@@ -194,7 +199,7 @@ class Store:
             execute("BEGIN IMMEDIATE")
             for table, rows in (
                 ("jobs", snapshot.jobs),
-                ("allocations", snapshot.allocations),
+                ("past_allocations", snapshot.past_allocations),
                 ("nodes", snapshot.nodes),
                 ("audit", snapshot.audit),
             ):
@@ -213,11 +218,10 @@ class Store:
     def load(self) -> Living:
         """What lives: all that a restart has to read, however much history there is."""
         read = self._reader.execute
-        jobs = read("SELECT body FROM jobs INDEXED BY jobs_live WHERE state <> 'ended'")
-        held = read("SELECT body FROM allocations INDEXED BY allocations_live WHERE state <> 'ended'")
+        live = read("SELECT body, allocation, state FROM jobs INDEXED BY jobs_live WHERE state <> 'ended'").fetchall()
         return Living(
-            sorted((_job(row[0]) for row in jobs), key=lambda job: (job.submitted, job.id)),
-            [_allocation(row[0]) for row in held],
+            sorted((_job(body) for body, _, _ in live), key=lambda job: (job.submitted, job.id)),
+            [_allocation(held) for _, held, state in live if state != State.WAITING],
             [_facts(row[0]) for row in read("SELECT body FROM nodes ORDER BY name")],
         )
 
@@ -276,8 +280,8 @@ class Store:
         return [_job(row[0]) for row in rows]
 
     def node_of(self, allocation: str) -> str:
-        """The node an allocation was granted on; empty if there is no such allocation."""
-        row = self._reader.execute("SELECT node FROM allocations WHERE id = ?", (allocation,)).fetchone()
+        """The node an allocation was granted on that came to nothing; empty if there is no such allocation."""
+        row = self._reader.execute("SELECT node FROM past_allocations WHERE id = ?", (allocation,)).fetchone()
         return row[0] if row else ""
 
 

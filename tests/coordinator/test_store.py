@@ -79,6 +79,19 @@ def test_a_changed_job_replaces_what_was_stored(path: Path) -> None:
     assert [found.outcome for found in store.list_ended(10)] == [job.outcome]
 
 
+def test_a_job_is_stored_with_its_newest_allocation_and_earlier_ones_are_still_found(path: Path) -> None:
+    store = Store(path)
+    job = a_job(2, State.WAITING, allocation="j-000000000002.1")
+    first = Allocation(id="j-000000000002.1", job=job.id, node="n1", grant=Grant(), state=State.ENDED, granted=5.0)
+    keep(store, RecordJob(job), RecordAllocation(first))
+    assert store.load().allocations == []
+    job.allocation, job.state = "j-000000000002.2", State.STARTING
+    second = Allocation(id=job.allocation, job=job.id, node="n2", grant=Grant((1,)), state=job.state, granted=6.0)
+    keep(store, RecordAllocation(second), RecordJob(job))
+    assert store.load().allocations == [second]
+    assert store.node_of(first.id) == "n1"
+
+
 def test_many_rows_are_one_transaction_in_statements_of_any_size(path: Path) -> None:
     store = Store(path)
     jobs = [a_job(number) for number in range(151)]
