@@ -3,6 +3,9 @@
 A line is eight hex digits of CRC-32, a space and a JSON array. What a killed process wrote is in the kernel and safe;
 only `commit(sync=True)` makes it safe from a power cut as well. A torn last line is the ordinary trace of a cut and is
 dropped; damage anywhere else puts the whole file aside for a person to look at, and what can be read of it is used.
+
+The file is longer than what was appended: it is filled up with zeros, a chunk at a time. A sync of lines that replace
+zeros writes just these; one of a file that grew waits for the filesystem's own journal, with all that others did there.
 Stdlib only.
 """
 
@@ -12,6 +15,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from zlib import crc32
 
+_CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
 Record = list[Any]
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -36,13 +41,15 @@ def parse(text: bytes) -> Record | None:
 
 
 class Journal:
-    """The open journal at `path`. `log` takes a sentence for a person when something was wrong with the file."""
+    """The open journal at `path`, `size` bytes of records in it. `log` takes a sentence for a person when something was
+    wrong with the file."""
 
     def __init__(self, path: str, log: Callable[[str], None]) -> None:
         self.path = path
         self.size = 0
         self._log = log
         self._fd = -1
+        self._room = 0  # bytes that the file has on disk
         self._buffer: list[bytes] = []
 
     def load(self) -> list[Record]:
@@ -52,7 +59,7 @@ class Journal:
                 whole = file.read()
         except FileNotFoundError:
             return []
-        lines = whole.split(b"\n")
+        lines = whole.rstrip(b"\0").split(b"\n")
         torn = lines.pop()  # what follows the last newline: nothing, or a line that was cut
         parsed = [parse(text) for text in lines]
         bad = [number for number, record in enumerate(parsed, 1) if record is None]
@@ -84,9 +91,10 @@ class Journal:
         self._buffer.clear()
         body = b"".join(map(line, records))
         fresh = f"{self.path}.new"
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        room = (len(body) // _CHUNK + 1) * _CHUNK
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
-            _write(fd, body)
+            _write(fd, body.ljust(room, b"\0"), 0)
             os.fsync(fd)
             os.rename(fresh, self.path)
         except BaseException:
@@ -97,7 +105,7 @@ class Journal:
         os.close(folder)
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self.size = fd, len(body)
+        self._fd, self.size, self._room = fd, len(body), room
 
     def append(self, *record: Any) -> None:
         """Take a record; it is written by the next commit."""
@@ -111,13 +119,17 @@ class Journal:
         if self._buffer:
             body = b"".join(self._buffer)
             self._buffer.clear()
-            _write(self._fd, body)
+            while self.size + len(body) > self._room:
+                _write(self._fd, _ZEROS, self._room)
+                self._room += _CHUNK
+            _write(self._fd, body, self.size)
             self.size += len(body)
         if sync:
             os.fdatasync(self._fd)
 
 
-def _write(fd: int, body: bytes) -> None:
+def _write(fd: int, body: bytes, at: int) -> None:
     view = memoryview(body)
     while view:
-        view = view[os.write(fd, view) :]
+        done = os.pwrite(fd, view, at)
+        view, at = view[done:], at + done

@@ -21,11 +21,16 @@ def written(path: Path, *records: list[object]) -> tuple[Journal, list[str]]:
     return journal, log
 
 
+def appended(path: Path) -> bytes:
+    """What is in the file, without the zeros that wait to be replaced."""
+    return path.read_bytes().rstrip(b"\0")
+
+
 def test_what_was_committed_is_read_back_in_order(tmp_path: Path) -> None:
     journal, log = written(tmp_path / "journal", *RECORDS)
     assert journal.load() == RECORDS
     assert log == []
-    assert journal.size == (tmp_path / "journal").stat().st_size
+    assert journal.size == len(appended(tmp_path / "journal"))
 
 
 def test_what_was_not_committed_is_not_there(tmp_path: Path) -> None:
@@ -38,11 +43,12 @@ def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert Journal(str(tmp_path / "journal"), print).load() == []
 
 
+@pytest.mark.parametrize("rest", [b"", bytes(5000)], ids=["the file ends there", "zeros follow"])
 @pytest.mark.parametrize("cut", range(1, len(line(RECORDS[2]))))
-def test_a_torn_last_line_is_dropped_with_a_word(tmp_path: Path, cut: int) -> None:
+def test_a_torn_last_line_is_dropped_with_a_word(tmp_path: Path, cut: int, rest: bytes) -> None:
     journal, log = written(tmp_path / "journal", *RECORDS)
-    whole = (tmp_path / "journal").read_bytes()
-    (tmp_path / "journal").write_bytes(whole[:-cut])
+    whole = appended(tmp_path / "journal")
+    (tmp_path / "journal").write_bytes(whole[:-cut] + rest)
     assert journal.load() == RECORDS[:2]
     assert [text.rpartition(": ")[2] for text in log] == ["the last line was cut and is dropped"]
     assert sorted(os.listdir(tmp_path)) == ["journal"]
@@ -50,7 +56,7 @@ def test_a_torn_last_line_is_dropped_with_a_word(tmp_path: Path, cut: int) -> No
 
 def test_a_last_line_of_the_right_length_with_wrong_bytes_is_a_torn_one(tmp_path: Path) -> None:
     journal, log = written(tmp_path / "journal", *RECORDS)
-    whole = (tmp_path / "journal").read_bytes()
+    whole = appended(tmp_path / "journal")
     (tmp_path / "journal").write_bytes(whole[:-20] + b"\0" * 19 + b"\n")
     assert journal.load() == RECORDS[:2]
     assert len(log) == 1
@@ -59,7 +65,7 @@ def test_a_last_line_of_the_right_length_with_wrong_bytes_is_a_torn_one(tmp_path
 
 def test_a_damaged_line_is_told_and_the_file_kept_and_the_rest_used(tmp_path: Path) -> None:
     journal, log = written(tmp_path / "journal", *RECORDS)
-    lines = (tmp_path / "journal").read_bytes().splitlines(keepends=True)
+    lines = appended(tmp_path / "journal").splitlines(keepends=True)
     damaged = lines[0] + lines[1].replace(b"j-a.1", b"j-b.1") + lines[2]
     (tmp_path / "journal").write_bytes(damaged)
     assert journal.load() == [RECORDS[0], RECORDS[2]]
@@ -82,7 +88,21 @@ def test_rewriting_replaces_everything_and_appending_goes_on(tmp_path: Path) -> 
     journal.append("forget", "j-a.1")
     journal.commit(sync=False)
     assert journal.load() == [RECORDS[0], ["forget", "j-a.1"]]
-    assert journal.size == (tmp_path / "journal").stat().st_size
+    assert journal.size == len(appended(tmp_path / "journal"))
+
+
+def test_appending_fills_room_that_is_there_and_makes_more(tmp_path: Path) -> None:
+    journal, log = written(tmp_path / "journal")
+    room = (tmp_path / "journal").stat().st_size
+    many = [["forget", f"j-{number}.1", "x" * 1000] for number in range(2500)]
+    sizes = set()
+    for record in many:
+        journal.append(*record)
+        journal.commit(sync=False)
+        sizes.add((tmp_path / "journal").stat().st_size)
+    assert sizes == {room, 2 * room, 3 * room}
+    assert journal.load() == many
+    assert log == []
 
 
 def test_a_rewrite_that_fails_leaves_the_old_journal(tmp_path: Path) -> None:
