@@ -128,7 +128,8 @@ class Grid:
         return self.run("run-shared", "-t", "cpu", "-a", "1", "--no-ship", *words, **options)
 
     def begin(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-        """`grid …`, not waited for."""
+        """`grid …`, not waited for; unbuffered, so that a line can be read before `communicate`."""
+        options.setdefault("bufsize", 0)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("cwd", self.here)

@@ -30,7 +30,7 @@ def test_help_imports_nothing_slow_and_no_command() -> None:
     assert "Usage: " in shown
     assert not SLOW & set(loaded.split())
     ours = {name for name in loaded.split() if name.startswith("distributed_grid.")}
-    assert ours <= {"distributed_grid.cli", "distributed_grid.cli.main", "distributed_grid.cli.lazy"}
+    assert ours <= {f"distributed_grid.cli{name}" for name in ("", ".main", ".lazy", ".invocation")}
 
 
 def test_commands_say_of_themselves_what_the_table_says() -> None:
@@ -55,3 +55,32 @@ def test_a_table_entry_that_is_no_command_is_an_error() -> None:
 def test_the_entry_point_is_a_lazy_group() -> None:
     assert isinstance(main, LazyGroup)
     assert main.table is COMMANDS
+
+
+def test_a_command_imports_no_event_loop_and_nothing_else_that_is_slow() -> None:
+    code = (
+        "import sys; from distributed_grid.cli.run_shared import run_shared;"
+        "from distributed_grid.cli.attached import Attached; from distributed_grid.cli.connection import Connection;"
+        "print(*sys.modules)"
+    )
+    assert not {"asyncio", "structlog", "rich", "yaml", "ray", "psutil", "uvloop"} & set(run(code).split())
+
+
+def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
+    with pytest.raises(click.UsageError, match="Did you mean 'run-shared'"):
+        main.main(["run-shard"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("path", [["job"], ["agent"], ["coordinator"], ["dev"], ["config"], ["cluster"]])
+def test_every_command_has_help_and_takes_the_common_options(path: list[str]) -> None:
+    group = COMMANDS[path[0]].load()
+    assert isinstance(group, click.Group)
+    for command in group.commands.values():
+        assert command.get_short_help_str()
+        assert {"-c", "-o", "--coordinator"} <= {name for parameter in command.params for name in parameter.opts}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_our_variable(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main.main(["completion", shell], standalone_mode=False)
+    assert "_GRID_COMPLETE" in capsys.readouterr().out

@@ -173,7 +173,9 @@ def folder(grid: Grid, tmp_path: Path) -> Path:
     here = tmp_path / "work"
     (here / "data").mkdir(parents=True)
     (here / "data/numbers").write_text("1\n2\n3\n")
-    (here / "tool").write_text("#!/bin/sh\nmkdir -p out/deep; cat data/numbers | tac > out/deep/numbers; ls > out/names\n")
+    (here / "tool").write_text(
+        "#!/bin/sh\nmkdir -p out/deep; cat data/numbers | tac > out/deep/numbers; ls > out/names\n"
+    )
     (here / "tool").chmod(0o755)
     (here / ".gitignore").write_text("secret\n")
     (here / "secret").write_text("not for others")
@@ -246,7 +248,14 @@ def test_logs_shows_what_a_running_job_has_written_and_follows_it(grid: Grid) ->
 
 def test_json_is_one_value_with_a_schema_number(grid: Grid) -> None:
     grid.shared("true")
-    for words in (("status",), ("nodes",), ("jobs", "--all"), ("shared-status",), ("why", "last"), ("job", "events", "last")):
+    for words in (
+        ("status",),
+        ("nodes",),
+        ("jobs", "--all"),
+        ("shared-status",),
+        ("why", "last"),
+        ("job", "events", "last"),
+    ):
         assert grid.json(*words)["schema"] == 1
     job = grid.job()
     assert (job["state"], job["exit_code"], job["command"], job["node"]) == ("ended", 0, ["true"], "n1")

@@ -1,0 +1,140 @@
+"""`grid dev`: a whole grid on this machine, up in seconds, mended by a second `up`, and gone without a trace."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.cli import dev_processes
+from tests.grid_fixture import GRID, until
+
+
+class Dev:
+    """Drives `grid dev` in a directory of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home / "dev"
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("GRID_")}
+        self.environment["XDG_CONFIG_HOME"] = str(home / "config")
+
+    def grid(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*GRID, *words], env=self.environment, cwd=self.home.parent, capture_output=True, text=True, timeout=60
+        )
+
+    def up(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        done = self.grid("dev", "up", "--dir", str(self.home), "--port", "0", *flags)
+        if done.returncode == 0:
+            told = json.loads((self.home / "coordinator/coordinator.json").read_text())
+            self.environment["GRID_COORDINATOR"] = told["url"]
+        return done
+
+    def down(self) -> subprocess.CompletedProcess[str]:
+        return self.grid("dev", "down", "--dir", str(self.home))
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.grid("-o", "json", *words).stdout)
+
+    def processes(self) -> dict[str, dev_processes.Process]:
+        found = {}
+        for name in ("coordinator.pid", "agent.pid", "supervisor.pid"):
+            for path in self.home.glob(f"*/{name}"):
+                if (process := dev_processes.read(path)) is not None:
+                    found[f"{path.parent.name}/{name}"] = process
+        return found
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[Dev]:
+    made = Dev(tmp_path)
+    yield made
+    made.down()
+
+
+def test_up_gives_nodes_that_offer_and_down_leaves_nothing(dev: Dev) -> None:
+    done = dev.up("--nodes", "3", "--fake-gpus", "2")
+    assert done.returncode == 0, done.stderr
+    assert "stand-in GPU (no real device)" in done.stdout and "cpu_percent_max 90" in done.stdout
+    assert "GRID_COORDINATOR=" in done.stdout  # not the default port, so the way there is said
+    assert len(dev.processes()) == 7
+    nodes = {node["name"]: node for node in dev.json("nodes")["nodes"]}
+    assert {name: len(node["gpus"]) for name, node in nodes.items()} == {"node1": 1, "node2": 1, "node3": 0}
+    assert all(gpu["stand_in"] for node in nodes.values() for gpu in node["gpus"])
+    few = len(os.sched_getaffinity(0)) < 3
+    assert all(node["virtual"] == few for node in nodes.values())
+    script = "echo $CUDA_VISIBLE_DEVICES"
+    shown = dev.grid("run-shared", "-t", "gpu", "-a", "1", "--no-ship", "sh", "-c", script)
+    assert shown.stdout.strip() in [gpu["uuid"] for node in nodes.values() for gpu in node["gpus"]]
+    before = dev.processes()
+    assert dev.down().returncode == 0
+    assert not any(process.alive for process in before.values())
+
+
+def test_cores_are_dealt_out_where_there_are_enough(dev: Dev) -> None:
+    machine = sorted(os.sched_getaffinity(0))
+    count = min(2, len(machine))
+    assert dev.up("--nodes", str(count)).returncode == 0
+    nodes = dev.json("nodes")["nodes"]
+    assert not any(node["virtual"] for node in nodes)
+    assert sorted(core for node in nodes for core in node["cores"]) == machine
+
+
+def test_down_ends_running_jobs_and_their_daemons(dev: Dev) -> None:
+    assert dev.up("--nodes", "1").returncode == 0
+    word = f"down-{os.getpid()}"
+    marker = dev.home.parent / "started"
+    script = (
+        f"trap '' TERM; (setsid sh -c 'trap \"\" TERM; echo $$ > {marker}; while :; do sleep 0.1; done' {word} &); "
+        "while :; do sleep 0.1; done"
+    )
+    assert dev.grid("run-shared", "-t", "cpu", "-a", "1", "--no-ship", "-d", "sh", "-c", script).returncode == 0
+    until(marker.exists, "the job's daemon runs")
+    daemon = int(marker.read_text())
+    assert dev.down().returncode == 0
+    assert not Path(f"/proc/{daemon}").exists() or "Z" in Path(f"/proc/{daemon}/stat").read_text().split()[2]
+
+
+def test_up_again_starts_only_what_has_died_and_jobs_run_on(dev: Dev) -> None:
+    assert dev.up("--nodes", "2").returncode == 0
+    script = "while [ ! -e gate ]; do sleep 0.05; done; exit 5"
+    ident = dev.grid(
+        "run-shared", "-t", "cpu", "-a", "1", "--no-ship", "-d", "--workdir", str(dev.home.parent), "sh", "-c", script
+    ).stdout.strip()
+    until(lambda: dev.json("job", "show", ident)["jobs"][0]["state"] == "running", "it runs")
+    before = dev.processes()
+    for name in ("coordinator/coordinator.pid", "node1/agent.pid"):
+        before[name].send(signal.SIGKILL)
+        assert before[name].wait(5)
+    done = dev.up("--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    after = dev.processes()
+    assert after.keys() == before.keys()
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"coordinator/coordinator.pid", "node1/agent.pid"}
+    (dev.home.parent / "gate").touch()
+    assert dev.grid("job", "wait", ident).returncode == 5
+
+
+def test_another_shape_needs_down_first(dev: Dev) -> None:
+    assert dev.up("--nodes", "1").returncode == 0
+    other = dev.up("--nodes", "2")
+    assert other.returncode == 1
+    assert "--nodes 2" in other.stderr and "grid dev down first" in other.stderr
+
+
+def test_a_stranger_with_a_recorded_pid_is_left_alone(dev: Dev) -> None:
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        (dev.home / "node1").mkdir(parents=True)
+        (dev.home / "dev.json").write_text("{}")
+        (dev.home / "node1" / "agent.pid").write_text(json.dumps({"pid": stranger.pid, "start": 1}))
+        assert dev.down().returncode == 0
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
