@@ -29,6 +29,17 @@ _START_SECONDS = 15.0
 _PAUSE = 0.005
 
 
+class _Said(msgspec.Struct):
+    """What the supervisor says after its hello: an allocation was started, or has exited with this outcome."""
+
+    id: str
+    pid: int = 0
+    outcome: Outcome | None = None
+
+
+_SAID = msgspec.json.Decoder(_Said)
+
+
 def _nothing(text: str) -> None:
     """Where nobody wants to hear."""
 
@@ -75,8 +86,6 @@ class Launcher:
         as it stands, and nothing is started."""
         spec = launch.spec
         try:
-            folder = workdir.folder(self._dir, launch.allocation)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             workdir.write_launch(self._dir, launch)
             if directory is None:
                 directory = Path(spec.workdir) if spec.workdir else workdir.create(self._dir, launch.allocation)
@@ -175,18 +184,18 @@ class Launcher:
                 return
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
-                self._take(json.loads(line))
+                self._take(_SAID.decode(line))
 
-    def _take(self, message: dict[str, Any]) -> None:
-        allocation = message["id"]
-        if message["op"] == "exited":
-            self._exited(allocation, self._outcome(allocation, message["outcome"]))
+    def _take(self, said: _Said) -> None:
+        allocation = said.id
+        if said.outcome is not None:
+            self._exited(allocation, self._outcome(allocation, said.outcome))
             return
         waiting = self._unanswered.pop(allocation, [])
         if stops := [one for one in waiting if one["op"] == "stop"]:
             self._unanswered[allocation] = stops
-        self.pids[allocation] = message["pid"]
-        self._report(Started(allocation=allocation, pid=message["pid"]))
+        self.pids[allocation] = said.pid
+        self._report(Started(allocation=allocation, pid=said.pid))
 
     def _exited(self, allocation: str, outcome: Outcome) -> None:
         self._unanswered.pop(allocation, None)
@@ -194,12 +203,17 @@ class Launcher:
         self._told.add(allocation)
         self._report(Exited(allocation=allocation, outcome=outcome))
 
-    def _outcome(self, allocation: str, said: dict[str, Any]) -> Outcome:
+    def _outcome(self, allocation: str, said: Outcome) -> Outcome:
         """What the supervisor said, with sizes and last bytes of the output, which it leaves to us."""
-        if said.get("started", True):
-            for stream in ("stdout", "stderr"):
-                said[f"{stream}_size"], said[f"{stream}_tail"] = _tail(self._dir, allocation, stream)
-        return msgspec.convert(said, Outcome, strict=False)
+        if not said.started:
+            return said
+        out, out_tail = _tail(self._dir, allocation, "stdout")
+        err, err_tail = _tail(self._dir, allocation, "stderr")
+        if not out and not err:
+            return said
+        return msgspec.structs.replace(
+            said, stdout_size=out, stdout_tail=out_tail, stderr_size=err, stderr_tail=err_tail
+        )
 
     # --- the connection ------------------------------------------------------------------------------------------
 
@@ -296,18 +310,22 @@ class Launcher:
 
     def _known(self, said: dict[str, Any]) -> Known:
         if said["outcome"] is not None:
-            return Known(said["id"], State.ENDED, self._outcome(said["id"], said["outcome"]))
+            outcome = msgspec.convert(said["outcome"], Outcome)
+            return Known(said["id"], State.ENDED, self._outcome(said["id"], outcome))
         return Known(said["id"], State.STOPPING if said["stopping"] else State.RUNNING, started_for=said["for"])
 
 
 def _tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
     """Size and last bytes of an output; nothing if there is none."""
+    path = f"{workdir.place(state_dir, allocation)}/{stream}"
     try:
-        fd = os.open(workdir.folder(state_dir, allocation) / stream, os.O_RDONLY | os.O_NOFOLLOW)
+        if not os.lstat(path).st_size:
+            return 0, b""
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return 0, b""
     try:
         size = os.fstat(fd).st_size
-        return size, os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)) if size else b""
+        return size, os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
     finally:
         os.close(fd)

@@ -101,7 +101,7 @@ class Runtime:
         self._session: Session | None = None
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._offer_due = False
-        self._environment = dict(os.environ)
+        self._environment = workdir.passed_on(os.environ)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

@@ -31,26 +31,44 @@ _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 
 def folder(state_dir: Path, allocation: str) -> Path:
     """Where all of an allocation lies. Raises BadValue for what cannot be the id of one, since it becomes a path."""
+    return Path(place(state_dir, allocation))
+
+
+def place(state_dir: Path, allocation: str) -> str:
+    """The same as text, for what is done for every job: joining Paths costs more there than what is done with them."""
     if not _ID.fullmatch(allocation):
         raise BadValue(f"{allocation!r} is not the id of an allocation")
-    return state_dir / "allocs" / allocation
+    return f"{state_dir}/allocs/{allocation}"
 
 
 def create(state_dir: Path, allocation: str) -> Path:
     """A fresh working directory, which only this user can enter."""
-    path = folder(state_dir, allocation) / "workdir"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
+    path = f"{_make_folder(state_dir, allocation)}/workdir"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    return Path(path)
+
+
+def _make_folder(state_dir: Path, allocation: str) -> str:
+    path = place(state_dir, allocation)
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.mkdir(path, 0o700)
+        except FileNotFoundError:  # the first one of all
+            os.makedirs(path, 0o700)
     return path
 
 
 def write_launch(state_dir: Path, launch: Launch) -> None:
-    """Keep what was asked for, so that an agent that restarts knows what its running jobs hold."""
-    path = folder(state_dir, launch.allocation) / "spec"
-    if not path.exists():
-        fresh = path.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(launch))
-        os.replace(fresh, path)
+    """Keep what was asked for, so that an agent that restarts knows what its running jobs hold. The first one stays:
+    it is what a job that runs was started with."""
+    path = f"{_make_folder(state_dir, launch.allocation)}/spec"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    try:
+        if not os.fstat(fd).st_size:  # else it was written before; one write is whole or was never begun
+            os.write(fd, msgspec.json.encode(launch))
+    finally:
+        os.close(fd)
 
 
 def read_launch(state_dir: Path, allocation: str) -> Launch | None:
@@ -67,9 +85,14 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "SHELL"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
+def passed_on(base: Mapping[str, str]) -> dict[str, str]:
+    """What a job gets of the agent's own environment."""
+    return {name: value for name, value in base.items() if name in _PASSED_ON or name.startswith("LC_")}
+
+
 def build_env(launch: Launch, node: str, directory: Path, base: Mapping[str, str]) -> dict[str, str]:
     """The job's whole environment: a few variables of `base` (the agent's), the grid's own, and the job's on top."""
-    env = {name: value for name, value in base.items() if name in _PASSED_ON or name.startswith("LC_")}
+    env = passed_on(base)
     env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
     grant = launch.grant
     env |= {
