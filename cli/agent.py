@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distributed_grid.cli.invocation import Invocation, common, current
+from distributed_grid.cli.invocation import Invocation, common, current, printable
 
 if TYPE_CHECKING:
     from distributed_grid.agent.main import AgentSettings
@@ -154,4 +154,4 @@ def _show(invocation: Invocation, facts: "NodeFacts", sample: "Sample", offer: "
         lines.append(f"                    cores {words.ranges(offer.cores)}")
     lines += [f"                    {gpu.uuid} ({gpu.model})" for gpu in offer.gpus]
     lines += [f"not offered         {one.what}: {one.why}" for one in offer.withheld]
-    words.emit("".join(words.printable(line) + "\n" for line in lines))
+    words.emit("".join(printable(line) + "\n" for line in lines))

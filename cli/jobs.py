@@ -8,7 +8,7 @@ import click
 
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import jobs as complete_jobs
-from distributed_grid.cli.invocation import Invocation, common, current
+from distributed_grid.cli.invocation import Invocation, common, current, printable
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobView, State, exit_status
@@ -117,7 +117,7 @@ def show(job: tuple[str, ...]) -> None:
     elif invocation.output == "quiet":
         words.emit("".join(f"{view.id} {view.state}\n" for view in found))
     else:
-        words.emit("\n".join("".join(words.printable(line) + "\n" for line in _lines(view)) for view in found))
+        words.emit("\n".join("".join(printable(line) + "\n" for line in _lines(view)) for view in found))
 
 
 @job.command()

@@ -88,16 +88,16 @@ def shared_status(node: str, part: str | None) -> None:
 def _show_shared(invocation: Invocation, answer: Shared, part: str | None) -> None:
     if part in (None, "offers"):
         words.emit("OFFERS\n")
-        header = ("NODE", "CPU", "MEMORY", "GPU", "CORES", "EXPIRES", "IDLE FOR", "NOT OFFERED")
+        offers = ("NODE", "CPU", "MEMORY", "GPU", "CORES", "EXPIRES", "IDLE FOR", "NOT OFFERED")
         rows = [_offer_row(offer) for offer in answer.offers]
-        words.emit(words.table(invocation, header, rows, indent="  ") if rows else "  no node is known yet\n")
+        words.emit(words.table(invocation, offers, rows, indent="  ") if rows else "  no node is known yet\n")
     if part is None:
         words.emit("\n")
     if part in (None, "allocations"):
         words.emit("ALLOCATIONS\n")
-        header = ("ID", "JOB", "USER", "NODE", "STATE", "HOLDS", "PRIO", "FOR", "ENDS")
+        lent = ("ID", "JOB", "USER", "NODE", "STATE", "HOLDS", "PRIO", "FOR", "ENDS")
         rows = [_allocation_row(one) for one in answer.allocations]
-        words.emit(words.table(invocation, header, rows, indent="  ") if rows else "  nothing is lent\n")
+        words.emit(words.table(invocation, lent, rows, indent="  ") if rows else "  nothing is lent\n")
 
 
 def _offer_row(offer: OfferView) -> list[str]:
