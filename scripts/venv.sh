@@ -14,6 +14,24 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     exit 1
 fi
 
+works() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
+say_what_to_install() {
+    local sudo="sudo "
+    [ "$(id -u)" != 0 ] || sudo=
+    echo "    ${sudo}apt-get install -y python3-venv make" >&2
+}
+
+# Asked first, so that nothing is made where it cannot be finished.
+if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 && ! works; then
+    if [ -e "$venv" ]; then
+        echo "$venv is only half made: it is removed." >&2
+        rm -rf "$venv"
+    fi
+    echo "This Python cannot make virtual environments. Install what it lacks, then run make again:" >&2
+    say_what_to_install
+    exit 1
+fi
+
 mkdir -p build
 # Two makes at once in one tree take turns; the second finds the work done.
 if command -v flock >/dev/null; then
@@ -26,14 +44,9 @@ if [ -e "$venv/.stamp" ] && [ "$venv/.stamp" -nt setup.cfg ] && [ "$venv/.stamp"
 fi
 
 # Debian without python3-venv leaves a folder behind that looks like an environment and has no pip.
-if [ -e "$venv" ] && ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+if [ -e "$venv" ] && ! works; then
     echo "$venv is only half made: it is removed and made again." >&2
     rm -rf "$venv"
-fi
-if [ ! -e "$venv" ] && ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
-    echo "This Python cannot make virtual environments. Install what it lacks, then run make again:" >&2
-    echo "    sudo apt-get install -y python3-venv make" >&2
-    exit 1
 fi
 if [ ! -e "$venv" ]; then
     echo "Making $venv"
@@ -41,7 +54,7 @@ if [ ! -e "$venv" ]; then
         cat build/venv.log >&2
         rm -rf "$venv"
         echo "Install what is missing, then run make again:" >&2
-        echo "    sudo apt-get install -y python3-venv make" >&2
+        say_what_to_install
         exit 1
     fi
 fi
