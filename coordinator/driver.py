@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from distributed_grid.coordinator.core.model import RECORDS, Command, Event, Tick
+from distributed_grid.coordinator.core.model import MAY_WAIT, RECORDS, Command, Event, Tick
 from distributed_grid.coordinator.store import Record, Snapshot, StoreFailed
 
 BATCH = 256
@@ -28,6 +28,8 @@ Handing over to a thread costs two waits for the interpreter. Measured (2 shared
 one job from submit to done 1.2-1.9 ms at the median and 1.9-4.2 at p99 on the loop, 1.6-2.1 and 2.9-9.8 through the
 thread; null jobs 5,000-7,400 a second against 4,100-6,300. But a disk that takes its time must not keep the heartbeats
 waiting, nor must a large commit."""
+SOON_SECONDS = 0.05
+"""How long a record that may wait waits for company on its way to the disk."""
 CROWDED = 4096
 """Events in the queue from which on connections are not read further."""
 
@@ -76,6 +78,8 @@ class Driver:
         self._queue: deque[Event] = deque()
         self._turn_due = False
         self._records: list[Record] = []
+        self._urgent = False
+        self._later: asyncio.TimerHandle | None = None
         self._storing: list[Record] = []
         self._commands: list[Command] = []
         self._commit: asyncio.Task[None] | None = None
@@ -118,11 +122,14 @@ class Driver:
 
     async def close(self) -> None:
         """Handle what is queued, make it durable, perform it, and stop."""
-        while (self._queue or self._commit) and not self.failed.done():
+        while (self._queue or self._commit or self._records) and not self.failed.done():
+            if not self._queue:
+                self._now()
             await (self._commit or asyncio.sleep(0))
         self._closing = True
-        if self._timer:
-            self._timer.cancel()
+        for timer in (self._timer, self._later):
+            if timer:
+                timer.cancel()
         self._writer.shutdown(wait=True)
 
     # --- a turn -------------------------------------------------------------------------------------------------------
@@ -152,6 +159,7 @@ class Driver:
         for command in commands:
             if isinstance(command, RECORDS):
                 self._records.append(command)
+                self._urgent = self._urgent or not (isinstance(command, MAY_WAIT) and command.soon)
             else:
                 self._commands.append(command)
 
@@ -162,15 +170,22 @@ class Driver:
         self._arm()
         if self._commit is not None:
             return
-        if self._records:
+        if self._urgent:
             self._commit = self._loop.create_task(self._commit_all())
-        else:
-            self._perform_all()
+            return
+        self._perform_all()
+
+    def _now(self) -> None:
+        """What could wait has waited long enough."""
+        self._later = None
+        if self._records and not self._closing:
+            self._urgent = True
+            self._finish_turn()
 
     async def _commit_all(self) -> None:
         try:
-            while self._records and not self.failed.done():
-                self._storing, self._records = self._records, []
+            while self._urgent and not self.failed.done():
+                self._storing, self._records, self._urgent = self._records, [], False
                 commands, self._commands = self._commands, []
                 snapshot = self._store.snapshot(self._storing, self._clock())
                 await self._commit_one(snapshot, len(self._storing))
@@ -197,8 +212,11 @@ class Driver:
             self._commit_seconds = max(time.monotonic() - began, self._commit_seconds * 0.95)
 
     def _perform_all(self) -> None:
+        """What is due now; records that may wait are left, for the next commit or a timer."""
         if self.failed.done():
             return
+        if self._records and self._later is None:
+            self._later = self._loop.call_later(SOON_SECONDS, self._now)
         commands, self._commands = self._commands, []
         try:
             for command in commands:

@@ -35,7 +35,7 @@ from distributed_grid.coordinator.relay import Asker, Relay
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import complaint
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import JobView, State
+from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
@@ -99,7 +99,8 @@ class Requests:
         self._began = time.monotonic()
         self._tokens = itertools.count(1)
         self._waiting: dict[int, Callable[[Accepted | Rejected | Granted], None]] = {}
-        self._watchers: dict[str, set[Client]] = {}
+        self.watched: dict[str, set[Client]] = {}
+        """Who watches which job."""
         self._ended: Counter[str] = Counter()
 
     # --- from the server ----------------------------------------------------------------------------------------------
@@ -127,15 +128,24 @@ class Requests:
 
     def publish(self, view: JobView) -> None:
         """A job changed: those who watch it hear."""
-        ended = view.state is State.ENDED
-        if ended and view.outcome is not None:
+        if view.state is State.ENDED and view.outcome is not None:
             self._ended[view.outcome.cause] += 1
-        if watchers := self._watchers.get(view.id):
-            update = JobUpdate(view)
-            for client in list(watchers):
-                client.connection.send(update)
-                if ended:
-                    self._unwatch(client, view.id)
+        if watchers := self.watched.get(view.id):
+            self._tell(watchers, view)
+
+    def over(self, job: str, cause: Cause) -> None:
+        """A job ended that nobody watched then; who began to while the end was being stored hears it from the store."""
+        self._ended[cause] += 1
+        if watchers := self.watched.get(job):
+            (view,) = self._lookup.views([job])
+            self._tell(watchers, view)
+
+    def _tell(self, watchers: set[Client], view: JobView) -> None:
+        update = JobUpdate(view)
+        for client in list(watchers):
+            client.connection.send(update)
+            if view.state is State.ENDED:
+                self._unwatch(client, view.id)
 
     def gone(self, client: Client) -> None:
         """The client's connection is closed."""
@@ -263,14 +273,14 @@ class Requests:
     def _watch_one(self, client: Client, job: str) -> None:
         if not client.gone:
             client.watching.add(job)
-            self._watchers.setdefault(job, set()).add(client)
+            self.watched.setdefault(job, set()).add(client)
 
     def _unwatch(self, client: Client, job: str) -> None:
         client.watching.discard(job)
-        if watchers := self._watchers.get(job):
+        if watchers := self.watched.get(job):
             watchers.discard(client)
             if not watchers:
-                del self._watchers[job]
+                del self.watched[job]
 
     def _cancel(self, client: Client, message: Cancel) -> None:
         live = [job for job in self._lookup.resolve(client.user, message.jobs) if job in self._ledger.jobs]

@@ -28,6 +28,7 @@ from distributed_grid.coordinator.core.model import (
     Job,
     NodeDown,
     NodeUp,
+    Over,
     Publish,
     Rejected,
     Send,
@@ -65,6 +66,7 @@ class Server:
         self._strangers = 0
         self._relay = Relay(self._agents, store, self._job)
         self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock)
+        ledger.watched = self._requests.watched
         self._loopback = True
         self._listener: Listener | None = None
 
@@ -260,6 +262,8 @@ class Server:
         match command:
             case Publish(view):
                 self._requests.publish(view)
+            case Over(job, cause):
+                self._requests.over(job, cause)
             case Send(node, message):
                 self._tell(node, [message])
             case AckExits(node, allocations):

@@ -181,13 +181,13 @@ class Store:
             of = jobs.get(a.job)
             if of is not None and of.allocation == a.id:
                 newest[a.job] = _encode(a)
+            elif a.state is not State.ENDED:
+                raise ValueError(f"{a.id} is recorded without its job")
             if a.state is State.ENDED and (of is None or of.state is not State.ENDED):
                 out.past_allocations.append((a.id, a.node, _encode(a)))
-            assert a.job in newest or a.state is State.ENDED, f"{a.id} is recorded without its job"
-        out.jobs = [
-            (j.id, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node, _encode(j), newest.get(j.id))
-            for j in jobs.values()
-        ]
+        for id_, j in jobs.items():
+            searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
+            out.jobs.append((*searched, _encode(j), newest.get(id_)))
         out.nodes = [(facts.name, _encode(facts)) for facts in nodes.values()]
         return out
 

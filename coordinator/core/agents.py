@@ -261,10 +261,10 @@ def _started(ledger: "Ledger", node: Node, message: Started) -> None:
         node.declined.pop(device, None)
     if allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
         ledger.move(allocation, State.RUNNING, f"started on {node.facts.name}")
-        ledger.changed(job, allocation)
+        ledger.changed(job, allocation, soon=True)
     else:  # the stop is on its way to it
         ledger.tell(job, f"started on {node.facts.name}, and will be stopped")
-        ledger.out += (RecordAllocation(allocation), RecordJob(job))
+        ledger.out += (RecordAllocation(allocation, soon=True), RecordJob(job, soon=True))
 
 
 def _devices(allocation: Allocation) -> list[str]:

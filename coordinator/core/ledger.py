@@ -5,7 +5,7 @@ number or talks to anybody; the same events give the same commands. What happens
 `agents.py` and `requests.py`; whatever they do to a state, they do through `move`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.model import (
     Node,
     NodeDown,
     NodeUp,
+    Over,
     Publish,
     RecordAllocation,
     RecordJob,
@@ -47,11 +48,21 @@ KEYS_KEPT = 4096
 """Keys of jobs that ended last are remembered here, until the shell is sure to find them on disk."""
 
 
+class _Everything:
+    def __contains__(self, job: object) -> bool:
+        return True
+
+
+EVERYTHING: Container[str] = _Everything()
+
+
 class Ledger:
     """The only owner of all states. `jobs` and `allocations` hold what lives; what has ended is on disk."""
 
-    def __init__(self, epoch: int = 0) -> None:
+    def __init__(self, epoch: int = 0, watched: Container[str] = EVERYTHING) -> None:
         self.epoch = epoch
+        self.watched = watched
+        """Jobs whose changes are published; it decides about nothing else."""
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[str, Job] = {}
@@ -171,12 +182,19 @@ class Ledger:
             del job.story[STORY_MOST // 5]
         job.story.append(Step(self.now, job.state, text))
 
-    def changed(self, job: Job, allocation: Allocation | None = None) -> None:
+    def changed(self, job: Job, allocation: Allocation | None = None, soon: bool = False) -> None:
         """Make a job and its allocation durable, and tell who watches."""
         if allocation is not None:
-            self.out.append(RecordAllocation(allocation))
-        self.out.append(RecordJob(job))
-        self.out.append(Publish(views.job_view(job, job.reason)))
+            self.out.append(RecordAllocation(allocation, soon))
+        self.out.append(RecordJob(job, soon=soon))
+        self.publish(job)
+
+    def publish(self, job: Job) -> None:
+        """Tell who watches. A view costs as much as the change itself, and most jobs are watched by nobody."""
+        if job.id in self.watched:
+            self.out.append(Publish(views.job_view(job, job.reason)))
+        elif job.outcome is not None:
+            self.out.append(Over(job.id, job.outcome.cause))
 
     # --- what the events are made of ---------------------------------------------------------------------------------
 

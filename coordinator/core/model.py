@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Reason, Request, State, Step
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, OpenData, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
 from distributed_grid.protocol.resources import Grant
@@ -29,7 +29,7 @@ DISCONNECTED_AFTER = 10.0
 LOST_AFTER = 60.0
 
 
-class Allocation(msgspec.Struct, kw_only=True):
+class Allocation(msgspec.Struct, kw_only=True, gc=False):
     """Resources of one node granted to one job, for one attempt. Never used twice: a retry is a new allocation.
     Its id is `<job>.<attempt>`. STARTING, RUNNING, STOPPING and LOST hold the grant."""
 
@@ -45,7 +45,7 @@ class Allocation(msgspec.Struct, kw_only=True):
     """Set once the end was asked for; told again to an agent that comes back."""
 
 
-class Job(msgspec.Struct, kw_only=True):
+class Job(msgspec.Struct, kw_only=True, gc=False):
     """A user's command, from submit to outcome. `tries` counts allocations made; the last one is `allocation`."""
 
     id: str
@@ -97,48 +97,42 @@ class Node:
 # --- events: what happened ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUp:
+class NodeUp(msgspec.Struct, frozen=True, gc=False):
     """An agent said hello and was let in; `session` is this connection's. Its Inventory follows before all else."""
 
     facts: NodeFacts
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDown:
+class NodeDown(msgspec.Struct, frozen=True, gc=False):
     """The connection of this session is closed. (A session that is not the node's newest is of no interest.)"""
 
     node: str
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True, gc=False):
     """A heartbeat."""
 
     node: str
     sample: Sample
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True, gc=False):
     """A message from the agent of this node about its offer or allocations."""
 
     node: str
     message: Offer | Inventory | Started | Stale | Exited
 
 
-@dataclass(frozen=True, slots=True)
-class JobsSubmitted:
+class JobsSubmitted(msgspec.Struct, frozen=True, gc=False):
     """A user asks for these jobs, all or none; ids and keys are made outside. `token`: who waits for the answer."""
 
     token: int
     jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CancelAsked:
+class CancelAsked(msgspec.Struct, frozen=True, gc=False):
     """A user (or the grid) wants these jobs ended; `grace` below zero: the job's own."""
 
     token: int
@@ -147,8 +141,7 @@ class CancelAsked:
     grace: float = -1.0
 
 
-@dataclass(frozen=True, slots=True)
-class SignalAsked:
+class SignalAsked(msgspec.Struct, frozen=True, gc=False):
     """A user wants a signal sent to a running job."""
 
     token: int
@@ -156,8 +149,7 @@ class SignalAsked:
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, gc=False):
     """Nothing happened but time."""
 
 
@@ -167,61 +159,63 @@ Event = NodeUp | NodeDown | Heard | Told | JobsSubmitted | CancelAsked | SignalA
 # --- commands: what somebody else has to do -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RecordJob:
-    """Make this job, as it is now, durable. `new`: it was not there before."""
+class RecordJob(msgspec.Struct, frozen=True, gc=False):
+    """Make this job, as it is now, durable; one that holds an allocation is recorded together with that. `new`: it was
+    not there before. `soon`: it may wait a moment for a record that may not (decisions/0003)."""
 
     job: Job
     new: bool = False
+    soon: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RecordAllocation:
-    """Make this allocation, as it is now, durable."""
+class RecordAllocation(msgspec.Struct, frozen=True, gc=False):
+    """Make this allocation, as it is now, durable. `soon` as in RecordJob."""
 
     allocation: Allocation
+    soon: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RecordNode:
+class RecordNode(msgspec.Struct, frozen=True, gc=False):
     """Make what is known of this node durable, so that never-fits can be said also after a restart."""
 
     facts: NodeFacts
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(msgspec.Struct, frozen=True, gc=False):
     """Keep a line about a message that came too late or from nowhere; nothing was changed by it."""
 
     node: str
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True, gc=False):
     """Send this to the agent of this node, if it is connected."""
 
     node: str
     message: Launch | Stop | Signal | OpenData
 
 
-@dataclass(frozen=True, slots=True)
-class AckExits:
+class AckExits(msgspec.Struct, frozen=True, gc=False):
     """Tell the agent that these outcomes are on disk (so it comes after the records)."""
 
     node: str
     allocations: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(msgspec.Struct, frozen=True, gc=False):
     """This job changed: tell who watches it. `view` is the job as it is now."""
 
     view: JobView
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Over(msgspec.Struct, frozen=True, gc=False):
+    """This job has ended, and nobody watched it."""
+
+    job: str
+    cause: Cause
+
+
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     """Answer the submit: these jobs are taken (with keys already known: the jobs that are there)."""
 
     token: int
@@ -230,8 +224,7 @@ class Accepted:
     nodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True, gc=False):
     """Answer a request: it cannot be done. `code` as in messages.Failed."""
 
     token: int
@@ -241,13 +234,16 @@ class Rejected:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True, gc=False):
     """Answer a request: done."""
 
     token: int
     text: str = ""
 
 
-Command = RecordJob | RecordAllocation | RecordNode | Audit | Send | AckExits | Publish | Accepted | Rejected | Granted
+Command = (
+    RecordJob | RecordAllocation | RecordNode | Audit | Send | AckExits | Publish | Over | Accepted | Rejected | Granted
+)
 RECORDS = (RecordJob, RecordAllocation, RecordNode, Audit)
+MAY_WAIT = (RecordJob, RecordAllocation)
+"""Those of which some may wait: see `soon`."""

@@ -5,10 +5,9 @@ behind it wait for their turn. Kept fresh within a second, for the first lines, 
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core.matching import amount, blocker
-from distributed_grid.coordinator.core.model import Job, Node, Publish
+from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line
 from distributed_grid.coordinator.core.requests import can_fit, never_fits
-from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import Resources
@@ -108,7 +107,7 @@ def announce(ledger: "Ledger", refused: list[Line], fresh: dict[str, None]) -> N
         job = ledger.jobs.get(name)
         if job is not None and job.state is State.WAITING and job.reason is None:
             job.reason = now_for(ledger, job)
-            ledger.out.append(Publish(job_view(job, job.reason)))
+            ledger.publish(job)
             told += 1
             if told == LINES:
                 break
@@ -120,7 +119,7 @@ def _publish(ledger: "Ledger", line: Line) -> None:
     job = ledger.jobs[ledger.queue.head(line)[1]]
     if job.reason != line.reason:
         job.reason = line.reason
-        ledger.out.append(Publish(job_view(job, job.reason)))
+        ledger.publish(job)
 
 
 def refresh(ledger: "Ledger") -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from distributed_grid.coordinator.core.model import Command, Event, Granted, Job, RecordJob, Tick
@@ -148,6 +149,54 @@ async def test_commands_without_records_wait_for_the_records_before_them(store: 
     await asyncio.sleep(0)
     await driver.close()
     assert done == [1, 2]
+
+
+def told_of_a_start(number: Any) -> list[Command]:
+    """Even numbers record what may wait, odd ones what may not."""
+    return [msgspec.structs.replace(record(number), soon=number % 2 == 0), Granted(number)]
+
+
+async def test_what_may_wait_is_told_at_once_and_goes_to_the_disk_with_the_next_that_may_not(store: Counting) -> None:
+    done: list[int] = []
+    driver = driven(Scripted(told_of_a_start), store, lambda command: done.append(command.token))
+    for number in (0, 2, 4):
+        driver.put(number)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert (done, store.commits) == ([0, 2, 4], 0)
+    driver.put(1)  # type: ignore[arg-type]
+    while len(done) < 4:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert store.commits == 1
+    assert set(store.known("ann", ["k-0", "k-1", "k-2", "k-4"])) == {"k-0", "k-1", "k-2", "k-4"}
+    await driver.close()
+
+
+async def test_what_may_wait_and_finds_no_company_is_on_disk_within_a_moment(store: Counting) -> None:
+    driver = driven(Scripted(told_of_a_start), store, lambda command: None)
+    driver.put(0)  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        while not store.known("ann", ["k-0"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    driver.put(2)  # type: ignore[arg-type]
+    await driver.close()
+    assert set(store.known("ann", ["k-2"])) == {"k-2"}, "closing leaves nothing behind"
+
+
+async def test_what_may_wait_and_came_during_a_commit_is_not_forgotten(store: Counting) -> None:
+    store.seconds = QUICK_SECONDS * 3
+    driver = driven(Scripted(told_of_a_start), store, lambda command: None)
+    driver.put(1)  # type: ignore[arg-type]  # slow, so that the next commit is in the thread
+    while not store.known("ann", ["k-1"]):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    driver.put(3)  # type: ignore[arg-type]
+    await asyncio.sleep(QUICK_SECONDS)
+    driver.put(2)  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        while not store.known("ann", ["k-2"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert store.commits == 3
+    await driver.close()
 
 
 async def test_a_disk_that_does_not_take_it_stops_everything_unacknowledged(store: Counting) -> None:

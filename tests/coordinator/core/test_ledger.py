@@ -21,6 +21,7 @@ from distributed_grid.coordinator.core.model import (
     JobsSubmitted,
     NodeDown,
     NodeUp,
+    Over,
     Publish,
     RecordAllocation,
     RecordJob,
@@ -238,6 +239,41 @@ def test_a_restored_ledger_gives_agents_their_time_to_return() -> None:
     assert len(other.jobs) == len(one.jobs) and {a.state for a in other.allocations.values()} == {State.LOST}
     step(other, Tick(), 1070.0)
     assert not other.allocations
+
+
+@pytest.mark.parametrize("end", ["runs", "has ended"])
+def test_a_start_whose_record_was_lost_in_a_crash_is_told_again_by_the_agent(end: str) -> None:
+    one = Ledger()
+    join(one, facts("n1"))
+    step(one, JobsSubmitted(1, (job("a", ONE),)), 1.0)
+    jobs, allocations = deepcopy(list(one.jobs.values())), deepcopy(list(one.allocations.values()))
+    soon = step(one, started("a.1"), 2.0)
+    records = [command for command in soon if isinstance(command, RecordJob | RecordAllocation)]
+    assert len(records) == 2 and all(record.soon for record in records)
+
+    other = Ledger(epoch=1)
+    other.restore(jobs, allocations, [facts("n1")], 10.0)
+    step(other, NodeUp(facts("n1"), "again"), 11.0)
+    outcome = Outcome(cause=Cause.EXITED, code=3)
+    known = Known("a.1", State.RUNNING, None, 9.0) if end == "runs" else Known("a.1", State.ENDED, outcome)
+    out = step(other, Told("n1", Inventory(known=(known,))), 11.0)
+    assert not any(isinstance(command, Send) for command in out), "nothing is launched again"
+    if end == "runs":
+        assert other.jobs["a"].state is State.RUNNING and other.jobs["a"].started == 2.0
+    else:
+        assert not other.jobs and AckExits("n1", ("a.1",)) in out
+
+
+def test_what_nobody_watches_is_not_published_and_recorded_all_the_same() -> None:
+    watched, unwatched = Ledger(), Ledger(watched=())
+    for ledger in (watched, unwatched):
+        join(ledger, facts("n1"))
+    for event in (JobsSubmitted(1, (job("a", ONE),)), started("a.1"), exited("a.1")):
+        told, quiet = step(watched, deepcopy(event), 1.0), step(unwatched, deepcopy(event), 1.0)
+        assert [line(c) for c in told if not isinstance(c, Publish)] == [
+            line(c) for c in quiet if not isinstance(c, Over)
+        ]
+    assert [command for command in quiet if isinstance(command, Over)] == [Over("a", Cause.EXITED)]
 
 
 def fingerprint() -> str:
