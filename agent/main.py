@@ -27,10 +27,10 @@ from distributed_grid.agent.probe import Probe, kin_roots
 from distributed_grid.agent.runtime import Place, Runtime
 from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
+from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import format_bytes
 
-__all__ = ["AgentSettings", "Limits", "detect", "main"]
+__all__ = ["AgentSettings", "Limits", "detect", "gpus", "main"]
 
 log = structlog.get_logger("agent")
 
@@ -81,6 +81,11 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer]:
     time.sleep(0.6)
     sample = probe.sample()
     return facts, sample, describe(settings.limits, facts, sample)
+
+
+def gpus(backend: str = "auto") -> tuple[GpuFacts, ...]:
+    """The GPUs of this machine."""
+    return open_backend(backend).facts()
 
 
 # --- before running ---------------------------------------------------------------------------------------------------

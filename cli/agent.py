@@ -10,7 +10,6 @@ import click
 from distributed_grid.cli.invocation import Invocation, common, current, printable
 
 if TYPE_CHECKING:
-    from distributed_grid.agent.main import AgentSettings
     from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
 
 
@@ -66,8 +65,8 @@ def detect(**options: Any) -> None:
     _show(invocation, *look(settings))
 
 
-def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -> "AgentSettings":
-    """Settings from flags over environment over file over defaults."""
+def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -> Any:
+    """AgentSettings from flags over environment over file over defaults."""
     flags = {}
     if options["gpus"] == "none":
         options = {**options, "gpus": None, "gpu_backend": "none"}

@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed_grid.cli.connection import Connection, ConnectionLost, Denied, Unreachable
 from distributed_grid.cli.invocation import Invocation
+from distributed_grid.cli.orders import Orders
 from distributed_grid.cli.signals import Signals
 from distributed_grid.cli.sinks import Sink, Stream
 from distributed_grid.cli.status_line import StatusLine
@@ -20,12 +21,10 @@ from distributed_grid.cli.words import verdict
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.jobs import JobView, State, exit_status
 from distributed_grid.protocol.messages import (
-    Cancel,
     Done,
     Failed,
     JobUpdate,
     Output,
-    SignalJob,
     Submission,
     Submit,
     Submitted,
@@ -86,9 +85,7 @@ class Attached:
         self._line = StatusLine(invocation)
         self._connection: Connection | None = None
         self._interrupts = 0
-        self._owed = 0  # a signal that is to be sent once the job runs
-        self._cancels: dict[int, Cancel] = {}
-        self._signals: dict[int, SignalJob] = {}
+        self._orders = Orders(invocation, job)
         self._code: int | None = None
         self._leave_at = 0.0
         self._greeting = 0
@@ -129,10 +126,7 @@ class Attached:
                 connection.send(Submit(id=self._greeting, jobs=(self._submission,), watch=True))
             else:
                 connection.send(Watch(id=self._greeting, jobs=(self.job,)))
-            if self.job:
-                held, self._cancels = self._cancels, {}
-                for cancel in held.values():
-                    self._send_cancel(cancel)
+            self._orders.connected(connection)
         except ConnectionLost:
             pass  # the next turn finds out
 
@@ -189,7 +183,7 @@ class Attached:
         self.invocation.say(f"connection lost ({lost.why}), trying again; the job is not affected")
         for stream in self._streams:
             stream.asked = 0
-        self._signals.clear()
+        self._orders.connection = None
         pause = FIRST_PAUSE
         while True:
             self._drain(signals, random.uniform(pause / 2, pause))  # noqa: S311
@@ -228,25 +222,17 @@ class Attached:
             case Submitted():
                 self.job = message.jobs[0]
                 self._submission = None
-                if held := self._cancels.pop(-1, None):
-                    self._send_cancel(held)
+                self._orders.submitted(self.job)
                 self._line.submitted(self.job, message.fit, message.nodes)
             case Failed():
                 self._failed(message)
             case Done():
-                self._cancels.pop(message.id, None)
-                self._signals.pop(message.id, None)
+                self._orders.done(message.id)
 
     def _failed(self, failed: Failed) -> None:
         if failed.id == self._greeting:
             raise Denied(failed)
-        if self._cancels.pop(failed.id, None):
-            self.invocation.say(f"it could not be cancelled: {failed.what}")
-        elif sent := self._signals.pop(failed.id, None):
-            if self.view is not None and self.view.state is State.STARTING:
-                self._owed = sent.signal  # a moment too early; it follows once the job runs
-            elif self.view is None or self.view.state is not State.ENDED:
-                self.invocation.say(f"{failed.what}; ^C again ends the job")
+        self._orders.failed(failed, self.view)
 
     def _update(self, view: JobView) -> None:
         if self.job not in ("", view.id) and self.view is not None:
@@ -257,9 +243,10 @@ class Attached:
         if self._submission is None or view.state is not State.WAITING:
             self._line.show(view)
         self.job, self.view = view.id, view
-        if view.state is State.RUNNING and self._owed:
-            self._send_signal(self._owed)
-            self._owed = 0
+        if self._orders.job:  # a name until now, or the beginning of an id
+            self._orders.job = view.id
+        if view.state is State.RUNNING:
+            self._orders.running()
         if view.state is State.ENDED:
             self._ended(view)
         elif self._until_now and view.state not in BEGUN:
@@ -360,35 +347,16 @@ class Attached:
         elif self.view is None or self.view.state is State.WAITING:
             self._end("^C", -1.0)
         elif self.view.state is State.STARTING:
-            self._owed = signal.SIGINT
+            self._orders.owed = signal.SIGINT
         else:
-            self._send_signal(signal.SIGINT)
-
-    def _send_signal(self, number: int) -> None:
-        if self._connection is None:
-            self.invocation.say("the job cannot be reached now; ^C again ends it once it can")
-            return
-        message = SignalJob(id=self.connection.number(), job=self.job, signal=number)
-        self._signals[message.id] = message
-        self.connection.send(message)
+            self._orders.signal(signal.SIGINT)
 
     def _end(self, reason: str, grace: float) -> None:
         """End the job, by its own grace (-1) or another one; once we are connected, if we are not."""
         if self._code is not None:
             own = self.view.spec.grace if self.view else 5.0
             self._leave_at = time.monotonic() + own + 10
-        self._send_cancel(Cancel(id=0, jobs=(self.job,), reason=reason, grace=grace))
-
-    def _send_cancel(self, cancel: Cancel) -> None:
-        if not self.job:  # it is being submitted; the answer is on its way
-            self._cancels[-1] = cancel
-        elif self._connection is None:
-            self._cancels[-2] = cancel
-        else:
-            number = self.connection.number()
-            again = Cancel(id=number, jobs=(self.job,), reason=cancel.reason, grace=cancel.grace)
-            self._cancels[number] = again
-            self.connection.send(again)
+        self._orders.end(reason, grace)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -104,23 +104,23 @@ def _locked(home: Path) -> Iterator[None]:
 
 
 def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
-    """What is to run: what ran before, unless something else is asked for and nothing of it is alive."""
+    """What is to run: the plan of what is alive, else what is asked for, else what ran here before."""
     given = {name: value for name, value in wanted.items() if value is not None}
     before = Plan.read(home)
-    if before is not None:
+    if before is not None and any(_living(home)):
         other = {name: value for name, value in given.items() if before.asked.get(name) != value}
-        if not other:
-            return before
-        if any(_living(home)):
+        if other:
             flags = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in other.items())
             raise GridError(
                 f"a dev grid of {len(before.agents)} nodes runs in {home}",
                 why=f"it was not started with {flags}",
                 hint="grid dev down first, or give another --dir and --port",
             )
-    from distributed_grid.agent.main import open_backend
+        return before
+    given = given or (before.asked if before else {})
+    from distributed_grid.agent.main import gpus
 
-    real = [] if given.get("fake_gpus") else [gpu.uuid for gpu in open_backend("auto").facts()]
+    real = [] if given.get("fake_gpus") else [gpu.uuid for gpu in gpus()]
     return make_plan(home, given, real)
 
 
@@ -239,7 +239,7 @@ def _offers(connection: "Connection", with_gpus: set[str]) -> dict[str, str]:
 def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seconds: float) -> None:
     from distributed_grid.cli import words
 
-    default = url == f"ws://127.0.0.1:{DEFAULT_PORT}"
+    found = os.environ.get("GRID_COORDINATOR") or f"ws://127.0.0.1:{DEFAULT_PORT}"
     if invocation.output in ("json", "jsonl"):
         content: dict[str, Any] = {"coordinator": url, "dir": str(plan.home), "nodes": plan.names, "started": started}
         words.emit_json(invocation, content)
@@ -252,7 +252,7 @@ def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seco
         state = "" if agent.name in started else " (ran already)"
         lines.append(f"  {agent.name}  {agent.describe()}{state}")
     lines += [f"thresholds  lenient, for trying out: {plan.thresholds}", f"state       {plan.home}", "", "try:"]
-    if not default:
+    if found != url:
         lines.append(f"  export GRID_COORDINATOR={url}")
     where = f" --dir {plan.home}" if plan.home != _home(None) else ""
     lines += [

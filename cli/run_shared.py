@@ -53,7 +53,8 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     """Run a command on borrowed resources of another node.
 
     Its output, exit code and signals are the command's own: ^C interrupts it, twice ends it, three times leaves.
-    Options of ours come before COMMAND; what follows is the command's. The current directory is sent along.
+    Options of ours come before COMMAND; what follows is the command's. The current directory is sent along. The
+    command's standard input is empty.
 
     Exit codes: the command's; 128+N for signal N; 124 time limit; 125 the grid failed; 126 not executable; 127 not
     found; 75 not placed.

@@ -11,8 +11,10 @@ class Signals:
     """While entered, these signals do nothing but show up in `taken()`, and make `fd` readable."""
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
-        # Who ignores a signal (nohup) goes on ignoring it, as a plain command would.
-        self._numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        # Under nohup a hang-up stays ignored. An interrupt does not: shells ignore it for whatever they start with `&`,
+        # and who sends one to such a command means it.
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._numbers = [number for number in numbers if not (ignored and number == signal.SIGHUP)]
         self._seen: list[int] = []
         self._before: dict[signal.Signals, Any] = {}
 

@@ -1,0 +1,48 @@
+"""How a dev grid deals out a machine."""
+
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.cli import dev_plan
+from distributed_grid.cli.dev_plan import Plan, make_plan
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev_plan.os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+@pytest.mark.usefixtures("eight")
+def test_cores_are_shared_out_without_remainder(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, {"nodes": 3}, [])
+    assert [agent.cores for agent in plan.agents] == [[0, 1], [2, 3, 4], [5, 6, 7]]
+    assert not any(agent.virtual for agent in plan.agents)
+
+
+@pytest.mark.usefixtures("eight")
+def test_more_agents_than_cores_get_virtual_ones(tmp_path: Path) -> None:
+    assert all(agent.virtual and agent.cores == [0, 1] for agent in make_plan(tmp_path, {"nodes": 9}, []).agents)
+    wide = make_plan(tmp_path, {"nodes": 3, "cores_per_node": 4}, [])
+    assert all(agent.virtual and agent.cores == [0, 1, 2, 3] for agent in wide.agents)
+    real = make_plan(tmp_path, {"nodes": 2, "cores_per_node": 3}, [])
+    assert [agent.cores for agent in real.agents] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_no_gpu_is_dealt_twice(tmp_path: Path) -> None:
+    stand_ins = make_plan(tmp_path, {"nodes": 2, "fake_gpus": 3}, ["GPU-real"])
+    assert [len(agent.stand_ins) for agent in stand_ins.agents] == [2, 1]
+    assert len({uuid for agent in stand_ins.agents for uuid in agent.stand_ins}) == 3
+    assert not any(agent.gpus for agent in stand_ins.agents)
+    real = make_plan(tmp_path, {"nodes": 2}, ["GPU-a", "GPU-b", "GPU-c"])
+    assert [agent.gpus for agent in real.agents] == [["GPU-a", "GPU-c"], ["GPU-b"]]
+    assert make_plan(tmp_path, {}, []).agents[0].flags()[-2:] == ["--gpus", "none"]
+
+
+def test_a_plan_is_the_same_when_read_again(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, {"nodes": 2, "fake_gpus": 1}, [])
+    plan.port = 4711
+    plan.write()
+    assert Plan.read(tmp_path) == plan
+    (tmp_path / "dev.json").write_text("{")
+    assert Plan.read(tmp_path) is None
