@@ -41,6 +41,7 @@ def dev() -> None:
 )
 @click.option("--cores-per-node", type=click.IntRange(1, 1024), help="Cores of each agent (the machine's, shared out).")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the coordinator (7433); 0 takes a free one.")
+@click.option("--cpu-percent-max", type=click.IntRange(0, 100), help="It lends up to this CPU use by others (90).")
 @click.option("--dir", "directory", metavar="DIR", help="Where it keeps its state.")
 def up(directory: str | None, **wanted: int | None) -> None:
     """Start a coordinator and agents on this machine; what runs already stays as it is.

@@ -10,12 +10,13 @@ from distributed_grid.protocol.resources import GIB, format_bytes
 NODES = 2
 VIRTUAL_CORES = 2
 GPU_MEMORY = 16 * GIB
+CPU_PERCENT_MAX = 90
 CONFIG = """\
 # Written by `grid dev up`: lenient, so that a busy desktop lends too.
 resource_sharing:
   monitoring_interval_seconds: 1
   thresholds:
-    cpu_percent_max: 90
+    cpu_percent_max: {cpu_percent_max}
     memory_percent_max: 95
     memory_min_gb: 0.1
 agent:
@@ -93,9 +94,15 @@ class Plan:
         return [agent.name for agent in self.agents]
 
     @property
+    def cpu_percent_max(self) -> int:
+        """Use by others, in percent, above which its agents lend no core; from 100 on they lend whatever others use."""
+        return self.asked.get("cpu_percent_max", CPU_PERCENT_MAX)
+
+    @property
     def thresholds(self) -> str:
         """For people."""
-        return "cpu_percent_max 90, memory_percent_max 95, memory_min_gb 0.1, offer_after 0, offers at once"
+        others = "memory_percent_max 95, memory_min_gb 0.1, offer_after 0, offers at once"
+        return f"cpu_percent_max {self.cpu_percent_max}, {others}"
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:
         """Ours, without settings that are meant for other grids."""
@@ -104,7 +111,7 @@ class Plan:
 
     def write(self) -> None:
         """Keep it, for the next `up`."""
-        (self.home / "grid.yaml").write_text(CONFIG)
+        (self.home / "grid.yaml").write_text(CONFIG.format(cpu_percent_max=self.cpu_percent_max))
         content = {"agents": [asdict(agent) for agent in self.agents], "asked": self.asked, "port": self.port}
         new = self.home / ".dev.json.new"
         new.write_text(json.dumps(content, indent=2) + "\n")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from distributed_grid.cli import dev_plan
 from distributed_grid.cli.dev_plan import Plan, make_plan
@@ -46,3 +47,12 @@ def test_a_plan_is_the_same_when_read_again(tmp_path: Path) -> None:
     assert Plan.read(tmp_path) == plan
     (tmp_path / "dev.json").write_text("{")
     assert Plan.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(("asked", "percent"), [({}, 90), ({"cpu_percent_max": 100}, 100)])
+def test_the_agents_are_told_the_threshold_that_is_printed(tmp_path: Path, asked: dict[str, int], percent: int) -> None:
+    plan = make_plan(tmp_path, asked, [])
+    plan.write()
+    told = yaml.safe_load(Path(plan.config).read_text())["resource_sharing"]["thresholds"]
+    assert told["cpu_percent_max"] == percent
+    assert f"cpu_percent_max {percent}," in plan.thresholds
