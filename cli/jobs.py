@@ -80,7 +80,7 @@ def cancel(job: tuple[str, ...], force: bool, grace: str | None, reason: str) ->
     """
     seconds = 0.0 if force else parse_duration(grace) if grace is not None else -1.0
     invocation = current()
-    answer: Done = invocation.ask(lambda n: Cancel(id=n, jobs=job, reason=reason, grace=seconds))
+    answer: Done = invocation.ask(lambda n: Cancel(id=n, jobs=job, reason=reason or "grid cancel", grace=seconds))
     if answer.text:
         invocation.say(answer.text)
 
