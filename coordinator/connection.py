@@ -5,10 +5,12 @@ its outbox the connection is cut, whether answers pile up there or the pongs to 
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 import structlog
 from websockets.asyncio.server import ServerConnection, broadcast
+from websockets.exceptions import ConnectionClosedError
 
 from distributed_grid.protocol.codec import CONTROL_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError
@@ -23,6 +25,8 @@ OUTBOX_BULK = 8 << 20
 FRAMES_PER_SECOND = 5_000.0
 FRAMES_AT_ONCE = 10_000.0
 """Our own agents and clients send far fewer: a frame carries what a turn of their loop had to say."""
+TURN_SECONDS = 0.005
+"""How long the messages of one frame may keep all other connections waiting."""
 DOUBT_SECONDS = 0.2
 CLIENT_SILENCE = 20.0
 """Seconds after which a quiet client is asked by a ping whether it is there, and again until it counts as gone."""
@@ -62,7 +66,7 @@ class Connection:
         self._flush_due = False
         self._closed = False
         self._tokens = FRAMES_AT_ONCE
-        self._counted = self._loop.time()
+        self._counted = self._began = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
         self._doubted = False
         self._question: asyncio.Task[None] | None = None
@@ -82,7 +86,7 @@ class Connection:
         frame = await self.wire.recv()
         now = self._loop.time()
         self._tokens = min(FRAMES_AT_ONCE, self._tokens + (now - self._counted) * FRAMES_PER_SECOND) - 1
-        self._counted = now
+        self._counted = self._began = now
         if self._tokens < 0:
             await asyncio.sleep(0.1)
         if self.role == "agent" and len(frame) > CONTROL_BYTES:
@@ -90,6 +94,14 @@ class Connection:
                 f"a frame of {len(frame)} bytes", why=f"a control connection carries {CONTROL_BYTES} at most"
             )
         return self.link.receive(frame, now)
+
+    async def turn(self) -> None:
+        """To be called after each message of a frame: a frame may have many thousands, and others have their turn in
+        between. Nor are its answers piled up. Raises ConnectionClosed."""
+        if self._loop.time() - self._began > TURN_SECONDS:
+            await asyncio.sleep(0)
+            await self.drained()
+            self._began = self._loop.time()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -107,10 +119,13 @@ class Connection:
             self._flush_soon()
 
     async def drained(self) -> None:
-        """Wait until most of what was sent has left. Raises ConnectionClosed's kin when the peer goes."""
+        """Wait until most of what was sent has left. Raises ConnectionClosed when the peer goes."""
         if self._flush_due:
             await asyncio.sleep(0)
-        await self.wire.drain()
+        with contextlib.suppress(OSError):
+            await self.wire.drain()
+        if self.wire.transport.is_closing():
+            raise ConnectionClosedError(None, None)
 
     def _flush_soon(self) -> None:
         if not self._flush_due:

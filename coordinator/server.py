@@ -249,6 +249,7 @@ class Server:
             while True:
                 for message in await connection.receive():
                     await self._requests.handle(client, message)
+                    await connection.turn()
                 if self._driver.crowded:
                     await self._driver.room()
         finally:

@@ -5,6 +5,7 @@ from enum import IntEnum, StrEnum
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.numbers import Code, Count, Finite
 from distributed_grid.protocol.resources import Grant, Resources
 
 
@@ -74,15 +75,15 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     cause: Cause
-    code: int = 0
-    signal: int = 0
+    code: Code = 0
+    signal: Code = 0
     text: str = ""
     started: bool = True
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    peak_memory: int = 0
-    stdout_size: int = 0
-    stderr_size: int = 0
+    seconds: Finite = 0.0
+    cpu_seconds: Finite = 0.0
+    peak_memory: Count = 0
+    stdout_size: Count = 0
+    stderr_size: Count = 0
     stdout_tail: bytes = b""
     stderr_tail: bytes = b""
 

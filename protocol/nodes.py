@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.numbers import Count, Finite, Span
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
 
 
@@ -23,7 +24,7 @@ class GpuFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     uuid: str
     index: int
     model: str
-    memory: int
+    memory: Count
     stand_in: bool = False
 
 
@@ -40,14 +41,14 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     boot_id: str
     incarnation: int
     cores: tuple[int, ...]
-    memory: int
+    memory: Count
     lendable: Resources
     virtual: bool = False
     gpus: tuple[GpuFacts, ...] = ()
     labels: dict[str, str] = {}
     software: str = ""
     python: str = ""
-    priority: float = 1.0
+    priority: Finite = 1.0
     instance: str = ""
 
 
@@ -55,7 +56,7 @@ class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process that has memory on a GPU (bytes); `own` if it belongs to one of the grid's jobs."""
 
     pid: int
-    memory: int = 0
+    memory: Count = 0
     user: str = ""
     own: bool = False
 
@@ -65,10 +66,10 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     `error` and nothing else; it is never taken for idle."""
 
     uuid: str
-    utilisation: float = 0.0
-    memory_used: int = 0
-    memory_total: int = 0
-    temperature: float = 0.0
+    utilisation: Finite = 0.0
+    memory_used: Count = 0
+    memory_total: Count = 0
+    temperature: Finite = 0.0
     processes: tuple[GpuProcess, ...] = ()
     error: str = ""
 
@@ -81,20 +82,20 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `memory_own` is our jobs' resident memory, `memory_foreign` what all others use. Rates are bytes per second.
     """
 
-    at: float
+    at: Finite
     cores: dict[int, int] = {}
-    own_cpu: float = 0.0
-    foreign_cpu: float = 0.0
-    memory_total: int = 0
-    memory_foreign: int = 0
-    memory_own: int = 0
-    load: float = 0.0
-    disk_total: int = 0
-    disk_free: int = 0
-    disk_read: float = 0.0
-    disk_written: float = 0.0
-    net_received: float = 0.0
-    net_sent: float = 0.0
+    own_cpu: Finite = 0.0
+    foreign_cpu: Finite = 0.0
+    memory_total: Count = 0
+    memory_foreign: Count = 0
+    memory_own: Count = 0
+    load: Finite = 0.0
+    disk_total: Count = 0
+    disk_free: Count = 0
+    disk_read: Finite = 0.0
+    disk_written: Finite = 0.0
+    net_received: Finite = 0.0
+    net_sent: Finite = 0.0
     gpus: tuple[GpuSample, ...] = ()
     gpu_error: str = ""
 
@@ -105,8 +106,8 @@ class GpuOffer(msgspec.Struct, frozen=True, omit_defaults=True):
     uuid: str
     index: int
     model: str
-    memory: int
-    memory_free: int
+    memory: Count
+    memory_free: Count
     milli: int = MILLI
 
 
@@ -126,14 +127,14 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     """
 
     number: int
-    expires_in: float
+    expires_in: Span
     cores: tuple[int, ...] = ()
     shares: dict[int, int] = {}
-    memory: int = 0
+    memory: Count = 0
     gpus: tuple[GpuOffer, ...] = ()
     counting: tuple[str, ...] = ()
     withheld: tuple[Withheld, ...] = ()
-    idle_since: float = 0.0
+    idle_since: Finite = 0.0
 
     @property
     def resources(self) -> Resources:
@@ -191,4 +192,4 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     allocation: str
     state: State
     outcome: Outcome | None = None
-    started_for: float = 0.0
+    started_for: Span = 0.0
