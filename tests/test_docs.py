@@ -1,10 +1,26 @@
-"""The documentation says what the code says."""
+"""The documentation says what the code says: what it names exists, and what exists is named."""
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+
+from distributed_grid.cli.main import main as grid
+from distributed_grid.coordinator import config_text
+from distributed_grid.coordinator.config_schema import MOVED
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+SOURCE = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|md|sql|sh|cfg|toml|service)")
 
 
 def test_the_generated_parts_of_the_docs_are_up_to_date() -> None:
@@ -12,3 +28,169 @@ def test_the_generated_parts_of_the_docs_are_up_to_date() -> None:
         [sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, ""), "run `make docs`"
+
+
+# --- what exists is named ---------------------------------------------------------------------------------------------
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    yield context.command_path, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands(below, click.Context(below, info_name=name, parent=context))
+
+
+def test_every_command_and_option_is_explained() -> None:
+    sections = (ROOT / "docs/command-line.md").read_text().split("\n### ")
+    explained = {section.partition("\n")[0].strip("`"): section for section in sections}
+    everywhere = {option.name for option in grid.params}
+    missing = []
+    for path, command in commands(grid, click.Context(grid, info_name="grid")):
+        section = explained.get(path if path != "grid" else "Before any command", "")
+        if not section and not isinstance(command, click.Group):
+            missing.append(path)
+        for option in command.params:
+            if path != "grid" and (option.name in everywhere or isinstance(command, click.Group)):
+                continue  # said once, before any command
+            if isinstance(option, click.Option) and not option.hidden:
+                missing += [f"{path} {flag}" for flag in option.opts if not re.search(rf"[` ]{flag}[ `,/]", section)]
+                if not option.help:
+                    missing.append(f"{path} {option.opts[-1]} says nothing about itself")
+    assert not missing
+
+
+def settings(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Every setting that the schema knows, as `a.b`, and of the items of a list as `a[].b`."""
+    below = schema.get("properties") or {}
+    if not below and "properties" in (items := schema.get("items", {})):
+        below, path = items["properties"], f"{path}[]"
+    if not below:
+        yield path
+    for name, one in below.items():
+        yield from settings(one, f"{path}.{name}".lstrip("."))
+
+
+def test_every_setting_is_explained() -> None:
+    names = list(settings(config_text.schema()))
+    assert len(names) > 30
+    explained = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/configuration.md").read_text(), re.MULTILINE))
+    moved = tuple(".".join(path) + "." for path in MOVED if ".".join(path) in explained)
+    assert not [name for name in names if name not in explained and not name.startswith(moved)]
+
+
+# --- what is named exists ---------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        there = page.parent / target if target else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_of_ours_that_are_named_are_there(page: Path) -> None:
+    """`agent/probe.py` is a path from the root; a bare `probe.py` is looked for anywhere."""
+    ours = {path for room in ROOT.iterdir() if room.is_dir() and room.name[0] != "." for path in room.rglob("*.*")}
+    names = {path.name for path in ours} | {path.name for path in ROOT.iterdir()}
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    gone = []
+    for code in CODE.findall(FENCE.sub("", page.read_text())):
+        for name in SOURCE.findall(code):
+            if "/" not in name:
+                there = name in names or code != name or not name.endswith(".py") or name in USERS_FILES
+            else:
+                there = (ROOT / name).exists() or name.partition("/")[0] not in rooms
+            if not there:
+                gone.append(name)
+    assert not gone
+
+
+USERS_FILES = {"train.py", "answer.py"}
+
+
+class Command(NamedTuple):
+    """A command that a page tells its reader to type."""
+
+    page: str
+    words: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {' '.join(self.words)}"
+
+
+def typed(page: Path) -> Iterator[Command]:
+    """Lines of code blocks that begin with `make` or `grid`, with or without a prompt; and such words inside a text."""
+    text = page.read_text()
+    text = re.sub(r"<!-- generated: commands -->.*?<!-- end -->", "", text, flags=re.DOTALL)
+    lines = [
+        line for kind, block in FENCE.findall(text) if kind in ("", "sh", "console") for line in block.splitlines()
+    ]
+    for line in [*lines, *CODE.findall(FENCE.sub("", text))]:
+        line = line.removeprefix("$ ")
+        if line.split(" ")[0] in ("make", "grid") and "…" not in line and "<" not in line:
+            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+            lexer.commenters = "#"
+            words = list(lexer)
+            until = next((at for at, word in enumerate(words) if word in (";", "&&", "|", ">", "&")), len(words))
+            yield Command(page.name, words[:until])
+
+
+def understood(words: list[str]) -> str:
+    """Why the command line would refuse these words; empty where it takes them."""
+    command: click.Command = grid
+    context = click.Context(grid, info_name="grid", resilient_parsing=True)
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        below = command.get_command(context, rest[0])
+        if below is None:
+            return f"{context.command_path} has no {rest[0]}"
+        context = click.Context(below, info_name=rest[0], parent=context, resilient_parsing=True)
+        command, rest = below, rest[1:]
+    try:
+        command.make_context(context.info_name, rest, resilient_parsing=False)
+    except click.exceptions.Exit:
+        return ""
+    except click.UsageError as error:
+        alone = isinstance(error, click.MissingParameter | click.exceptions.NoArgsIsHelpError) and not rest
+        return "" if alone else error.format_message()  # a command named in passing, without what it works on
+    return ""
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_pages_name_only_commands_that_there_are() -> None:
+    found = [command for page in PAGES for command in typed(page)]
+    wrong = []
+    for command in found:
+        if command.words[0] == "make" and not set(w for w in command.words[1:] if "=" not in w) <= targets():
+            wrong.append(f"{command}: no such target")
+        elif command.words[0] == "grid" and (why := understood(command.words)):
+            wrong.append(f"{command}: {why}")
+    assert not wrong, "\n".join(wrong)
+    readme = {" ".join(command.words[:2]) for command in found if command.page == "README.md"}
+    assert {"make demo", "make test", "grid dev", "grid run-shared"} <= readme
+
+
+def test_a_command_that_there_is_not_would_be_found() -> None:
+    assert understood(["grid", "shared-status"]) == ""
+    assert understood(["grid", "run-shared", "-t", "cpu", "-a", "1", "true", "--nonsense"]) == ""
+    assert understood(["grid", "jobs", "--nonsense"])
+    assert understood(["grid", "nonsense"])
+    assert understood(["grid", "dev", "nonsense"])
+    assert "nonsense" not in targets()
