@@ -204,8 +204,7 @@ class Supervisor:
         if key in self.jobs:
             self._tell(self.jobs[key])
         elif key in self.forgotten:
-            text = "it was over and acknowledged before; an allocation is never started twice"
-            self.agent.tell({"op": "exited", "id": key, "outcome": never_ran("spawn-failed", text)})
+            self._was_over(key, "spawn-failed")
         elif "/" in key or key.startswith("."):
             log(f"{key!r} is not the id of an allocation")
         else:
@@ -215,9 +214,9 @@ class Supervisor:
         self.launches.pop(key, None)
         job = self.jobs.get(key)
         if job is None:
-            # Never heard of: remembered as over, so that a launch that comes late is refused. Not so if it was
-            # forgotten: then it is known to have been over.
-            if key not in self.forgotten:
+            if key in self.forgotten:
+                self._was_over(key, cause)
+            else:  # never heard of: remembered as over, so that a launch that comes late is refused
                 job = self.jobs[key] = Job(key, outcome=never_ran(cause, text or "ended before it was started"))
                 self.over.append(job)
         elif job.outcome is not None:
@@ -225,13 +224,18 @@ class Supervisor:
         else:
             self._ask_end(job, cause, text, grace)
 
+    def _was_over(self, key: str, cause: str) -> None:
+        text = "it was over and acknowledged before; an allocation is never started twice"
+        self.agent.tell({"op": "exited", "id": key, "outcome": never_ran(cause, text)})
+
     def _tell(self, job: Job) -> None:
         if job in self.over:
             return
         if job.outcome is not None:
             self.agent.tell({"op": "exited", "id": job.id, "outcome": job.outcome})
         else:
-            self.agent.tell({"op": "started", "id": job.id, "pid": job.pid})
+            # A short job's end is told together with its start: for us, the agent and the coordinator half the work.
+            self.agent.tell({"op": "started", "id": job.id, "pid": job.pid}, patient=True)
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -255,6 +259,8 @@ class Supervisor:
 
     def _timeout(self) -> float | None:
         due = [self.timers[0][0]] if self.timers else []
+        if 0.0 < self.agent.due < NEVER:
+            due.append(self.agent.due)
         if self.tree.mains or self.tree.watched:
             due.append(self.next_look)
         if self.launches or self.over:

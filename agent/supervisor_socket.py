@@ -10,6 +10,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from distributed_grid.agent import supervisor_procs as procs
+
+PATIENCE = 0.002
+"""Seconds that a patient message waits at most for others to go with."""
+NEVER = float("inf")
 _MOST_UNSENT = 8 << 20
 _MOST_LINE = 16 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -17,7 +22,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 class AgentSocket:
     """Listens at `supervisor.sock` in the state directory. `greet` makes the first message for a new agent, `hear`
-    takes each message of it."""
+    takes each message of it. `due` is when a flush has to be: NEVER without anything to send, 0 for at once; what the
+    agent does not take yet is sent when the selector tells that it does."""
 
     def __init__(
         self,
@@ -28,6 +34,7 @@ class AgentSocket:
         log: Callable[[str], None],
     ) -> None:
         self.connected = False
+        self.due = NEVER
         self._selector = selector
         self._greet, self._hear, self._log = greet, hear, log
         self._agent: socket.socket | None = None
@@ -46,14 +53,16 @@ class AgentSocket:
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Send this with the next flush; dropped if no agent is there, since a new one is told everything."""
+    def tell(self, message: dict[str, Any], patient: bool = False) -> None:
+        """Send this with the next flush, if it is patient with one that is a little later. Dropped if no agent is
+        there, since a new one is told everything."""
         if self._agent is not None:
             self._unsent += _encode(message).encode() + b"\n"
+            self.due = min(self.due, procs.now() + PATIENCE if patient else 0.0)
 
     def flush(self) -> None:
-        """Send what can be sent now."""
-        if self._agent is None or not self._unsent:
+        """Send what is due and can be sent now, with all that waits."""
+        if self._agent is None or not self._unsent or self.due > procs.now():
             return
         try:
             sent = self._agent.send(self._unsent)
@@ -63,6 +72,7 @@ class AgentSocket:
             self._close("")
             return
         del self._unsent[:sent]
+        self.due = 0.0 if self._unsent else NEVER
         if len(self._unsent) > _MOST_UNSENT:
             self._close("the agent does not listen; it is told everything when it comes back")
             return
@@ -121,6 +131,6 @@ class AgentSocket:
         if self._agent is not None:
             self._selector.unregister(self._agent)
             self._agent.close()
-        self._agent, self.connected = None, False
+        self._agent, self.connected, self.due = None, False, NEVER
         self._received.clear()
         self._unsent.clear()

@@ -334,6 +334,17 @@ async def test_a_launch_sent_twice_starts_once(bench: Bench) -> None:
     assert bench.outcomes(id)[0] == bench.outcomes(id)[1]
 
 
+async def test_a_stop_of_a_forgotten_allocation_is_answered(bench: Bench) -> None:
+    id = bench.launch("true")
+    await bench.ended(id)
+    bench.launcher.forget([id])
+    await bench.restart()
+    bench.stop(id)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.started) == (Cause.CANCELLED, False)
+    assert "over" in outcome.text
+
+
 async def test_a_launch_of_a_forgotten_allocation_starts_nothing(bench: Bench) -> None:
     id = bench.launch("echo", "once")
     await bench.ended(id)
