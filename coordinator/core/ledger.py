@@ -6,12 +6,11 @@ number or talks to anybody; the same events give the same commands. What happens
 """
 
 from collections.abc import Callable, Container, Iterable
-from heapq import heapify, heappop, heapreplace
 from typing import Any
 
-from distributed_grid.coordinator.core import agents, checks, deadlines, reasons, requests, views
+from distributed_grid.coordinator.core import agents, checks, deadlines, reasons, requests, serving, views
 from distributed_grid.coordinator.core.index import Index
-from distributed_grid.coordinator.core.matching import Placement, Refusal, place, usable
+from distributed_grid.coordinator.core.matching import Placement, usable
 from distributed_grid.coordinator.core.model import (
     MOVES,
     Allocation,
@@ -33,17 +32,15 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
-from distributed_grid.coordinator.core.queue import Line, Queue
+from distributed_grid.coordinator.core.queue import Queue
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State, Step
+from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import AllocationView, NodeFacts, NodeState, NodeView, OfferView
 from distributed_grid.protocol.resources import Grant, Resources
 
 STORY_MOST = 100
 """Lines of a job's story that are kept; of a longer one, the middle goes."""
-HOPELESS_KEPT = 8
-"""Refused amounts that are remembered within a pass."""
 KEYS_KEPT = 4096
 """Keys of jobs that ended last are remembered here, until the shell is sure to find them on disk."""
 
@@ -128,7 +125,7 @@ class Ledger:
             else:
                 _DUE[kind](self, name)
         if self.fresh or self.grown:
-            self._match()
+            serving.match(self)
         if stirred:
             reasons.refresh(self)
         return self._take_out()
@@ -309,53 +306,6 @@ class Ledger:
                         room.take(grant)
             node.room = room
         self.refresh(node)
-
-    # --- matching ---------------------------------------------------------------------------------------------------
-
-    def _match(self) -> None:
-        """Place who can be placed: lines by priority, then by the turn of their first job. A line that was refused is
-        not looked at again before a node has grown that has room for it."""
-        fresh, self.fresh = self.fresh, {}
-        refused: list[Line] = []
-        hopeless: list[Resources] = []
-        heads = [(-line.request.priority, *self.queue.head(line), line) for line in self._open_lines(fresh)]
-        heapify(heads)
-        while heads:
-            line = heads[0][3]
-            job = self.jobs[heads[0][2]]
-            wanted = line.request.resources
-            # Within a pass room only shrinks: what is at least as much as something refused need not be tried.
-            found = None if any(less.fits(wanted) for less in hopeless) else place(self.nodes, self.index, line.request)
-            if found is None or isinstance(found, Refusal):
-                if found is not None and len(hopeless) < HOPELESS_KEPT:
-                    hopeless.append(wanted)
-                line.blocked = True
-                refused.append(line)
-                heappop(heads)
-                continue
-            self.start(job, found)
-            if line.count:
-                heapreplace(heads, (-line.request.priority, *self.queue.head(line), line))
-            else:
-                heappop(heads)
-        for name in fresh:
-            waiting = self.jobs.get(name)
-            if waiting is not None and waiting.request.immediate and waiting.state is State.WAITING:
-                why = reasons.find(self, waiting.request).text
-                self.finish(waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
-        reasons.announce(self, [line for line in refused if line.count], fresh)
-
-    def _open_lines(self, fresh: dict[str, None]) -> list[Line]:
-        """The lines worth a look in this pass."""
-        rooms = [room for room in (self.nodes[name].room for name in self.grown) if room is not None]
-        self.grown = {}
-        if rooms:
-            for line in self.queue.lines.values():
-                if line.blocked and any(room.fits(line.request.resources) for room in rooms):
-                    line.blocked = False
-            return [line for line in self.queue.lines.values() if not line.blocked]
-        lines = {id(line): line for line in map(self.queue.line, fresh) if not line.blocked}
-        return list(lines.values())
 
     def _take_out(self) -> list[Command]:
         out, self.out = self.out, []

@@ -3,25 +3,35 @@
 So a pass over the queue costs the number of different requests, however many jobs there are.
 """
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 from distributed_grid.protocol.jobs import Reason, Request
+from distributed_grid.protocol.resources import Resources
 
 BLOCK = 512
+
+Entry = tuple[int, int, "Line"]
+"""A line in the order of service: its priority, negated, the turn of its first job, and itself."""
 
 
 class Line:
     """Jobs with the same request, by their turn. `blocked`: the first was refused, and no room has grown since."""
 
-    __slots__ = ("blocked", "count", "heap", "reason", "request")
+    __slots__ = ("blocked", "count", "entered", "heap", "reason", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.heap: list[tuple[int, str]] = []
         self.count = 0
         self.blocked = False
+        self.entered = -1
+        """The turn of its one entry in the order of service that counts; below zero: it has none."""
         self.reason: Reason | None = None
         """Why the first of the line waits, as last told."""
+
+    def __lt__(self, other: "Line") -> bool:
+        """For entries with the same turn, of which one does not count any more."""
+        return False
 
 
 class Queue:
@@ -31,6 +41,10 @@ class Queue:
         self.lines: dict[Request, Line] = {}
         self.turns: dict[str, int] = {}
         self._line_of: dict[str, Line] = {}
+        self.order: list[Entry] = []
+        """A heap. Entries are not taken out when they become untrue; `first` sees to that."""
+        self._least = Resources()
+        self._departed = 0
         self._blocks: dict[int, dict[int, dict[int, None]]] = {}
         """The turns that wait, by priority and in blocks of following turns: `ahead` counts blocks, not jobs."""
 
@@ -45,6 +59,10 @@ class Queue:
         line = self.lines.get(request)
         if line is None:
             line = self.lines[request] = Line(request)
+            self._note_least(request.resources)
+        if not 0 <= line.entered <= turn:
+            line.entered = turn
+            heappush(self.order, (-request.priority, turn, line))
         heappush(line.heap, (turn, job))
         line.count += 1
         self.turns[job] = turn
@@ -63,6 +81,8 @@ class Queue:
         line.count -= 1
         if not line.count:
             del self.lines[line.request]
+            line.entered = -1
+            self._departed += 1
         elif len(line.heap) > 2 * line.count + 16:
             line.heap = [entry for entry in line.heap if self._waits(entry, line)]
             heapify(line.heap)
@@ -80,6 +100,36 @@ class Queue:
             heappop(line.heap)
         return line.heap[0]
 
+    def first(self) -> Line | None:
+        """The line to be served first, which is `order[0]` then; None: nobody waits."""
+        order = self.order
+        while order:
+            priority, turn, line = order[0]
+            if turn != line.entered:
+                heappop(order)
+            elif (now := self.head(line)[0]) != turn:
+                line.entered = now
+                heapreplace(order, (priority, now, line))
+            else:
+                return line
+        return None
+
+    @property
+    def least(self) -> Resources:
+        """Of each kind, no more than anybody wants: where this finds no room, nobody does."""
+        if self._departed > len(self.lines):
+            self._departed = 0
+            self._least = Resources()
+            for number, request in enumerate(self.lines):
+                self._least = _lesser(self._least, request.resources) if number else request.resources
+        return self._least
+
+    def _note_least(self, wanted: Resources) -> None:
+        if len(self.lines) == 1:
+            self._least, self._departed = wanted, 0
+        else:
+            self._least = _lesser(self._least, wanted)
+
     def ahead(self, job: str) -> int:
         """How many waiting jobs are served before this one."""
         turn, priority = self.turns[job], self._line_of[job].request.priority
@@ -92,3 +142,9 @@ class Queue:
                 count += sum(len(block) for number, block in blocks.items() if number < mine)
                 count += sum(before < turn for before in blocks[mine])
         return count
+
+
+def _lesser(one: Resources, other: Resources) -> Resources:
+    if one.fits(other):
+        return one
+    return Resources(min(one.cpu, other.cpu), min(one.memory, other.memory), min(one.gpu, other.gpu))

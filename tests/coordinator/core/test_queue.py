@@ -47,3 +47,33 @@ def test_a_line_that_many_left_keeps_no_trace_of_them() -> None:
         queue.remove(f"j{turn}")
     assert len(queue.lines[ONE].heap) < 40
     assert queue.head(queue.lines[ONE]) == (999, "j999")
+
+
+def test_lines_come_in_the_order_of_service_whoever_left_or_came_back() -> None:
+    queue, small, large, urgent = Queue(), asks(1), asks(2), asks(3, Priority.URGENT)
+    for turn, (name, request) in enumerate([("a", small), ("b", large), ("c", small), ("u", urgent)]):
+        queue.add(name, request, turn)
+    served = []
+    while (line := queue.first()) is not None:
+        name = queue.head(line)[1]
+        served.append(name)
+        queue.remove(name)
+        if name == "b" and served.count("b") == 1:
+            queue.add("a", small, 0)  # back at its old place
+            queue.add("b", large, 1)  # the last of its line: a line of its own anew
+    assert served == ["u", "a", "b", "a", "b", "c"]
+
+
+def test_nobody_wants_less_than_the_least() -> None:
+    queue = Queue()
+    queue.add("a", Request(Resources(2000, 5)), 1)
+    queue.add("b", Request(Resources(1000, 9)), 2)
+    queue.add("c", Request(Resources(4000, 9, 1000)), 3)
+    assert queue.least == Resources(1000, 5)
+    for name in "ab":
+        queue.remove(name)
+    assert queue.least == Resources(4000, 9, 1000)
+
+
+def asks(cores: int, priority: Priority = Priority.MEDIUM) -> Request:
+    return Request(Resources(cpu=cores * 1000), priority)
