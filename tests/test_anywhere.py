@@ -1,4 +1,4 @@
-"""What is written here is true on every machine: no file names a host, a person, or a path that only one machine has."""
+"""What is written here is true everywhere: no file names a host, a person, or a path that only one machine has."""
 
 import ipaddress
 import re
