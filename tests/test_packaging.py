@@ -1,6 +1,7 @@
 """What a user gets: the wheel is built, installed into an empty environment and used from an empty folder."""
 
 import configparser
+import os
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,34 @@ def site_packages(home: Path) -> Path:
 def test_the_installed_grid_says_its_version_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     done = subprocess.run([installed / "bin" / "grid", "--version"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "grid 0.1.0\n", "")
+
+
+def test_a_whole_grid_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    """Services, schema and stand-in GPUs are found without the tree they were built from."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GRID_", "PYTHON"))}
+    environment |= {name: str(tmp_path / name) for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME")}
+    empty, home = tmp_path / "empty", tmp_path / "dev"
+    empty.mkdir()
+
+    def grid(*words: str) -> tuple[int, str, str]:
+        command = [installed / "bin" / "grid", *words]
+        done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    try:
+        up = ("dev", "up", "--nodes", "1", "--fake-gpus", "1", "--port", "0", "--cpu-percent-max", "100")
+        code, url, complaints = grid("-o", "quiet", *up, "--dir", str(home))
+        assert (code, complaints) == (0, "")
+        environment["GRID_COORDINATOR"] = url.strip()
+        code, told, complaints = grid(
+            "run-shared", "-t", "gpu", "-a", "1", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 7"
+        )
+        assert (code, complaints) == (7, "")
+        assert told.startswith("GPU-5a4d0000-")
+    finally:
+        code, _, _ = grid("dev", "down", "--dir", str(home))
+    assert code == 0
+    assert list(empty.iterdir()) == []
 
 
 def test_nothing_but_our_own_name_lands_in_site_packages(installed: Path) -> None:
