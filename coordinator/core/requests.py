@@ -109,6 +109,7 @@ def _refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
 def _unknown_node(ledger: "Ledger", token: int, name: str) -> Rejected:
     names = list(ledger.nodes)
     known = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    name = name[:100]  # no node's is longer, and comparing takes its time
     close = get_close_matches(name, names, 1)
     hint = f"did you mean {close[0]}?" if close else "see `grid nodes`"
     return Rejected(token, "bad-value", f"unknown node {name!r}", f"the nodes of this grid are {known}", hint)

@@ -4,6 +4,7 @@ Kept up to date by adding and taking away, so a grant costs what it touches and 
 below zero: an offer made before a grant arrived can be smaller than what is held, and the debt is then remembered.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from distributed_grid.protocol.nodes import GpuOffer, NodeFacts, Offer
@@ -13,11 +14,15 @@ from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, Resource
 class Room:
     """Spare milli-cores by core (in the offer's order, idlest first), bytes, and milli-GPUs by UUID.
 
-    `whole` counts cores nobody has a part of, `parts` holds what is spare of the cores that are shared already; the
-    same for GPUs. Devices in `closed` are there but not to be had: an agent answered stale for them a moment ago.
+    `free` holds the cores nobody has a part of, each by its place in that order, ascending; `parts` what is spare of
+    the cores that are shared already. `whole_gpus` and `gpu_parts` say the same of GPUs. Devices in `closed` are there
+    but not to be had: an agent answered stale for them a moment ago.
     """
 
-    __slots__ = ("closed", "cores", "gpu_parts", "gpus", "memory", "offers", "parts", "virtual", "whole", "whole_gpus")
+    __slots__ = (
+        "_order", "_places", "closed", "cores", "free", "gpu_parts", "gpus", "memory", "offers", "parts", "virtual",
+        "whole_gpus",
+    )  # fmt: skip
 
     def __init__(self, facts: NodeFacts, offer: Offer | None, closed: frozenset[str] = frozenset()) -> None:
         self.virtual = facts.virtual
@@ -27,7 +32,9 @@ class Room:
         self.offers: dict[str, GpuOffer] = {}
         self.parts: dict[int, int] = {}
         self.gpu_parts: dict[str, int] = {}
-        self.whole = 0
+        self.free: list[int] = []
+        self._order: list[int] = []
+        self._places: dict[int, int] = {}
         self.whole_gpus = 0
         self.memory = 0
         if offer is None:
@@ -53,8 +60,15 @@ class Room:
         """Count anew what is whole and what is shared, after amounts were set one by one."""
         self.parts = {c: m for c, m in self.cores.items() if 0 < m < MILLI and str(c) not in self.closed}
         self.gpu_parts = {u: m for u, m in self.gpus.items() if 0 < m < MILLI and u not in self.closed}
-        self.whole = sum(1 for c, m in self.cores.items() if m == MILLI and str(c) not in self.closed)
+        self._order = list(self.cores)
+        self._places = {core: place for place, core in enumerate(self._order)}
+        self.free = [self._places[core] for core in self.free_cores()]
         self.whole_gpus = sum(1 for u, m in self.gpus.items() if m == MILLI and u not in self.closed)
+
+    @property
+    def whole(self) -> int:
+        """How many cores nobody has a part of."""
+        return len(self.free)
 
     def cap(self, held: Iterable[Grant]) -> None:
         """Never leave more of a device than its holders do, whatever the offer says of it."""
@@ -95,14 +109,17 @@ class Room:
     def _change_core(self, core: int, by: int) -> None:
         old = self.cores.get(core, 0)
         new = self.cores[core] = old + by
+        if core not in self._places:  # it was not in the offer, since a job had it
+            self._places[core] = len(self._order)
+            self._order.append(core)
         if self.closed and str(core) in self.closed:
             return
         if old == MILLI:
-            self.whole -= 1
+            del self.free[bisect_left(self.free, self._places[core])]
         elif 0 < old < MILLI:
             del self.parts[core]
         if new == MILLI:
-            self.whole += 1
+            insort(self.free, self._places[core])
         elif 0 < new < MILLI:
             self.parts[core] = new
 
@@ -166,20 +183,13 @@ class Room:
         shared core it fills best, a fractional GPU on the device it fills best; whole GPUs go smallest first, so that
         the large ones stay for who needs them."""
         whole, part = divmod(wanted.cpu, MILLI)
-        cores: list[int] = []
         shared = -1
         if part:
             fitting = [(milli, core) for core, milli in self.parts.items() if milli >= part]
             if fitting:
                 shared = min(fitting)[1]
         needed = whole + (1 if part and shared < 0 else 0)
-        if needed:
-            closed = self.closed
-            for core, milli in self.cores.items():
-                if milli == MILLI and not (closed and str(core) in closed):
-                    cores.append(core)
-                    if len(cores) == needed:
-                        break
+        cores = [self._order[place] for place in self.free[:needed]]
         if len(cores) > whole:
             shared = cores.pop()
         gpus = self._choose_gpus(wanted.gpu) if wanted.gpu else ()
