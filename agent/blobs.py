@@ -67,7 +67,7 @@ class BlobCache:
             async with asyncio.TaskGroup() as group:
                 for blob, size in sizes.items():
                     group.create_task(have(blob, size))
-        except* GridError as errors:
+        except ExceptionGroup as errors:  # not except*: before Python 3.11.4 that wraps again what is raised here
             raise errors.exceptions[0] from None
 
     async def _have(self, blob: str, most: int) -> None:
