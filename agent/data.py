@@ -148,8 +148,8 @@ class Data:
             return await answer
         except GridError as error:
             return kind(id=number, error=f"{error.what}: {error.why}" if error.why else error.what)
-        except OSError as error:
-            return kind(id=number, error=error.strerror or str(error))
+        except (OSError, ValueError, OverflowError) as error:
+            return kind(id=number, error=getattr(error, "strerror", None) or str(error))
 
     async def _list(self, want: WantFiles) -> Files:
         found = await asyncio.to_thread(lambda: workdir.find_files(self._directory(want.allocation), want.globs))

@@ -172,11 +172,16 @@ def _make(entry: Entry, name: str, parent: int, blobs: Path) -> None:
 
 # --- what comes back --------------------------------------------------------------------------------------------------
 
+GLOB_CHARS = 64 << 10
+"""The most that the patterns of one question may have together."""
+
 
 def find_files(directory: Path, globs: Sequence[str]) -> list[FileEntry]:
     """The regular files below `directory` that match any glob, ordered by path; `**` is any number of directories, and
     a directory that matches stands for all that is in it. Links count as what they lead to, as long as that is a file
     inside. Raises BadValue for a glob that leads out, or matches too much."""
+    if sum(map(len, globs)) > GLOB_CHARS:
+        raise BadValue("the patterns are too long", why=f"they may have {GLOB_CHARS} characters together")
     patterns = [_pattern(glob) for glob in globs]
     root = os.path.realpath(directory)
     found: dict[str, FileEntry] = {}
@@ -249,14 +254,31 @@ def _pattern(glob: str) -> list[str]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        hidden = bool(parts) and parts[0].startswith(".")
-        return _matches(parts, pattern[1:]) or (bool(parts) and not hidden and _matches(parts[1:], pattern))
-    if not parts or (parts[0].startswith(".") and not pattern[0].startswith(".")):
-        return False  # as in a shell, what is hidden has to be named
-    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+    """Whether the pattern fits all the parts. Followed are all places in the pattern where one may be, at the same
+    time, so that many `**` cost little."""
+    places = _beyond_stars({0}, pattern)
+    for part in parts:
+        hidden = part.startswith(".")  # as in a shell, what is hidden has to be named
+        after = set()
+        for at in places:
+            if at == len(pattern):
+                continue
+            if pattern[at] == "**":
+                if not hidden:
+                    after.add(at)
+            elif (not hidden or pattern[at].startswith(".")) and fnmatch.fnmatchcase(part, pattern[at]):
+                after.add(at + 1)
+        places = _beyond_stars(after, pattern)
+    return len(pattern) in places
+
+
+def _beyond_stars(places: set[int], pattern: Sequence[str]) -> set[int]:
+    """With the places behind each `**`, which may stand for nothing."""
+    for at in list(places):
+        while at < len(pattern) and pattern[at] == "**":
+            at += 1
+            places.add(at)
+    return places
 
 
 # --- how long it is kept ----------------------------------------------------------------------------------------------

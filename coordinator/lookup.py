@@ -21,6 +21,8 @@ from distributed_grid.protocol.messages import Jobs, ListJobs
 
 LIST_BYTES = BULK_BYTES - (64 << 10)
 """What one answer may hold; the rest is left out and said to be."""
+REF_CHARS = 150
+"""What is longer is no job's id or name, and is not compared with them."""
 REFS = 1000
 """Jobs one request may name."""
 
@@ -56,12 +58,12 @@ class Lookup:
             return found[0]
         if found:
             names = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-            raise Unanswerable("unknown-job", f"{ref!r} fits several jobs", why=names, hint="give more of the id")
+            raise Unanswerable("unknown-job", f"{ref[:REF_CHARS]!r} fits several jobs", why=names, hint="give more of the id")
         if ref == "last":
             raise Unanswerable("unknown-job", f"{user} has no job yet", hint="grid run-shared starts one")
-        near = difflib.get_close_matches(ref, self._store.newest_names(user), 3)
+        near = difflib.get_close_matches(ref, self._store.newest_names(user), 3) if len(ref) <= REF_CHARS else []
         hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
-        raise Unanswerable("unknown-job", f"no job {ref[:100]!r}", hint=hint)
+        raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
 
     def views(self, jobs: Iterable[str]) -> list[JobView]:
         """The jobs as they stand, from the ledger or the store."""

@@ -34,6 +34,10 @@ NODE_BYTES = 8 << 20
 LEAST_BYTES = 4 << 10
 WANTS = 1024
 """Wants of one client that may be unanswered."""
+MOST_BYTES = 1 << 60
+"""The largest offset that can be asked for."""
+WAIT_SECONDS = 60.0
+"""The longest that a node is let wait for output before it answers."""
 OPEN_SECONDS = 5.0
 """How long an agent may take to open its data connection."""
 
@@ -99,8 +103,14 @@ class Relay:
         if asker.wants >= WANTS:
             asker.connection.send(_error(want, f"more than {WANTS} questions unanswered at the same time"))
             return
-        if isinstance(want, WantOutput) and (want.stream not in ("stdout", "stderr") or want.offset < 0):
-            asker.connection.send(_error(want, "the stream must be stdout or stderr, its offset not below zero"))
+        if isinstance(want, WantOutput):
+            if want.stream not in ("stdout", "stderr"):
+                asker.connection.send(_error(want, "the stream must be stdout or stderr"))
+                return
+            if not 0 <= want.wait <= WAIT_SECONDS:
+                want = msgspec.structs.replace(want, wait=WAIT_SECONDS)
+        if not isinstance(want, WantFiles) and not 0 <= want.offset <= MOST_BYTES:
+            asker.connection.send(_error(want, f"an offset is from 0 to {MOST_BYTES}"))
             return
         if answer := self._recorded(want):
             asker.connection.send(answer)
@@ -108,7 +118,7 @@ class Relay:
         node = self._node_of(want.allocation)
         agent = self._agents.get(node)
         if agent is None:
-            asker.connection.send(_error(want, _away(node) if node else f"no allocation {want.allocation!r}"))
+            asker.connection.send(_error(want, _away(node) if node else f"no allocation {want.allocation[:100]!r}"))
             return
         size = 0
         if not isinstance(want, WantFiles):

@@ -5,6 +5,7 @@ is on disk.
 """
 
 import itertools
+import math
 import secrets
 import time
 from collections import Counter
@@ -33,7 +34,7 @@ from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.relay import Asker, Relay
 from distributed_grid.coordinator.store import Store
-from distributed_grid.coordinator.submissions import complaint
+from distributed_grid.coordinator.submissions import LONGEST, complaint
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import (
@@ -60,6 +61,9 @@ from distributed_grid.protocol.messages import (
     WantOutput,
     Watch,
 )
+
+REASON_CHARS = 500
+"""What of the reason for a cancel is kept."""
 
 log = structlog.get_logger("requests")
 
@@ -283,12 +287,14 @@ class Requests:
                 del self.watched[job]
 
     def _cancel(self, client: Client, message: Cancel) -> None:
+        if message.grace > LONGEST or not math.isfinite(message.grace):
+            raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
         live = [job for job in self._lookup.resolve(client.user, message.jobs) if job in self._ledger.jobs]
         if not live:
             client.connection.send(Done(message.id, "ended already"))
             return
         token = self._answer_plainly(client, message.id)
-        self._driver.put(CancelAsked(token, tuple(live), message.reason, message.grace))
+        self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
     def _signal(self, client: Client, message: SignalJob) -> None:
         if not 1 <= message.signal <= 64:

@@ -1,0 +1,273 @@
+"""What clients ask at and beyond the limits: each gets an answer, nobody else notices, and nothing leads out of a job's
+working directory."""
+
+import asyncio
+import contextlib
+import math
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from distributed_grid.config import ClusterConfig
+from distributed_grid.coordinator.client import GridClient, describe_job
+from distributed_grid.coordinator.client_session import RequestRefused
+from distributed_grid.orchestration.resource_sharing import ResourceType
+from distributed_grid.core import GridOrchestrator
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import JobSpec, Request, State
+from distributed_grid.protocol.messages import (
+    AskWhy,
+    Cancel,
+    Failed,
+    FileData,
+    Files,
+    MissingBlobs,
+    Output,
+    PutBlob,
+    ShowJobs,
+    SignalJob,
+    Submission,
+    Submit,
+    Submitted,
+    WantBlobs,
+    WantFile,
+    WantFiles,
+    WantOutput,
+)
+from distributed_grid.protocol.resources import Resources
+from tests.coordinator.ends import ClientEnd, client as dial
+from tests.e2e.scenes import Scene, scene
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Scene]:
+    """A grid with one node of four virtual cores."""
+    with asyncio.Runner() as runner:
+        context = scene()
+        made = runner.run(context.__aenter__())
+        try:
+            runner.run(made.agent("n1", cores=[0, 1, 2, 3], virtual=True))
+            yield made
+            for log in made.place.glob("*.log"):
+                assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
+        finally:
+            runner.run(context.__aexit__(None, None, None))
+
+
+@pytest.fixture
+async def end(grid: Scene) -> AsyncIterator[ClientEnd]:
+    """A client that says what it likes."""
+    made = await dial(grid.url)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def client(grid: Scene) -> AsyncIterator[GridClient]:
+    async with GridClient(grid.url) as made:
+        yield made
+
+
+async def ran(client: GridClient, script: str) -> str:
+    """The allocation of a job that is over."""
+    job = await client.submit(["sh", "-c", script])
+    return (await client.wait(job)).allocation
+
+
+# --- outputs and files ------------------------------------------------------------------------------------------------
+
+ELSEWHERE = ["j-aaaaaaaaaaaa.1", "", "..", "../../etc", "/etc/passwd", "a\0b", "x" * 100_000, "j-aaaaaaaaaaaa.99999999"]
+
+
+@pytest.mark.parametrize("allocation", ELSEWHERE, ids=range(len(ELSEWHERE)))
+async def test_what_is_not_an_allocation_has_no_output_and_no_files(end: ClientEnd, allocation: str) -> None:
+    for number, ask in enumerate(
+        (
+            WantOutput(id=1, allocation=allocation, stream="stdout", offset=0, size=100, wait=30),
+            WantFiles(id=1, allocation=allocation, globs=("**",)),
+            WantFile(id=1, allocation=allocation, path="passwd", offset=0, size=100),
+        ),
+        1,
+    ):
+        answer = await end.ask(replace(ask, id=number))
+        assert answer.error and len(answer.error) < 1000
+
+
+async def test_files_outside_the_working_directory_are_not_read(end: ClientEnd, client: GridClient) -> None:
+    script = (
+        "echo mine > mine; ln -s /etc/passwd absolute; ln -s ../../../../../../../../../etc/passwd relative; "
+        "ln -s / root; ln -s .. up; ln -s mine inside; mkfifo pipe; ln -s loop loop; ln -s ../spec spec"
+    )
+    allocation = await ran(client, script)
+    listed = await end.ask(WantFiles(id=1, allocation=allocation, globs=("**",)))
+    assert sorted(file.path for file in listed.files) == ["inside", "mine"]
+    wanted = [
+        "absolute", "relative", "root/etc/passwd", "up/spec", "up/stdout", "spec", "pipe", "loop", "../spec", "/etc/passwd",
+        "./mine", "mine/", "mine/..", "", ".", "..", "a\0b", "x" * 5000, "a/" * 2000 + "b", "no-such",
+    ]  # fmt: skip
+    for number, path in enumerate(wanted, 2):
+        answer = await end.ask(WantFile(id=number, allocation=allocation, path=path, offset=0, size=1000))
+        assert isinstance(answer, FileData) and answer.error and not answer.data, path[:50]
+    for number, glob in enumerate(["/etc/*", "../*", "up/../../*", "", "a\0*", "root/**", "[", "[!", "x" * 100_000], 100):
+        answer = await end.ask(WantFiles(id=number, allocation=allocation, globs=(glob,)))
+        assert isinstance(answer, Files) and not answer.files, glob[:50]
+
+
+ODD_NUMBERS = [(-1, 10), (1 << 62, 10), ((1 << 63) + 5, 10), (0, -1), (0, (1 << 63) + 5), (0, 0)]
+
+
+@pytest.mark.parametrize(("offset", "size"), ODD_NUMBERS)
+async def test_odd_offsets_and_sizes_are_answered(end: ClientEnd, client: GridClient, offset: int, size: int) -> None:
+    job = await client.submit(["sh", "-c", "echo content > file; head -c 40000 /dev/zero; sleep 600"])
+    while not (found := (await client.show(job))).started:
+        await asyncio.sleep(0.02)
+    allocation = found.allocation
+    async with asyncio.timeout(5):
+        read = await end.ask(WantFile(id=1, allocation=allocation, path="file", offset=offset, size=size))
+        assert isinstance(read, FileData)
+        told = await end.ask(WantOutput(id=2, allocation=allocation, stream="stdout", offset=offset, size=size))
+        assert isinstance(told, Output) and len(told.data) <= 40_000
+    await client.cancel(job, grace=0)
+
+
+async def test_globs_that_fit_in_many_ways_are_answered_in_time(end: ClientEnd, client: GridClient) -> None:
+    allocation = await ran(client, "d=.; for n in $(seq 30); do d=$d/aaaaaaaaaaaaaaaaaaaa; done; mkdir -p $d; echo > $d/f")
+    globs = ["/".join(["**"] * 30) + "/x", "/".join(["**", "a*"] * 10) + "/x", "*a" * 100 + "x"]
+    async with asyncio.timeout(8):
+        for number, glob in enumerate(globs, 1):
+            answer = await end.ask(WantFiles(id=number, allocation=allocation, globs=(glob,)))
+            assert isinstance(answer, Files) and not answer.files
+
+
+async def test_a_thousand_long_polls_at_once_are_all_answered_and_hold_up_nobody(
+    grid: Scene, end: ClientEnd, client: GridClient
+) -> None:
+    job = await client.submit(["sh", "-c", "until [ -e go ]; do sleep 0.05; done; echo went"])
+    await grid.until(lambda: _runs(client, job), "it runs")
+    allocation = (await client.show(job)).allocation
+    polls = [
+        WantOutput(id=number, allocation=allocation, stream="stdout", offset=0, size=100, wait=wait)
+        for number, wait in zip(range(1, 1001), [30.0, 1e308, math.inf, math.nan] * 250, strict=True)
+    ]
+    await end.say(*polls)
+    assert (await client.run(["echo", "meanwhile"])).stdout == "meanwhile\n"
+    (folder,) = grid.place.glob(f"n1/allocs/{allocation}/workdir")
+    (folder / "go").touch()
+    async with asyncio.timeout(8):
+        for poll in polls:
+            await end.until(lambda seen, poll=poll: isinstance(seen, Output) and seen.id == poll.id)
+    answers = [seen for seen in end.seen if isinstance(seen, Output)]
+    assert len(answers) == 1000
+    assert sum(answer.data == b"went\n" for answer in answers) >= 500
+
+
+async def _runs(client: GridClient, job: str) -> bool:
+    return (await client.show(job)).state is State.RUNNING
+
+
+# --- blobs ------------------------------------------------------------------------------------------------------------
+
+
+async def test_blobs_that_are_unknown_wrong_or_no_blobs(end: ClientEnd) -> None:
+    nothing = "0" * 64
+    assert (await end.ask(WantBlobs(id=1, blobs=(nothing,)))).blobs == (nothing,)
+    for number, name in enumerate(["", "..", "../../etc/passwd", "0" * 63, "A" * 64, "x" * 100_000, "0" * 63 + "/"], 2):
+        assert isinstance(await end.ask(WantBlobs(id=number, blobs=(name,))), Failed)
+        assert isinstance(await end.ask(PutBlob(id=number + 50, blob=name, offset=0, data=b"x", end=True)), Failed)
+    wrong = await end.ask(PutBlob(id=200, blob=nothing, offset=0, data=b"not what it says", end=True))
+    assert isinstance(wrong, Failed)
+    assert (await end.ask(WantBlobs(id=201, blobs=(nothing,)))).blobs == (nothing,)
+    middle = await end.ask(PutBlob(id=202, blob="1" * 64, offset=5, data=b"x", end=True))
+    assert isinstance(middle, Failed)
+    answer = await end.ask(Submit(id=203, jobs=(_job(bundle=nothing),)))
+    assert isinstance(answer, Failed) and "shipped" in answer.what
+
+
+# --- submissions ------------------------------------------------------------------------------------------------------
+
+
+def _job(*argv: str, **spec: Any) -> Submission:
+    return Submission(secrets.token_hex(8), JobSpec(argv or ("true",), **spec), Request(Resources(cpu=1000)))
+
+
+REFUSED = {
+    "no command": _job(""),
+    "a zero byte in an argument": _job("echo", "a\0b"),
+    "a zero byte in a variable": _job(env={"A": "\0"}),
+    "a variable without a name": _job(env={"": "x"}),
+    "a variable with =": _job(env={"A=B": "x"}),
+    "a name with an escape": _job(name="\x1b[31mred"),
+    "a name with a line break": _job(name="two\nlines"),
+    "a long name": _job(name="x" * 129),
+    "the name last": _job(name="last"),
+    "two mebibytes of arguments": _job("echo", *["x" * 1024] * 2048),
+    "a relative workdir": _job(workdir="here"),
+    "a time limit of nan": _job(time_limit=math.nan),
+    "a grace of inf": _job(grace=math.inf),
+    "no key": replace(_job(), key=""),
+    "nothing asked for": replace(_job(), request=Request(Resources())),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_submissions_that_cannot_be_are_refused_whole(end: ClientEnd, name: str) -> None:
+    answer = await end.ask(Submit(id=1, jobs=(_job(name="sound"), REFUSED[name])))
+    assert isinstance(answer, Failed) and answer.code in ("bad-value", "never-fits") and len(answer.what) < 500
+    assert isinstance(await end.ask(ShowJobs(id=2, jobs=("sound",))), Failed)
+
+
+async def test_no_arguments_at_all_are_refused(end: ClientEnd) -> None:
+    assert isinstance(await end.ask(Submit(id=1, jobs=(replace(_job(), spec=JobSpec(())),))), Failed)
+
+
+async def test_arguments_reach_the_job_as_they_are(client: GridClient) -> None:
+    odd = ["", " ", "a b", "$HOME", "\x1b[31m", "\n", "*", "ü€😀", "-", "--"]
+    result = await client.run(["printf", "%s|", *odd])
+    assert result.stdout_bytes == "".join(f"{one}|" for one in odd).encode()
+
+
+async def test_an_argument_longer_than_the_kernel_takes_is_the_jobs_end_in_words(client: GridClient) -> None:
+    view = await client.wait(await client.submit(["echo", "x" * 500_000]))
+    assert view.outcome is not None and not view.outcome.started and "long" in view.outcome.text.lower()
+    assert (await client.run(["echo", "fine"])).stdout == "fine\n"
+
+
+async def test_ten_thousand_jobs_are_taken_and_cancelled(grid: Scene, client: GridClient) -> None:
+    async with asyncio.timeout(30):
+        jobs = await client.submit_many([describe_job("sleep 600") for _ in range(10_000)])
+        assert len(set(jobs)) == 10_000
+        for at in range(0, len(jobs), 1000):
+            await client.cancel(*jobs[at : at + 1000], grace=0)
+        await asyncio.gather(*(client.wait(job) for job in jobs[:4]))
+    assert (await client.run(["echo", "next"])).stdout == "next\n"
+
+
+# --- requests about jobs ----------------------------------------------------------------------------------------------
+
+
+async def test_a_cancel_with_an_impossible_grace_is_refused_and_one_with_an_endless_reason_is_shortened(
+    end: ClientEnd, client: GridClient
+) -> None:
+    job = await client.submit(["sleep", "600"])
+    for number, grace in enumerate([math.nan, math.inf, 1e308], 1):
+        assert isinstance(await end.ask(Cancel(id=number, jobs=(job,), grace=grace)), Failed)
+    await end.ask(Cancel(id=9, jobs=(job,), grace=0, reason="because " * 100_000))
+    view = await asyncio.wait_for(client.wait(job), 5)
+    assert max(len(step.text) for step in view.story) < 2000
+
+
+async def test_endless_references_are_answered_at_once(end: ClientEnd) -> None:
+    long = "ab" * 1_000_000
+    async with asyncio.timeout(2):
+        for number, ask in enumerate((ShowJobs(id=0, jobs=(long,)), AskWhy(id=0, job=long), Cancel(id=0, jobs=(long,))), 1):
+            answer = await end.ask(replace(ask, id=number))
+            assert isinstance(answer, Failed) and len(answer.what) < 500
+        named = replace(_job(), request=Request(Resources(cpu=1000), nodes=(long,)))
+        answer = await end.ask(Submit(id=7, jobs=(named,)))
+        assert isinstance(answer, Failed) and len(answer.what) < 500
+    for number, signal in enumerate((0, -1, 65, 1 << 62), 10):
+        assert isinstance(await end.ask(SignalJob(id=number, job="x", signal=signal)), Failed)
