@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ class Bench:
         self._limit = limit
         self._changed = asyncio.Event()
         self._count = 0
+        self._ours = secrets.token_hex(4)  # supervisors find their jobs by id: no other run on this machine has these
         self._supervisors: set[int] = set()
         self.launcher = self._make()
 
@@ -59,7 +61,7 @@ class Bench:
         self, *argv: str, grant: Grant | None = None, id: str = "", directory: Path | None = None, **spec: object
     ) -> str:
         self._count += 1
-        id = id or f"j-{self._count}.1"
+        id = id or f"j-{self._ours}{self._count}.1"
         launch = Launch(
             allocation=id,
             job=id.partition(".")[0],

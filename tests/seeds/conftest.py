@@ -68,6 +68,8 @@ class Grid:
         environment = os.environ | {
             "PYTHONPATH": str(ROOT / "standins" / "nvml"),
             "GRID_STANDIN_GPUS": str(self.place / f"{name}.json"),
+            # The guide's jobs say `python`, which not every machine has.
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         with open(self.place / f"{name}.log", "wb") as log:
             command = [sys.executable, "-c", code, *arguments]
