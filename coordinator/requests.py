@@ -357,6 +357,9 @@ class Requests:
         self._audit.request(client.user, str(what), **about)
 
 
+_LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in range(256))
+
+
 def new_id() -> str:
     """A job's id: `j-` and 60 random bits."""
-    return "j-" + "".join("abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in secrets.token_bytes(12))
+    return "j-" + secrets.token_bytes(12).translate(_LETTERS).decode()

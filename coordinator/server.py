@@ -260,15 +260,15 @@ class Server:
     def perform(self, command: Any) -> None:
         """Do one command that is not a record. To a node that is not connected nothing is sent: its agent is told all
         that it has to know when it comes back."""
-        match command:
-            case Publish(view):
-                self._requests.publish(view)
-            case Over(job, cause):
-                self._requests.over(job, cause)
+        match command:  # the most frequent first
             case Send(node, message):
                 self._tell(node, [message])
             case AckExits(node, allocations):
                 self._tell(node, [Ack(allocations)])
+            case Over(job, cause):
+                self._requests.over(job, cause)
+            case Publish(view):
+                self._requests.publish(view)
             case Accepted() | Rejected() | Granted():
                 self._requests.answer(command)
             case _:

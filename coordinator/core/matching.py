@@ -3,7 +3,8 @@ scores, a Refusal what was in question. The explanation asks the same functions.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from distributed_grid.coordinator.core.index import Index
 from distributed_grid.coordinator.core.model import Node
@@ -15,8 +16,7 @@ CANDIDATES = 4
 """How many nodes of a tier, the tightest fits, are scored against each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes and with which cores and GPUs; `confidence` is the weighted mean of the scores, 0 to 1."""
 
     node: str
@@ -25,8 +25,7 @@ class Placement:
     scores: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """No node has room now. `offering` is how many nodes were in question."""
 
     offering: int

@@ -65,7 +65,7 @@ def _serve_all(ledger: "Ledger", rooms: list[Room]) -> list[Line]:
         elif not _serve(ledger, line, hopeless):
             passed.append(heappop(order))
             refused.append(line)
-        elif not ledger.index.candidates(ledger.queue.least, 1):
+        elif len(ledger.queue.lines) > 1 and not ledger.index.candidates(ledger.queue.least, 1):
             break
     for entry in passed:
         heappush(order, entry)
