@@ -58,7 +58,9 @@ class Lookup:
             return found[0]
         if found:
             names = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-            raise Unanswerable("unknown-job", f"{ref[:REF_CHARS]!r} fits several jobs", why=names, hint="give more of the id")
+            raise Unanswerable(
+                "unknown-job", f"{ref[:REF_CHARS]!r} fits several jobs", why=names, hint="give more of the id"
+            )
         if ref == "last":
             raise Unanswerable("unknown-job", f"{user} has no job yet", hint="grid run-shared starts one")
         near = difflib.get_close_matches(ref, self._store.newest_names(user), 3) if len(ref) <= REF_CHARS else []

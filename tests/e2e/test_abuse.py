@@ -7,7 +7,7 @@ import itertools
 import math
 import secrets
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -272,13 +272,12 @@ async def test_slow_and_silent_strangers_are_turned_away_in_time(grid: Scene) ->
 
 
 async def test_half_a_frame_from_a_known_peer_holds_up_nobody(grid: Scene) -> None:
-    async with undisturbed(grid) as client:
-        async with contextlib.AsyncExitStack() as stack:
-            for role in ROLES:
-                peer = await stack.enter_async_context(known(grid, role))
-                peer.socket.transport.write(b"\x82\xff" + struct.pack(">Q", 4 << 20) + bytes(4) + b"x" * 1000)
-            for _ in range(5):
-                assert (await client.run(["true"], nodes=["n1"])).success
+    async with undisturbed(grid) as client, contextlib.AsyncExitStack() as stack:
+        for role in ROLES:
+            peer = await stack.enter_async_context(known(grid, role))
+            peer.socket.transport.write(b"\x82\xff" + struct.pack(">Q", 4 << 20) + bytes(4) + b"x" * 1000)
+        for _ in range(5):
+            assert (await client.run(["true"], nodes=["n1"])).success
 
 
 # --- floods -----------------------------------------------------------------------------------------------------------
@@ -300,34 +299,31 @@ async def flood(peer: Peer, data: bytes, seconds: float, read: bool) -> None:
 @pytest.mark.parametrize("read", [True, False], ids=["reading", "not reading"])
 async def test_floods_of_pings(grid: Scene, read: bool) -> None:
     pings = (b"\x89\xfd" + bytes(4) + b"p" * 125) * 500
-    async with undisturbed(grid):
-        async with known(grid, "client") as one, known(grid, "agent") as two, stranger(grid) as three:
-            await asyncio.gather(*(flood(peer, pings, 2, read) for peer in (one, two, three)))
+    peers = known(grid, "client"), known(grid, "agent"), stranger(grid)
+    async with undisturbed(grid), peers[0] as one, peers[1] as two, peers[2] as three:
+        await asyncio.gather(*(flood(peer, pings, 2, read) for peer in (one, two, three)))
 
 
 def masked(frame: bytes) -> bytes:
     """A whole binary websocket frame, with the mask of zeros."""
-    if len(frame) < 126:
-        head = bytes([0x82, 0x80 | len(frame)])
-    else:
-        head = b"\x82\xff" + struct.pack(">Q", len(frame))
+    short = len(frame) < 126
+    head = bytes([0x82, 0x80 | len(frame)]) if short else b"\x82\xff" + struct.pack(">Q", len(frame))
     return head + bytes(4) + frame
 
 
 async def test_floods_of_frames_without_messages(grid: Scene) -> None:
-    async with undisturbed(grid):
-        async with known(grid, "client") as one, known(grid, "agent") as two:
+    async with undisturbed(grid), known(grid, "client") as one, known(grid, "agent") as two:
 
-            async def empties(peer: Peer) -> None:
-                with contextlib.suppress(OSError, ConnectionClosed, TimeoutError):
-                    async with asyncio.timeout(3):
-                        for number in itertools.count(2):
-                            peer.socket.transport.write(masked(b"\x92\xce" + struct.pack(">I", number) + b"\x90"))
-                            if number % 500 == 0:
-                                await peer.socket.drain()
-                peer.socket.transport.abort()
+        async def empties(peer: Peer) -> None:
+            with contextlib.suppress(OSError, ConnectionClosed, TimeoutError):
+                async with asyncio.timeout(3):
+                    for number in itertools.count(2):
+                        peer.socket.transport.write(masked(b"\x92\xce" + struct.pack(">I", number) + b"\x90"))
+                        if number % 500 == 0:
+                            await peer.socket.drain()
+            peer.socket.transport.abort()
 
-            await asyncio.gather(empties(one), empties(two))
+        await asyncio.gather(empties(one), empties(two))
 
 
 async def test_a_frame_full_of_questions_keeps_nobody_else_waiting(grid: Scene) -> None:
@@ -369,7 +365,7 @@ async def test_an_agent_cannot_speak_for_another_nodes_jobs(grid: Scene) -> None
 
 
 async def test_cores_that_a_node_has_not_got_are_not_lent(grid: Scene) -> None:
-    async with undisturbed(grid) as client, known(grid, "agent", name="liar") as liar:
+    async with undisturbed(grid), known(grid, "agent", name="liar") as liar:
         many = tuple(range(1000))
         await liar.say(Inventory(known=()), offer(cores=many, memory=1 << 59, shares=dict.fromkeys(many, 1 << 40)))
         view = (await grid.until(lambda: grid.offers("liar"), "it offers"))[0]

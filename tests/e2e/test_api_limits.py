@@ -2,22 +2,15 @@
 working directory."""
 
 import asyncio
-import contextlib
 import math
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from distributed_grid.config import ClusterConfig
 from distributed_grid.coordinator.client import GridClient, describe_job
-from distributed_grid.coordinator.client_session import RequestRefused
-from distributed_grid.orchestration.resource_sharing import ResourceType
-from distributed_grid.core import GridOrchestrator
-from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, Request, State
 from distributed_grid.protocol.messages import (
     AskWhy,
@@ -25,21 +18,20 @@ from distributed_grid.protocol.messages import (
     Failed,
     FileData,
     Files,
-    MissingBlobs,
     Output,
     PutBlob,
     ShowJobs,
     SignalJob,
     Submission,
     Submit,
-    Submitted,
     WantBlobs,
     WantFile,
     WantFiles,
     WantOutput,
 )
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.ends import ClientEnd, client as dial
+from tests.coordinator.ends import ClientEnd
+from tests.coordinator.ends import client as dial
 from tests.e2e.scenes import Scene, scene
 
 
@@ -106,13 +98,15 @@ async def test_files_outside_the_working_directory_are_not_read(end: ClientEnd, 
     listed = await end.ask(WantFiles(id=1, allocation=allocation, globs=("**",)))
     assert sorted(file.path for file in listed.files) == ["inside", "mine"]
     wanted = [
-        "absolute", "relative", "root/etc/passwd", "up/spec", "up/stdout", "spec", "pipe", "loop", "../spec", "/etc/passwd",
-        "./mine", "mine/", "mine/..", "", ".", "..", "a\0b", "x" * 5000, "a/" * 2000 + "b", "no-such",
+        "absolute", "relative", "root/etc/passwd", "up/spec", "up/stdout", "spec", "pipe", "loop", "../spec",
+        "/etc/passwd", "./mine", "mine/", "mine/..", "", ".", "..", "a\0b", "x" * 5000, "a/" * 2000 + "b", "no-such",
     ]  # fmt: skip
     for number, path in enumerate(wanted, 2):
         answer = await end.ask(WantFile(id=number, allocation=allocation, path=path, offset=0, size=1000))
         assert isinstance(answer, FileData) and answer.error and not answer.data, path[:50]
-    for number, glob in enumerate(["/etc/*", "../*", "up/../../*", "", "a\0*", "root/**", "[", "[!", "x" * 100_000], 100):
+    for number, glob in enumerate(
+        ["/etc/*", "../*", "up/../../*", "", "a\0*", "root/**", "[", "[!", "x" * 100_000], 100
+    ):
         answer = await end.ask(WantFiles(id=number, allocation=allocation, globs=(glob,)))
         assert isinstance(answer, Files) and not answer.files, glob[:50]
 
@@ -123,7 +117,7 @@ ODD_NUMBERS = [(-1, 10), (1 << 62, 10), ((1 << 63) + 5, 10), (0, -1), (0, (1 << 
 @pytest.mark.parametrize(("offset", "size"), ODD_NUMBERS)
 async def test_odd_offsets_and_sizes_are_answered(end: ClientEnd, client: GridClient, offset: int, size: int) -> None:
     job = await client.submit(["sh", "-c", "echo content > file; head -c 40000 /dev/zero; sleep 600"])
-    while not (found := (await client.show(job))).started:
+    while not (found := (await client.show(job))).started:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     allocation = found.allocation
     async with asyncio.timeout(5):
@@ -135,7 +129,9 @@ async def test_odd_offsets_and_sizes_are_answered(end: ClientEnd, client: GridCl
 
 
 async def test_globs_that_fit_in_many_ways_are_answered_in_time(end: ClientEnd, client: GridClient) -> None:
-    allocation = await ran(client, "d=.; for n in $(seq 30); do d=$d/aaaaaaaaaaaaaaaaaaaa; done; mkdir -p $d; echo > $d/f")
+    allocation = await ran(
+        client, "d=.; for n in $(seq 30); do d=$d/aaaaaaaaaaaaaaaaaaaa; done; mkdir -p $d; echo > $d/f"
+    )
     globs = ["/".join(["**"] * 30) + "/x", "/".join(["**", "a*"] * 10) + "/x", "*a" * 100 + "x"]
     async with asyncio.timeout(8):
         for number, glob in enumerate(globs, 1):
@@ -263,7 +259,9 @@ async def test_a_cancel_with_an_impossible_grace_is_refused_and_one_with_an_endl
 async def test_endless_references_are_answered_at_once(end: ClientEnd) -> None:
     long = "ab" * 1_000_000
     async with asyncio.timeout(2):
-        for number, ask in enumerate((ShowJobs(id=0, jobs=(long,)), AskWhy(id=0, job=long), Cancel(id=0, jobs=(long,))), 1):
+        for number, ask in enumerate(
+            (ShowJobs(id=0, jobs=(long,)), AskWhy(id=0, job=long), Cancel(id=0, jobs=(long,))), 1
+        ):
             answer = await end.ask(replace(ask, id=number))
             assert isinstance(answer, Failed) and len(answer.what) < 500
         named = replace(_job(), request=Request(Resources(cpu=1000), nodes=(long,)))
