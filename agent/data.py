@@ -170,6 +170,7 @@ class Data:
         if launch is not None and launch.spec.workdir:
             return Path(launch.spec.workdir)
         directory = workdir.folder(self._dir, allocation) / "workdir"
-        if not directory.is_dir():
+        # A link is the job's doing: what it leads to is not what ran there.
+        if directory.is_symlink() or not directory.is_dir():
             raise GridError(f"the files of {allocation} are not on the node", why="it never ran here, or long ago")
         return directory
