@@ -233,9 +233,11 @@ class Requests:
         known = self._store.known(user, keys)
         now = self._clock()
         fresh: dict[str, Job] = {}
+        # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
+        ids = iter(sorted(new_id() for _ in range(len(keys) - len(known))))
         for one in message.jobs:
             if one.key not in known and one.key not in fresh:
-                job = Job(id=new_id(), key=one.key, user=user, spec=one.spec, request=one.request, submitted=now)
+                job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=one.request, submitted=now)
                 fresh[one.key] = job
         if message.watch:
             for job in fresh.values():
@@ -246,8 +248,8 @@ class Requests:
 
         def waiting(command: Accepted | Rejected | Granted) -> None:
             if isinstance(command, Accepted):
-                ids = known | dict(zip(fresh, command.jobs, strict=True))
-                self._submitted(client, message, ids, command.fit, command.nodes)
+                found = known | dict(zip(fresh, command.jobs, strict=True))
+                self._submitted(client, message, found, command.fit, command.nodes)
             elif isinstance(command, Rejected):
                 for job in fresh.values():
                     self._unwatch(client, job.id)

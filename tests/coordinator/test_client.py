@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -521,3 +522,17 @@ async def test_a_coordinator_that_does_not_know_the_job_any_more_ends_the_wait(t
                 await waiting
         assert caught.value.code == "unknown-job"
         await worker.close()
+
+
+def test_every_job_has_a_key_of_its_own_in_forked_processes_too() -> None:
+    reader, writer = os.pipe()
+    before = describe_job("true").key
+    if not (child := os.fork()):
+        os.write(writer, describe_job("true").key.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs, ours = os.read(reader, 100).decode(), describe_job("true").key
+    os.close(reader)
+    os.close(writer)
+    assert before < ours and theirs[:24] != ours[:24]
+    assert len({describe_job("true").key for _ in range(1000)}) == 1000

@@ -92,6 +92,16 @@ async def test_the_same_key_is_the_same_job_live_ended_and_after_a_restart(tmp_p
         await ann.close()
 
 
+async def test_jobs_of_one_call_start_in_its_order_also_after_a_restart(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        names = await ann.submit(*(job("true", key=f"k{number}") for number in range(30)), watch=False)
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url, node(cores=1))
+        await worker.until(lambda seen: getattr(seen, "allocations", ()) == (f"{names[-1]}.1",))
+        assert [launch.job for launch in worker.launched] == list(names)
+
+
 async def test_a_restart_has_queued_and_running_jobs_as_they_were(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid:
         worker, ann = await agent(grid.url, node(cores=1), runs_on), await client(grid.url)
