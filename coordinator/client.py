@@ -29,7 +29,7 @@ from distributed_grid.coordinator.client_session import (
 from distributed_grid.coordinator.client_transfer import fetch_files, ship_directory
 from distributed_grid.coordinator.client_watch import Watches
 from distributed_grid.coordinator.shipping import HashCache, ShippingError
-from distributed_grid.protocol.codec import BULK_BYTES
+from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, Request, State, parse_priority
@@ -138,7 +138,10 @@ def _argv(command: str | Sequence[str]) -> tuple[str, ...]:
         except ValueError as error:
             raise BadValue(f"the command {command!r} cannot be split into words", why=str(error)) from None
     else:
-        argv = tuple(command)
+        try:
+            argv = tuple(command)
+        except TypeError:
+            raise BadValue(f"{command!r} is not a command", hint="give a string, or a list of strings") from None
     if not argv or not argv[0]:
         raise BadValue("the command is empty", hint="give a program and its arguments")
     return argv
@@ -301,7 +304,7 @@ def _groups(jobs: Sequence[Submission]) -> Iterable[tuple[Submission, ...]]:
     group: list[Submission] = []
     size = 0
     for job in jobs:
-        length = len(msgspec.msgpack.encode(job))
+        length = len(encode(0, [job]))
         if length > BULK_BYTES - 1024:
             raise BadValue("a job is too large to submit", why=f"its command and environment have {length} bytes")
         if group and size + length > _GROUP_BYTES:

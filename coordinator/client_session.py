@@ -12,8 +12,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from distributed_grid import __version__
-from distributed_grid.protocol.codec import BULK_BYTES
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
+from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.jobs import JobView
 from distributed_grid.protocol.link import PROTOCOL, Link
 from distributed_grid.protocol.messages import Failed, Hello, Jobs, JobUpdate, Refused, ShowJobs, Welcome
@@ -80,12 +80,16 @@ class Session:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._written = asyncio.Event()
+        self._opening = asyncio.Lock()
         self._dead: GridError | None = None
 
     async def open(self) -> None:
-        """Connect once. Raises GridUnavailable (nobody there) or GridError (the coordinator's refusal)."""
-        self._dead = None
-        self._task = asyncio.create_task(self._run(*await self._dial()))
+        """Connect once; what is open already stays as it is. Raises GridUnavailable (nobody there) or GridError (the
+        coordinator's refusal)."""
+        async with self._opening:
+            if self._task is None or self._task.done():
+                self._dead = None
+                self._task = asyncio.create_task(self._run(*await self._dial()))
 
     async def close(self) -> None:
         """Leave. Jobs run on."""
@@ -109,6 +113,7 @@ class Session:
         """The answer to a request (a message with an `id` of `number()`). Raises RequestRefused, GridUnavailable."""
         if self._task is None or self._dead is not None:
             raise self._dead or GridUnavailable("the client is not connected", hint="await client.connect() first")
+        _check(message)
         future = asyncio.get_running_loop().create_future()
         if self._link is None and not retry:
             raise self._lost()
@@ -258,6 +263,15 @@ class Session:
         for pending in list(self._pending.values()):
             if not pending.future.done():
                 pending.future.set_exception(error)
+
+
+def _check(message: Any) -> None:
+    """Hold that the coordinator will understand it: what it does not ends the connection, for all who ask on it.
+    Raises BadValue."""
+    try:
+        decode("FromClient", encode(1, [message]))
+    except (BadFrame, TypeError, OverflowError) as error:
+        raise BadValue("this cannot be asked", why=error.what if isinstance(error, BadFrame) else str(error)) from None
 
 
 def _reason(error: OSError) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgpack
 import msgspec
 
-from distributed_grid.protocol.errors import BadFrame
+from distributed_grid.protocol.errors import BadFrame, BadValue
 from distributed_grid.protocol.messages import (
     FromAgent,
     FromAgentData,
@@ -61,8 +61,12 @@ def decoder(direction: str) -> Decoder:
 
 
 def encode(sequence: int, messages: list[Any]) -> bytes:
-    """One frame."""
-    return _encoder.encode((sequence, messages))
+    """One frame. Raises BadValue for text that has no UTF-8."""
+    try:
+        return _encoder.encode((sequence, messages))
+    except UnicodeEncodeError as error:
+        what = f"{error.object[:100]!r} cannot be sent"
+        raise BadValue(what, why="commands, variables, paths and names must be UTF-8") from None
 
 
 def decode(direction: str, frame: bytes | bytearray | memoryview) -> tuple[int, list[Any]]:

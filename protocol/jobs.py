@@ -28,7 +28,7 @@ _PRIORITY_WORDS = {p.word: p for p in Priority} | {"normal": Priority.MEDIUM, "c
 def parse_priority(text: str) -> Priority:
     """A priority by any of its names. Raises BadValue."""
     try:
-        return _PRIORITY_WORDS[text.strip().lower()]
+        return _PRIORITY_WORDS[str(text).strip().lower()]
     except KeyError:
         names = "low, medium (or normal), high, urgent (or critical)"
         raise BadValue(f"unknown priority {text!r}", hint=f"use one of {names}") from None

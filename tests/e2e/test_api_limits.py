@@ -2,15 +2,21 @@
 working directory."""
 
 import asyncio
+import contextlib
 import math
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from distributed_grid.config import ClusterConfig
 from distributed_grid.coordinator.client import GridClient, describe_job
+from distributed_grid.coordinator.client_session import RequestRefused
+from distributed_grid.core import GridOrchestrator
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, Request, State
 from distributed_grid.protocol.messages import (
     AskWhy,
@@ -29,7 +35,7 @@ from distributed_grid.protocol.messages import (
     WantFiles,
     WantOutput,
 )
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import Resources, ResourceType
 from tests.coordinator.ends import ClientEnd
 from tests.coordinator.ends import client as dial
 from tests.e2e.scenes import Scene, scene
@@ -269,3 +275,162 @@ async def test_endless_references_are_answered_at_once(end: ClientEnd) -> None:
         assert isinstance(answer, Failed) and len(answer.what) < 500
     for number, signal in enumerate((0, -1, 65, 1 << 62), 10):
         assert isinstance(await end.ask(SignalJob(id=number, job="x", signal=signal)), Failed)
+
+
+async def test_text_that_is_not_utf8_is_refused_and_the_connection_stays(client: GridClient) -> None:
+    job = await client.submit(["true"])
+    for refused in (
+        client.submit(["echo", "\udcff"]),
+        client.submit(["true"], env={"A": "\udcff"}),
+        client.submit(["true"], name="\udcff"),
+        client.show("\udcff"),
+        client.cancel(job, reason="\udcff"),
+        client.files(job, "\udcff"),
+    ):
+        with pytest.raises(BadValue, match="cannot be sent"):
+            await asyncio.wait_for(refused, 5)
+    assert (await asyncio.wait_for(client.run(["echo", "fine"]), 5)).stdout == "fine\n"
+
+
+# --- GridOrchestrator -------------------------------------------------------------------------------------------------
+
+
+def config(grid: Scene, place: Path, more: str = "") -> ClusterConfig:
+    path = place / "grid.yaml"
+    path.write_text(f"coordinator: {{url: {grid.url}}}\n{more}")
+    return ClusterConfig.from_yaml(path)
+
+
+@pytest.fixture
+async def orchestrator(grid: Scene, tmp_path: Path) -> AsyncIterator[GridOrchestrator]:
+    async with GridOrchestrator(config(grid, tmp_path)) as made:
+        yield made
+
+
+AMOUNTS = [math.nan, math.inf, -math.inf, 0, -1, 1e308, True, None, "", "two", "nan", [1], 1e-9, 10**400, 0.0004]
+
+
+@pytest.mark.parametrize("amount", AMOUNTS, ids=range(len(AMOUNTS)))
+@pytest.mark.parametrize("kind", list(ResourceType))
+async def test_amounts_that_are_none_are_refused(
+    orchestrator: GridOrchestrator, kind: ResourceType, amount: Any
+) -> None:
+    if kind is ResourceType.MEMORY and amount in (1e-9, 0.0004):
+        return  # a byte, and 400 KiB
+    with pytest.raises(BadValue):
+        await orchestrator.run_with_shared_resources("true", kind, amount, ship=False)
+
+
+async def test_amounts_in_words_and_with_fractions_are_taken(orchestrator: GridOrchestrator) -> None:
+    for kind, amount in ((ResourceType.CPU, "2"), ("cpu", 0.1 + 0.2), ("memory", "512M"), (ResourceType.MEMORY, 0.5)):
+        result = await orchestrator.run_with_shared_resources("echo fine", kind, amount, ship=False)
+        assert result.success and result.stdout == "fine\n"
+
+
+COMMANDS: list[Any] = [
+    "",
+    "   ",
+    [],
+    [""],
+    "echo 'unbalanced",
+    'echo "',
+    "echo \\",
+    None,
+    5,
+    [1, 2],
+    ["echo", None],
+    ["echo", b"x"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=range(len(COMMANDS)))
+async def test_commands_that_are_none_are_refused(orchestrator: GridOrchestrator, command: Any) -> None:
+    with pytest.raises(BadValue):
+        await orchestrator.run_with_shared_resources(command, "cpu", 1, ship=False)
+
+
+ODD: list[dict[str, Any]] = [
+    *({"resource_type": one} for one in ("tpu", "", None)),
+    *({"priority": one} for one in ("soon", "", None, 7)),
+    *({"env": one} for one in ({"A": 5}, {"A=": "x"}, {5: "x"}, {"": "x"}, {"A": "\0"})),
+    *({"time_limit": one} for one in (math.nan, -1, 0, "soon")),
+    *({"job_id": one} for one in ("a\nb", 5, "x" * 1000)),
+    {"nodes": ["nowhere"]},
+    {"workdir": "here"},
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+async def test_options_that_are_none_are_refused(orchestrator: GridOrchestrator, odd: dict[str, Any]) -> None:
+    with pytest.raises(GridError):
+        await orchestrator.run_with_shared_resources(
+            "true", **({"resource_type": "cpu", "amount": 1, "ship": False} | odd)
+        )
+    assert (await orchestrator.run_with_shared_resources("true", "cpu", 1, ship=False)).success
+
+
+async def test_what_no_node_could_ever_meet_is_refused_with_the_numbers(orchestrator: GridOrchestrator) -> None:
+    with pytest.raises(GridError, match="64 cpu.*4 cpu"):
+        await orchestrator.run_with_shared_resources("true", "cpu", 64, ship=False)
+
+
+async def test_without_a_configuration_file_or_with_sharing_off_it_says_so(grid: Scene, tmp_path: Path) -> None:
+    with pytest.raises(GridError, match="nowhere.yaml"):
+        ClusterConfig.from_yaml(tmp_path / "nowhere.yaml")
+    async with GridOrchestrator(config(grid, tmp_path, "resource_sharing: {enabled: false}\n")) as off:
+        with pytest.raises(GridError, match="not enabled"):
+            await off.run_with_shared_resources("true", "cpu", 1, ship=False)
+
+
+async def test_it_is_opened_and_closed_in_any_order(grid: Scene, tmp_path: Path) -> None:
+    early = GridOrchestrator(config(grid, tmp_path))
+    with pytest.raises(GridError):
+        await early.run_with_shared_resources("true", "cpu", 1, ship=False)
+    await early.shutdown()
+    await early.initialize()
+    await early.initialize()
+    assert (await early.run_with_shared_resources("true", "cpu", 1, ship=False)).success
+    await early.shutdown()
+    await early.shutdown()
+    with pytest.raises(GridError):
+        await early.get_shared_resource_status()
+
+
+async def test_two_hundred_at_once(orchestrator: GridOrchestrator) -> None:
+    async with asyncio.timeout(9):
+        results = await asyncio.gather(
+            *(orchestrator.run_with_shared_resources(["echo", str(n)], "cpu", 1, ship=False) for n in range(200))
+        )
+    assert [result.stdout for result in results] == [f"{n}\n" for n in range(200)]
+
+
+async def test_a_caller_who_is_cancelled_cancels_its_job(grid: Scene, orchestrator: GridOrchestrator) -> None:
+    call = orchestrator.run_with_shared_resources("sleep 600", "cpu", 1, ship=False, job_id="to-be-cancelled")
+    task = asyncio.create_task(call)
+    client = orchestrator.client
+    await grid.until(lambda: _named_runs(client, "to-be-cancelled"), "it runs")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 8)
+    view = await asyncio.wait_for(client.wait("to-be-cancelled"), 8)
+    assert view.outcome is not None and view.outcome.cause == "cancelled"
+
+
+async def _named_runs(client: GridClient, name: str) -> bool:
+    with contextlib.suppress(RequestRefused):
+        return await _runs(client, name)
+    return False
+
+
+async def test_the_coordinator_is_restarted_in_the_middle(
+    grid: Scene, tmp_path: Path, orchestrator: GridOrchestrator
+) -> None:
+    script = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo done"
+    call = orchestrator.run_with_shared_resources(["sh", "-c", script], "cpu", 1, ship=False, job_id="long")
+    task = asyncio.create_task(call)
+    await grid.until(lambda: _named_runs(orchestrator.client, "long"), "it runs")
+    grid.kill("coordinator")
+    fresh = asyncio.create_task(orchestrator.run_with_shared_resources("echo fresh", "cpu", 1, ship=False))
+    await grid.coordinator()
+    (tmp_path / "go").touch()
+    assert [(await asyncio.wait_for(one, 9)).stdout for one in (task, fresh)] == ["done\n", "fresh\n"]
