@@ -55,6 +55,12 @@ class Grid(LazyGroup):
             ctx.exit(CLOSED_PIPE)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except OSError as error:
+            about = f" ({error.filename})" if error.filename else ""
+            complain(printable(f"error: {error.strerror or type(error).__name__}{about}"))
+            if ctx.obj.verbose:
+                _trace()
+            ctx.exit(ctx.obj.failure if ctx.obj.failure != 1 else INTERNAL)
         except Exception as error:
             complain(f"error: grid failed: {type(error).__name__}: {printable(str(error))}")
             complain("  try: the same command with -v, and report what it prints")

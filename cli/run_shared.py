@@ -77,7 +77,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
 
         from distributed_grid.cli.transfer import ship
 
-        spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, Path.cwd()))
+        spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, _here()))
     submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request)
     if options["detach"]:
         _detach(invocation, connection, submission)
@@ -100,7 +100,7 @@ def bring_back(invocation: Invocation, connection: Any, allocation: str, globs: 
     from distributed_grid.cli.transfer import fetch
 
     try:
-        if fetch(invocation, connection, allocation, globs, Path.cwd()):
+        if fetch(invocation, connection, allocation, globs, _here()):
             return code
         invocation.say(f"--get {' '.join(globs)} matches no file of the job")
     except ConnectionLost:
@@ -147,6 +147,13 @@ def _type(text: str) -> ResourceType:
         near = get_close_matches(text.lower(), list(ResourceType), 1)
         meant = f"did you mean {near[0]}? " if near else ""
         raise BadValue(f"unknown resource type {text!r}", hint=f"{meant}there are cpu, memory and gpu") from None
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise GridError("the current directory is not there any more", hint="cd to one that is") from None
 
 
 def _spec(command: tuple[str, ...], options: dict[str, Any]) -> JobSpec:

@@ -4,7 +4,9 @@ working directory."""
 import asyncio
 import contextlib
 import math
+import os
 import secrets
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -434,3 +436,28 @@ async def test_the_coordinator_is_restarted_in_the_middle(
     await grid.coordinator()
     (tmp_path / "go").touch()
     assert [(await asyncio.wait_for(one, 9)).stdout for one in (task, fresh)] == ["done\n", "fresh\n"]
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+CLI = f"{sys.executable} -m distributed_grid.cli.main"
+ODD_LINES = {
+    "an argument that is not UTF-8": (f"{CLI} run-shared -t cpu -a 1 --no-ship echo \"$(printf '\\377')\"", 2, "UTF-8"),
+    "a variable that is not UTF-8": (f"{CLI} run-shared -t cpu -a 1 --no-ship -e A=\"$(printf '\\377')\" true", 2, "UTF-8"),
+    "a job that is not UTF-8": (f"{CLI} cancel \"$(printf '\\377')\"", 2, "UTF-8"),
+    "a directory that is gone": ("mkdir gone && cd gone && rmdir ../gone && " + f"{CLI} run-shared -t cpu -a 1 true", 125, "directory"),
+    "a disk that is full": (f"{CLI} run-shared -t cpu -a 1 --no-ship seq 100000 > /dev/full", 125, "No space left"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_LINES)
+async def test_the_command_line_says_what_is_wrong_in_words(grid: Scene, tmp_path: Path, name: str) -> None:
+    line, code, words = ODD_LINES[name]
+    environment = os.environ | {"GRID_COORDINATOR": grid.url}
+    pipe = asyncio.subprocess.PIPE
+    shell = await asyncio.create_subprocess_exec(
+        "sh", "-c", line, env=environment, cwd=tmp_path, stdout=pipe, stderr=pipe
+    )
+    _, said = await asyncio.wait_for(shell.communicate(), 9)
+    assert (shell.returncode, said.decode().count("\n") <= 3) == (code, True), said
+    assert said.startswith(b"error: ") and words in said.decode() and "grid failed" not in said.decode()
