@@ -2,6 +2,7 @@
 scores, a Refusal what was in question. The explanation asks the same functions.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -89,7 +90,8 @@ def scores(node: Node, request: Request) -> dict[str, float]:
 
 def confidence(parts: Mapping[str, float]) -> float:
     """The weighted mean of the scores."""
-    return min(1.0, sum([weight * parts[name] for name, weight, _ in BEST_FIT]))
+    # fsum: what sum() makes of floats depends on the version of Python, and a replay must come to the same node.
+    return min(1.0, math.fsum([weight * parts[name] for name, weight, _ in BEST_FIT]))
 
 
 # --- filters --------------------------------------------------------------------------------------------------------
