@@ -441,13 +441,15 @@ async def test_the_coordinator_is_restarted_in_the_middle(
 # --- the command line -------------------------------------------------------------------------------------------------
 
 CLI = f"{sys.executable} -m distributed_grid.cli.main"
+RUN = f"{CLI} run-shared -t cpu -a 1"
+BYTES = "\"$(printf '\\377')\""
 ODD_LINES = {
-    "an argument that is not UTF-8": (f"{CLI} run-shared -t cpu -a 1 --no-ship echo \"$(printf '\\377')\"", 2, "UTF-8"),
-    "a variable that is not UTF-8": (f"{CLI} run-shared -t cpu -a 1 --no-ship -e A=\"$(printf '\\377')\" true", 2, "UTF-8"),
-    "a job that is not UTF-8": (f"{CLI} cancel \"$(printf '\\377')\"", 2, "UTF-8"),
-    "a directory that is gone": ("mkdir gone && cd gone && rmdir ../gone && " + f"{CLI} run-shared -t cpu -a 1 true", 125, "directory"),
-    "a disk that is full": (f"{CLI} run-shared -t cpu -a 1 --no-ship seq 100000 > /dev/full", 125, "No space left"),
-}  # fmt: skip
+    "an argument that is not UTF-8": (f"{RUN} --no-ship echo {BYTES}", 2, "UTF-8"),
+    "a variable that is not UTF-8": (f"{RUN} --no-ship -e A={BYTES} true", 2, "UTF-8"),
+    "a job that is not UTF-8": (f"{CLI} cancel {BYTES}", 2, "UTF-8"),
+    "a directory that is gone": (f"mkdir gone && cd gone && rmdir ../gone && {RUN} true", 125, "directory"),
+    "a disk that is full": (f"{RUN} --no-ship seq 100000 > /dev/full", 125, "No space left"),
+}
 
 
 @pytest.mark.parametrize("name", ODD_LINES)
