@@ -307,7 +307,10 @@ class Requests:
     # --- the grid -----------------------------------------------------------------------------------------------------
 
     def _status(self, number: int) -> Status:
-        counts = Counter(str(job.state) for job in self._ledger.jobs.values())
+        # A job that does not wait has its allocation's state; those are few, however long the queue is.
+        counts = Counter(held.state.value for held in self._ledger.allocations.values())
+        if waiting := len(self._ledger.queue):
+            counts[State.WAITING.value] = waiting
         return Status(
             id=number,
             grid=self._store.grid,
