@@ -63,7 +63,7 @@ def main(settings: AgentSettings) -> int:
     _configure_logs(settings.log_level)
     try:
         _prepare(settings.state_dir)
-        with _locked(settings.state_dir), asyncio.Runner() as runner:
+        with _locked(settings.state_dir), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(settings))
     except GridError as error:
         print("\n".join(error.lines()), file=sys.stderr)
@@ -141,6 +141,14 @@ def _configure_logs(level: str) -> None:
     )
 
 
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # not on this platform
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
 def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], state_dir: Path) -> Probe:
     kin = settings.kin
     return Probe(
@@ -193,7 +201,7 @@ async def _run(settings: AgentSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    _adopt_orphans(loop)
+    _adopt_orphans()
     _write(settings.state_dir / "agent.pid", json.dumps({"pid": os.getpid(), "start": _start_ticks()}) + "\n")
     runtimes: list[Runtime] = []
     launcher = Launcher(
@@ -222,16 +230,17 @@ def _own(launcher: Launcher) -> Iterable[int]:
     return (os.getpid(), launcher.supervisor_pid) if launcher.supervisor_pid else (os.getpid(),)
 
 
-def _adopt_orphans(loop: asyncio.AbstractEventLoop) -> None:
+def _adopt_orphans() -> None:
     """If the supervisor is killed, its jobs become our children: known as ours, and reaped."""
     become_subreaper()
 
-    def reap() -> None:
+    def reap(*_: object) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
-    loop.add_signal_handler(signal.SIGCHLD, reap)
+    # Not by the loop, which would keep this signal for itself: nothing else here has children to wait for.
+    signal.signal(signal.SIGCHLD, reap)
 
 
 def _ready(settings: AgentSettings, facts: NodeFacts, probe: Probe) -> None:

@@ -204,6 +204,8 @@ class Runtime:
         self.table.welcome(session.welcome.grid, session.welcome.epoch)
         if self.table.epoch != before:
             self._write_epoch()
+        self._offer_due = False
+        session.last = self._offer_if_due
         session.send(Inventory(known=self.table.inventory(boot_clock())))
         session.send(self._whole_offer())
         session.send(*self.table.unacknowledged())
@@ -251,14 +253,13 @@ class Runtime:
         return offer or self._lender.current(now)
 
     def _offer_soon(self) -> None:
-        """Say anew what is lent, once for all that this turn of the loop brings, and in its frame."""
-        if self._session is not None and not self._offer_due:
-            self._offer_due = True
-            asyncio.get_running_loop().call_soon(self._offer_now)
+        """Say anew what is lent, once for all that this turn of the loop brings, and last in its frame."""
+        self._offer_due = True
+        self._say()
 
-    def _offer_now(self) -> None:
-        self._offer_due = False
-        if self._session is not None:
+    def _offer_if_due(self) -> None:
+        if self._offer_due:
+            self._offer_due = False
             self._say(self._whole_offer())
 
     # --- the table ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """One connection to the coordinator: a Link with its socket. What a turn of the loop says leaves in one frame."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -33,10 +34,11 @@ class Disconnected(Exception):
 
 
 class Session:
-    """A connection that was welcomed. Made by `dial`."""
+    """A connection that was welcomed. Made by `dial`. `last` is called before a frame leaves, and may add to it."""
 
     def __init__(self, socket: ClientConnection, link: Link, welcome: Welcome) -> None:
         self.welcome = welcome
+        self.last: Callable[[], None] = lambda: None
         self._socket = socket
         self._link = link
         self._loop = asyncio.get_running_loop()
@@ -64,6 +66,8 @@ class Session:
 
     def flush(self) -> None:
         """Write what was said so far."""
+        self._flush_due = True
+        self.last()
         self._flush_due = False
         for frame in self._link.data_to_send():
             # Not `await send()`: nobody here waits for the coordinator. What may pile up is bounded by what it asked

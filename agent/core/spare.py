@@ -51,6 +51,7 @@ class Lender:
         self._on_gpu: dict[str, float] = {}
         self._held = Held()
         self._sample: Sample | None = None
+        self._idle = Idle(frozenset(), 0, frozenset())
         self._plan = Plan(withheld=(Withheld("node", "not measured yet"),))
         self._told: Standing | None = None
         self._told_at = 0.0
@@ -62,6 +63,7 @@ class Lender:
         self._held = tally(holdings)
         self._touch(self._held.gpus, now)
         self._judge(sample, now)
+        self._idle = self._let_through(sample)
         self._plan = self._make(self._held)
         standing = spare_plan.standing(self._plan, self._held, sample, self._ours)
         again = min(self.limits.check_interval, self.limits.offer_expiry / 2)
@@ -128,11 +130,10 @@ class Lender:
             return self._plan
         stick = frozenset(self._plan.cores)
         return spare_plan.make(
-            self.limits, self.facts.cores, self.facts.gpus, self._sample, self._idle(), held, stick, self._ours
+            self.limits, self.facts.cores, self.facts.gpus, self._sample, self._idle, held, stick, self._ours
         )
 
-    def _idle(self) -> Idle:
-        sample = self._sample
+    def _let_through(self, sample: Sample) -> Idle:
         busy = [latch.why for latch in self._cores.values() if latch.why]
         return Idle(
             cores=frozenset(core for core, latch in self._cores.items() if not latch.why),
@@ -143,7 +144,7 @@ class Lender:
             busy_cores="; ".join(busy[:4]) + (f" and {len(busy) - 4} more cores" if len(busy) > 4 else ""),
             memory=self._memory.why,
             gpu_whys=tuple((uuid, latch.why) for uuid, latch in self._gpus.items() if latch.why),
-            gpu_error=sample.gpu_error if sample else "",
+            gpu_error=sample.gpu_error,
         )
 
     def _offer(self, now: float) -> Offer:

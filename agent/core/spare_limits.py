@@ -1,7 +1,6 @@
 """What a node may lend at most and what it holds already: the figures that every offer is made from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -45,18 +44,17 @@ class Holding(msgspec.Struct, frozen=True):
     rss: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """All holdings added up. `cores` maps a core to the allocation that has it alone, `shared` a core to the
     milli-cores given out of it, `gpus` a UUID to milli-GPUs; `excess` is what jobs use above their grants."""
 
     ids: tuple[str, ...] = ()
-    cores: dict[int, str] = field(default_factory=dict)
-    shared: dict[int, int] = field(default_factory=dict)
+    cores: dict[int, str] = msgspec.field(default_factory=dict)
+    shared: dict[int, int] = msgspec.field(default_factory=dict)
     memory: int = 0
     excess: int = 0
-    gpus: dict[str, int] = field(default_factory=dict)
-    on_gpu: dict[str, str] = field(default_factory=dict)
+    gpus: dict[str, int] = msgspec.field(default_factory=dict)
+    on_gpu: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def cpu(self) -> int:

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -18,8 +17,7 @@ STEP = 16 * MIB
 """Memory is offered in steps of this many bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(msgspec.Struct, frozen=True):
     """What hysteresis lets through: the cores and GPUs that may be lent, and why the others and the rest may not.
     `most` is how many whole cores others leave, by their total use."""
 
@@ -34,8 +32,7 @@ class Idle:
     gpu_error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """An offer before it has a number and a time."""
 
     cores: tuple[int, ...] = ()
@@ -45,8 +42,7 @@ class Plan:
     withheld: tuple[Withheld, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """What a node has in the grid altogether, offered and held: the same before and after a job starts or ends, so
     that only what its owner does (or a limit) makes a new offer."""
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from distributed_grid.agent.core.spare import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
@@ -24,8 +26,7 @@ REMEMBERED = 10_000
 # --- events beside the messages -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """All that the allocation's command needs is there: measured again, unpacked."""
 
     allocation: str
@@ -37,44 +38,38 @@ Event = Launch | Stop | Signal | Ack | Ready | Stale | Started | Exited
 # --- commands -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(msgspec.Struct, frozen=True):
     """Measure again and lay out what it needs; then say Ready, Stale, or Exited (it could not be)."""
 
     launch: Launch
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """Hand it to the launcher."""
 
     launch: Launch
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(msgspec.Struct, frozen=True):
     """Have the launcher end it, and give up preparing it."""
 
     stop: Stop
 
 
-@dataclass(frozen=True, slots=True)
-class SendSignal:
+class SendSignal(msgspec.Struct, frozen=True):
     """Have the launcher signal it."""
 
     allocation: str
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(msgspec.Struct, frozen=True):
     """Have the launcher forget these ends."""
 
     allocations: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """Tell the coordinator. `freed` is what was held until now and is not any more."""
 
     message: Started | Stale | Exited
