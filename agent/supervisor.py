@@ -386,14 +386,16 @@ class Supervisor:
                 except CannotStart as why:
                     job.outcome = never_ran(why.cause, why.text)
                     self.over.append(job)
-                    continue
-                self.tree.mains[job.pid] = job
                 # Reading its exact start time costs half a millisecond; between these two only one can have the pid.
                 job.spawned = before, procs.ticks()
+            os.sched_setaffinity(0, self.all_cores)
+            os.chdir("/")
+        # Not before all are made: as long as we have a job's cores, we wait for them behind that job.
+        for job, _ in fresh:
+            if job.pid:
+                self.tree.mains[job.pid] = job
                 self.journal.append(*job.begin())
                 self._tell(job)
                 self._arm(job)
-            os.sched_setaffinity(0, self.all_cores)
-            os.chdir("/")
         # A start need not be synced: where the power is cut the process is gone as well. A failed one is an end.
         self._save(sync=bool(self.over))

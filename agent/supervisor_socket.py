@@ -15,6 +15,7 @@ from distributed_grid.agent import supervisor_procs as procs
 PATIENCE = 0.002
 """Seconds that a patient message waits at most for others to go with."""
 NEVER = float("inf")
+_PART = 1 << 16  # more would be fetched from the system, and given back, for each message
 _MOST_UNSENT = 8 << 20
 _MOST_LINE = 16 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -103,14 +104,14 @@ class AgentSocket:
         gone = False
         while peer is not None and not gone:
             try:
-                part = peer.recv(1 << 18)
+                part = peer.recv(_PART)
             except BlockingIOError:
                 break
             except OSError:
                 part = b""
             self._received += part
             gone = not part
-            if len(part) < 1 << 18:
+            if len(part) < _PART:
                 break
         lines = self._received.split(b"\n")
         self._received = lines.pop()
