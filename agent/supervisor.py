@@ -375,11 +375,9 @@ class Supervisor:
 
     def _spawn_all(self, fresh: list[tuple[Job, dict[str, Any]]]) -> None:
         with procs.as_jobs_oom_score(self.oom_scores):
-            pinned = False
             for job, order in fresh:
-                if pinned and not job.cores:
+                if not job.cores:  # the one before it may have had some
                     os.sched_setaffinity(0, self.all_cores)
-                pinned = bool(job.cores)
                 before = procs.ticks()
                 try:
                     job.pid = spawn(order, os.path.join(self.allocs, job.id))
