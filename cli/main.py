@@ -39,6 +39,10 @@ COMMANDS: dict[str, Lazy] = {
 class Grid(LazyGroup):
     """The top group: what goes wrong below becomes lines for people and an exit code."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        _open_standard_files()
+        return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         from distributed_grid.protocol.errors import BadValue, GridError
 
@@ -73,6 +77,20 @@ def _trace() -> None:
     import traceback
 
     traceback.print_exc()
+
+
+def _open_standard_files() -> None:
+    """Where we were started with one of 0, 1 and 2 closed (`grid jobs >&-`), let it lead nowhere: otherwise the next
+    file or socket that is opened would be it, and get what was meant for a person."""
+    import os
+
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            fd = os.open(os.devnull, os.O_RDWR)
+            if fd != number:
+                os.dup2(fd, number)
+                os.close(fd)
+            setattr(sys, name, open(number, "r" if number == 0 else "w"))  # noqa: SIM115
 
 
 def _forget_stdout() -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -84,3 +85,13 @@ def test_every_command_has_help_and_takes_the_common_options(path: list[str]) ->
 def test_completion_scripts_name_our_variable(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     main.main(["completion", shell], standalone_mode=False)
     assert "_GRID_COMPLETE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_file_leads_nowhere_instead_of_into_a_socket(closed: int, tmp_path: Path) -> None:
+    code = (
+        f"import os, sys; os.close({closed}); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'distributed_grid.cli.main', 'config', 'show'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, bool(done.stdout), done.stderr) == (0, closed != 1, "")
