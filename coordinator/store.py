@@ -32,6 +32,10 @@ SCHEMA = 1
 CHECKED_BYTES = 256 << 20
 """A larger store is not read through after a crash: WAL does not need it, and a restart has to be quick."""
 AUDIT_ROWS = 10_000
+"""The newest lines about late and stray messages that are kept: a peer that sends only such fills no disk."""
+AUDIT_TEXT = 500
+"""Characters of such a line, in which there are names that peers chose."""
+_TRIM_AUDIT = f"DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - {AUDIT_ROWS}"
 _CHUNKS = (64, 16, 4, 1)
 """Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
 writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
@@ -91,6 +95,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._audited = 0
         try:
             self._writer = self._open()
             self.epoch = self._begin()
@@ -139,7 +144,7 @@ class Store:
         db.execute("BEGIN IMMEDIATE")
         db.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
         db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
-        db.execute("DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?", (AUDIT_ROWS,))
+        db.execute(_TRIM_AUDIT)
         epoch: int = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()[0]
         db.execute("COMMIT")
         return epoch
@@ -175,7 +180,7 @@ class Store:
                 case RecordNode(facts):
                     nodes[facts.name] = facts
                 case Audit(node, what):
-                    out.audit.append((clock, node, what))
+                    out.audit.append((clock, node, what[:AUDIT_TEXT]))
         newest: dict[str, bytes] = {}
         for a in allocations.values():
             of = jobs.get(a.job)
@@ -208,6 +213,10 @@ class Store:
                     while len(rows) - at >= count:
                         execute(_STATEMENTS[table, count], [value for row in rows[at : at + count] for value in row])
                         at += count
+            self._audited += len(snapshot.audit)
+            if self._audited >= AUDIT_ROWS // 10:
+                self._audited = 0
+                execute(_TRIM_AUDIT)
             execute("UPDATE meta SET value = ? WHERE name = 'clock'", (snapshot.clock,))
             execute("COMMIT")
         except sqlite3.Error as error:

@@ -193,3 +193,12 @@ def test_a_full_disk_is_said_and_nothing_of_the_transaction_is_kept(path: Path) 
         keep(store, *(RecordJob(a_job(n), new=True) for n in range(2, 400)))
     store.abandon()
     assert [job.key for job in Store(path).load().jobs] == ["k1"]
+
+
+def test_an_agent_that_says_only_strange_things_fills_no_disk(path: Path) -> None:
+    store = Store(path)
+    for _ in range(40):
+        keep(store, *(Audit("n1", "x" * 10_000) for _ in range(500)))
+    rows, longest = sqlite3.connect(path).execute("SELECT count(*), max(length(what)) FROM audit").fetchone()
+    assert 10_000 <= rows <= 11_000
+    assert longest == 500
