@@ -35,7 +35,7 @@ AUDIT_ROWS = 10_000
 """The newest lines about late and stray messages that are kept: a peer that sends only such fills no disk."""
 AUDIT_TEXT = 500
 """Characters of such a line, in which there are names that peers chose."""
-_TRIM_AUDIT = f"DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - {AUDIT_ROWS}"
+_TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?"
 _CHUNKS = (64, 16, 4, 1)
 """Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
 writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
@@ -144,7 +144,7 @@ class Store:
         db.execute("BEGIN IMMEDIATE")
         db.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
         db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
-        db.execute(_TRIM_AUDIT)
+        db.execute(_TRIM_AUDIT, (AUDIT_ROWS,))
         epoch: int = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()[0]
         db.execute("COMMIT")
         return epoch
@@ -216,7 +216,7 @@ class Store:
             self._audited += len(snapshot.audit)
             if self._audited >= AUDIT_ROWS // 10:
                 self._audited = 0
-                execute(_TRIM_AUDIT)
+                execute(_TRIM_AUDIT, (AUDIT_ROWS,))
             execute("UPDATE meta SET value = ? WHERE name = 'clock'", (snapshot.clock,))
             execute("COMMIT")
         except sqlite3.Error as error:
