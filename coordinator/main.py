@@ -2,21 +2,13 @@
 
 import asyncio
 import errno
-import fcntl
 import gc
-import io
-import json
-import logging
-import os
 import resource
 import signal
-import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import structlog
 
@@ -27,11 +19,14 @@ from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.service import announce, configure_logs, feed_watchdog, locked, loop_factory, prepare, sd_notify
 
 EX_SOFTWARE = 70
 EX_CONFIG = 78
 
 log = structlog.get_logger("coordinator")
+
+ANOTHER = "use that one, stop it first, or give another --state-dir"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +53,11 @@ def main(settings: CoordinatorSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Errors a person can act on go to stderr, in three lines."""
     try:
         _check_address(settings)
-        _configure_logs(settings.log_level)
-        _prepare(settings.state_dir)
-        with _locked(settings.state_dir):
+        configure_logs(settings.log_level)
+        prepare(settings.state_dir)
+        with locked(settings.state_dir, "coordinator", ANOTHER):
             _allow_many_files()
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(_run(settings))
         return 0
     except CannotStart as error:
@@ -93,86 +88,10 @@ def _check_address(settings: CoordinatorSettings) -> None:
         )
 
 
-def _prepare(state_dir: Path) -> None:
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = state_dir / f".write-{os.getpid()}"
-        probe.touch(mode=0o600)
-        probe.unlink()
-    except OSError as error:
-        raise CannotStart(
-            f"the state directory {state_dir} cannot be written",
-            why=error.strerror or str(error),
-            hint="give another one with --state-dir, or make this one yours",
-        ) from error
-
-
-@contextmanager
-def _locked(state_dir: Path) -> Iterator[None]:
-    """Hold the directory's lock: one coordinator per state. The kernel lets go of it whatever becomes of us."""
-    fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 64, 0).decode(errors="replace").strip()
-            raise CannotStart(
-                f"another coordinator runs on {state_dir}",
-                why=f"its process is {holder}" if holder else "it holds the lock",
-                hint="use that one, stop it first, or give another --state-dir",
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(fd)
-
-
 def _allow_many_files() -> None:
     """A connection is a file: as many as the machine allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-class _Lenient(io.StringIO):
-    """A stream for logs. That nobody reads it any more (a pipe whose reader went) must not end a connection."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
-
-
-def _configure_logs(level: str) -> None:
-    # The library's own remarks about peers (garbage instead of a handshake) are not errors of ours.
-    logging.getLogger("websockets").setLevel(logging.CRITICAL)
-    tty = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=not tty),
-            *([] if tty else [structlog.processors.format_exc_info]),
-            structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(_Lenient(sys.stderr)),
-    )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:  # not on this platform
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -199,10 +118,12 @@ async def _run(settings: CoordinatorSettings) -> None:
         port = await _listen(server, settings)
         _announce(settings, port, store, len(living.jobs))
         stopping = asyncio.create_task(stop.wait())
+        watchdog = asyncio.create_task(feed_watchdog())
         ends: list[asyncio.Future[Any]] = [stopping, driver.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        _sd_notify("STOPPING=1")
+        watchdog.cancel()
+        sd_notify("STOPPING=1")
     finally:
         await server.close()
         await driver.close()
@@ -239,35 +160,9 @@ async def _listen(server: Server, settings: CoordinatorSettings) -> int:
 def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"ws://{host}:{port}"
-    who: dict[str, object] = {"pid": os.getpid(), "start": _start_ticks()}
-    _write(settings.state_dir / "coordinator.pid", who)
-    _write(settings.state_dir / "coordinator.json", {"url": url, **who})
+    announce(settings.state_dir / "coordinator.pid")
+    announce(settings.state_dir / "coordinator.json", url=url)
     log.info(f"listening on {url}", grid=store.grid, epoch=store.epoch, jobs=jobs, state_dir=str(settings.state_dir))
     if settings.host not in LOOPBACK:
         log.warning("INSECURE: no TLS, no authentication; whoever reaches this address can run commands on every node")
-    _sd_notify(f"READY=1\nSTATUS=listening on {url}")
-
-
-def _write(path: Path, content: dict[str, object]) -> None:
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(json.dumps(content) + "\n")
-    os.replace(new, path)
-
-
-def _start_ticks() -> int:
-    """When this process began, as /proc tells it: with the pid it is a name that is not used twice."""
-    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-
-
-def _sd_notify(state: str) -> None:
-    """Tell systemd, where it asked to be told."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
-        try:
-            out.sendto(state.encode(), address)
-        except OSError as error:
-            log.warning("systemd cannot be told", error=str(error))
+    sd_notify(f"READY=1\nSTATUS=listening on {url}")

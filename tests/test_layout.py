@@ -31,7 +31,9 @@ EDGES: dict[str, set[str]] = {
     "coordinator.shipping": {"protocol", "coordinator.shipping"},
     "coordinator": {"", "protocol", "coordinator"},
     "agent": {"", "protocol", "agent"},
-    "agent.main": {"", "protocol", "agent", "coordinator.config"},  # there is one schema of settings
+    "agent.main": {"", "protocol", "agent", "coordinator.config", "service"},  # there is one schema of settings
+    "coordinator.main": {"", "protocol", "coordinator", "service"},
+    "service": {"protocol"},
     "cli": {
         "",
         "protocol",
