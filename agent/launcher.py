@@ -156,9 +156,10 @@ class Launcher:
         self._outbox += msgspec.json.encode(message) + b"\n"
 
     def _flush(self) -> None:
-        if self._writer is not None and self._outbox:
-            self._writer.write(bytes(self._outbox))
-        self._outbox.clear()  # without a connection: what needs an answer is asked again
+        messages, self._outbox = self._outbox, bytearray()
+        # Without a connection, or with one that is going: what needs an answer is asked again.
+        if self._writer is not None and messages and not self._writer.is_closing():
+            self._writer.write(bytes(messages))
 
     async def _listen(self) -> None:
         while True:

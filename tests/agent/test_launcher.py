@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from distributed_grid.agent import supervisor, workdir
 from distributed_grid.agent import supervisor_procs as procs
@@ -109,6 +110,28 @@ async def test_the_loss_of_the_supervisor_is_told_and_got_over(bench: Bench) -> 
     await bench.kill_supervisor()
     assert (await bench.run("sh", "-c", "exit 8")).code == 8
     assert bench.log == ["the supervisor is gone: another one takes over"]
+
+
+def test_what_is_asked_in_any_moment_of_the_loss_is_asked_again_on_the_loop_that_agents_have(tmp_path: Path) -> None:
+    async def scene() -> None:
+        bench = Bench(tmp_path)
+        await bench.start()
+        try:
+            ids = [bench.launch("sleep", "60") for _ in range(2)]
+            for id in ids:
+                await bench.started(id)
+            old = bench.launcher.supervisor_pid
+            os.kill(old, signal.SIGKILL)
+            bench.stop(ids[0], grace=1)
+            while bench.launcher.supervisor_pid == old:
+                bench.launcher.signal(ids[1], signal.SIGCONT)
+                await asyncio.sleep(0)
+            bench.stop(ids[1], grace=1)
+            assert [(await bench.ended(id)).cause for id in ids] == [Cause.CANCELLED] * 2
+        finally:
+            await bench.close()
+
+    uvloop.run(scene())
 
 
 async def test_an_end_is_reported_once_even_if_the_supervisor_dies_after_it(bench: Bench) -> None:
