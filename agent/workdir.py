@@ -63,12 +63,10 @@ def write_launch(state_dir: Path, launch: Launch) -> None:
     """Keep what was asked for, so that an agent that restarts knows what its running jobs hold. The first one stays:
     it is what a job that runs was started with."""
     path = f"{_make_folder(state_dir, launch.allocation)}/spec"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    try:
-        if not os.fstat(fd).st_size:  # else it was written before; one write is whole or was never begun
-            os.write(fd, msgspec.json.encode(launch))
-    finally:
-        os.close(fd)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as file:
+        if not os.fstat(file.fileno()).st_size or read_launch(state_dir, launch.allocation) is None:  # or cut by a kill
+            file.truncate()
+            file.write(msgspec.json.encode(launch))
 
 
 def read_launch(state_dir: Path, allocation: str) -> Launch | None:

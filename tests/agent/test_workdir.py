@@ -56,6 +56,14 @@ def test_the_launch_is_kept_and_the_first_one_stays(tmp_path: Path, target: Path
     assert workdir.read_launch(tmp_path, "j-other.1") is None
 
 
+@pytest.mark.parametrize("left", [b"", b'{"allocation":"' + b"x" * 5000])
+def test_a_launch_that_was_cut_while_it_was_written_is_written_again(tmp_path: Path, target: Path, left: bytes) -> None:
+    (target.parent / "spec").write_bytes(left)
+    whole = launch(Grant(cores=(1, 2)))
+    workdir.write_launch(tmp_path, whole)
+    assert workdir.read_launch(tmp_path, ID) == whole
+
+
 # --- environment -----------------------------------------------------------------------------------------------------
 
 
