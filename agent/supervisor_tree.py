@@ -25,6 +25,7 @@ class Tree:
         self.orphans: dict[int, Job | None] = {}
         self.watched: set[Job] = set()
         self.ending: set[Job] = set()
+        self._unsure = False
         self._log = log
         self._is_ours = is_ours
         self._children = procs.OwnChildren()
@@ -62,7 +63,7 @@ class Tree:
         """Whether anything is left of a job whose main process is gone."""
         if job.adopted:
             return bool(self._members(job))
-        return job in self.orphans.values()
+        return self._unsure or job in self.orphans.values()
 
     def terminate(self, job: Job) -> None:
         """Ask all of it to end: SIGTERM, and SIGCONT so that what is stopped hears it."""
@@ -126,9 +127,13 @@ class Tree:
     def _find_orphans(self) -> None:
         """Give each child that is new an owner. One read of one small file when there is none, the usual case."""
         fresh = self._children.read() - self.mains.keys() - self.orphans.keys()
+        self._unsure = False
         for pid in fresh:
             seen = procs.stat(pid)
             if seen is None or seen.state == "Z":
+                # It may have become so after the list was read, and its own children ours: they are in the next list,
+                # which is read when this one is reaped. Until then nobody can say that nothing is left.
+                self._unsure = True
                 continue
             owner = self._owner(pid, seen.session)
             if owner is None:
