@@ -7,7 +7,6 @@ in all, so one agent gets both cores and two agents one each. CPU counts client,
 import asyncio
 import os
 import statistics
-import sys
 import time
 
 from bench._common import Grid, floor, grid, report
@@ -44,7 +43,7 @@ def main() -> None:
             asyncio.run(batch(running, 200))
             for _ in range(RUNS):
                 low = floor()
-                row = asyncio.run(batch(running, int(sys.argv[1]) if sys.argv[1:] else JOBS))
+                row = asyncio.run(batch(running, JOBS))
                 base = (low + floor()) / 2
                 rows.append({**row, "floor_jobs_per_s": base, "fraction_of_floor": row["jobs_per_s"] / base})
         medians = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
