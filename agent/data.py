@@ -44,7 +44,6 @@ class Data:
         self._outputs = outputs
         self._hello = hello
         self._log = log
-        self._session_id = ""
         self._session: Session | None = None
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()

@@ -14,22 +14,14 @@ import uvloop
 import websockets.asyncio.client as client
 
 from bench._common import cpu_seconds, grid, report, rss_mib
+from bench.heartbeats import sample
 from distributed_grid.protocol.link import PROTOCOL, Link
 from distributed_grid.protocol.messages import Heartbeat, Hello, Inventory, Offer
-from distributed_grid.protocol.nodes import GpuOffer, GpuSample, NodeFacts, Sample
+from distributed_grid.protocol.nodes import GpuOffer, NodeFacts
 from distributed_grid.protocol.resources import Resources
 
 BEAT = 2.0
 SECONDS = 20.0
-
-
-def sample(at: float) -> Sample:
-    """A node of 16 cores and two GPUs."""
-    gpus = tuple(GpuSample(f"GPU-{n}", 3.0, 1 << 30, 80 << 30, 41.0) for n in range(2))
-    return Sample(
-        at=at, cores={core: 3 for core in range(16)}, foreign_cpu=0.5, memory_total=64 << 30, memory_foreign=8 << 30,
-        load=0.5, disk_total=1 << 40, disk_free=1 << 39, gpus=gpus,
-    )  # fmt: skip
 
 
 async def simulate(url: str, number: int, ready: asyncio.Event) -> None:

@@ -55,11 +55,6 @@ Decoder = msgspec.msgpack.Decoder[Any]
 _DECODERS: dict[str, Decoder] = {}
 
 
-def decoder(direction: str) -> Decoder:
-    """The typed decoder of what comes in on one kind of connection, by the name of its union (`FromAgent`, …)."""
-    return _DECODERS[direction]
-
-
 def encode(sequence: int, messages: list[Any]) -> bytes:
     """One frame. Raises BadValue for text that has no UTF-8."""
     try:

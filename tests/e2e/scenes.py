@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,22 @@ class Scene:
                 logs = "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self.place.glob("*.log"))
                 raise AssertionError(f"it did not come to pass in {patience:g} s that {what}\n{logs}")
             await asyncio.sleep(0.05)
+
+
+@contextlib.contextmanager
+def lasting(cores: int) -> Iterator[Scene]:
+    """A scene with one node, n1, for all tests of a module, whose loops come and go. Nothing of it may have logged a
+    traceback when it ends."""
+    with asyncio.Runner() as runner:
+        context = scene()
+        made = runner.run(context.__aenter__())
+        try:
+            runner.run(made.agent("n1", cores=list(range(cores)), virtual=True))
+            yield made
+            for log in made.place.glob("*.log"):
+                assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
+        finally:
+            runner.run(context.__aexit__(None, None, None))
 
 
 def descendants(pid: int) -> list[int]:

@@ -40,22 +40,14 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.resources import Resources, ResourceType
 from tests.coordinator.ends import ClientEnd
 from tests.coordinator.ends import client as dial
-from tests.e2e.scenes import Scene, scene
+from tests.e2e.scenes import Scene, lasting
 
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Scene]:
     """A grid with one node of four virtual cores."""
-    with asyncio.Runner() as runner:
-        context = scene()
-        made = runner.run(context.__aenter__())
-        try:
-            runner.run(made.agent("n1", cores=[0, 1, 2, 3], virtual=True))
-            yield made
-            for log in made.place.glob("*.log"):
-                assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
-        finally:
-            runner.run(context.__aexit__(None, None, None))
+    with lasting(cores=4) as made:
+        yield made
 
 
 @pytest.fixture

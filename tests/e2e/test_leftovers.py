@@ -17,7 +17,7 @@ import pytest
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State
-from tests.e2e.scenes import Scene, scene
+from tests.e2e.scenes import Scene, lasting, scene
 
 DEAF = """
 import os, signal, sys, time
@@ -61,16 +61,8 @@ while time.monotonic() < end:  # always another process, never the same for long
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Scene]:
     """A grid with one node of four virtual cores."""
-    with asyncio.Runner() as runner:
-        context = scene()
-        made = runner.run(context.__aenter__())
-        try:
-            runner.run(made.agent("n1", cores=[0, 1, 2, 3], virtual=True))
-            yield made
-            for log in made.place.glob("*.log"):
-                assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
-        finally:
-            runner.run(context.__aexit__(None, None, None))
+    with lasting(cores=4) as made:
+        yield made
 
 
 @pytest.fixture
