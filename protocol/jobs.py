@@ -63,6 +63,7 @@ class Cause(StrEnum):
     NODE_LOST = "node-lost"
     SUPERVISOR_LOST = "supervisor-lost"
     REBOOTED = "rebooted"
+    LEASE_EXPIRED = "lease-expired"
     NOT_PLACED = "not-placed"
 
 
@@ -126,13 +127,25 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: float = 5.0
 
 
+class RetryOn(StrEnum):
+    """What may have happened to a job that is to be run again."""
+
+    LOST = "lost"
+    FAILED = "failed"
+    PREEMPTED = "preempted"
+    OOM = "oom"
+
+
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a job needs. `nodes` are preferred, not required. `immediate`: end as not placed if it cannot start now."""
+    """What a job needs. `nodes` are preferred, not required. `immediate`: end as not placed if it cannot start now.
+    `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so."""
 
     resources: Resources
     priority: Priority = Priority.MEDIUM
     nodes: tuple[str, ...] = ()
     immediate: bool = False
+    retry_on: tuple[RetryOn, ...] = ()
+    retries: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from distributed_grid.protocol.messages_agent import (
     Launch,
     OpenData,
     Output,
+    Renewed,
     Signal,
     Stale,
     Started,
@@ -59,7 +60,7 @@ from distributed_grid.protocol.messages_hello import (
 from distributed_grid.protocol.nodes import Offer
 
 FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited
-ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData
+ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData | Renewed
 FromAgentData = Output | Files | FileData | WantBlob
 ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | BlobData
 FromClient = (
@@ -127,6 +128,7 @@ __all__ = [
     "Output",
     "PutBlob",
     "Refused",
+    "Renewed",
     "Shared",
     "ShowJobs",
     "Signal",

@@ -6,15 +6,18 @@ import msgspec
 from distributed_grid.protocol.jobs import JobSpec, Outcome
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.numbers import Finite
 from distributed_grid.protocol.resources import Grant
 
 # --- agent to coordinator ---------------------------------------------------------------------------------------
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
-    """The agent lives; with its newest sample."""
+    """The agent lives; with its newest sample. `at` is the node's boot-time clock when it was sent, given only while
+    the node holds leased allocations: it asks for Renewed."""
 
     sample: Sample
+    at: Finite = 0.0
 
 
 class Inventory(Message, frozen=True, tag="inventory"):
@@ -56,7 +59,10 @@ class Exited(Message, frozen=True, tag="exited"):
 
 class Launch(Message, frozen=True, tag="launch"):
     """Start this command with exactly these resources. Sent again after a reconnect; an agent that knows the
-    allocation already answers with its state and starts nothing."""
+    allocation already answers with its state and starts nothing.
+
+    `lease`: seconds for which it may run on without word from the coordinator, counted from the sending of the newest
+    heartbeat that was answered by Renewed; then the node's supervisor ends it by itself (0: it runs on for ever)."""
 
     allocation: str
     job: str
@@ -64,6 +70,7 @@ class Launch(Message, frozen=True, tag="launch"):
     epoch: int
     grant: Grant
     spec: JobSpec
+    lease: Finite = 0.0
 
 
 class Stop(Message, frozen=True, tag="stop"):
@@ -88,6 +95,12 @@ class Ack(Message, frozen=True, tag="ack"):
     """The outcome of these allocations is on the coordinator's disk: the agent may forget them."""
 
     allocations: tuple[str, ...]
+
+
+class Renewed(Message, frozen=True, tag="renewed"):
+    """The heartbeat sent at `at` (the node's own clock) was heard: all leases there run anew from that moment."""
+
+    at: Finite
 
 
 class OpenData(Message, frozen=True, tag="open-data"):

@@ -22,7 +22,8 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    """The coordinator's answer to a hello: its own versions, its epoch, the session, and how often to be heard."""
+    """The coordinator's answer to a hello: its own versions, its epoch, the session, and how often to be heard.
+    `instance` is this coordinator process's own: two that claim the same epoch of a grid are told apart by it."""
 
     protocol: tuple[int, int]
     software: str
@@ -30,6 +31,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     grid: str
     session: str
     heartbeat: float = 2.0
+    instance: str = ""
 
 
 class Refused(Message, frozen=True, tag="refused"):

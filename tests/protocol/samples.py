@@ -147,6 +147,7 @@ MESSAGES: dict[str, Any] = {
     "Stop": messages.Stop(allocation="j-a.1", grace=2.5, cause="time-limit", text="too long"),
     "Signal": messages.Signal(allocation="j-a.1", signal=2),
     "Ack": messages.Ack(allocations=("j-a.1",)),
+    "Renewed": messages.Renewed(at=12.5),
     "OpenData": messages.OpenData(session="s-1"),
     "WantOutput": messages.WantOutput(id=1, allocation="j-a.1", stream="stdout", offset=5, size=100, wait=2.5),
     "Output": messages.Output(id=1, offset=5, data=b"\x00\xff", end=True, gap=3, error="gone"),
