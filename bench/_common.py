@@ -110,6 +110,8 @@ class Grid:
     coordinator: int
     agents: list[int] = field(default_factory=list)
     supervisors: list[int] = field(default_factory=list)
+    again: Callable[[float], float] = lambda away: 0.0
+    """kill -9 the coordinator and after `away` seconds start it again at its address; seconds until it listens."""
 
     def processes(self) -> list[int]:
         return [self.coordinator, *self.agents, *self.supervisors]
@@ -173,6 +175,19 @@ def grid(agents: int = 1, cores: Sequence[str] = (), config: str = CONFIG, extra
             coordinator = start("coordinator", "run", "--port", "0", "--state-dir", str(state))
             url = wait_for(lambda: _json(state / "coordinator.json"), "the start of the coordinator")["url"]
             running = Grid(url, folder, coordinator.pid)
+
+            def again(away: float) -> float:
+                os.kill(running.coordinator, signal.SIGKILL)
+                next(one for one in processes if one.pid == running.coordinator).wait()
+                (state / "coordinator.json").unlink()
+                time.sleep(away)
+                began = time.perf_counter()
+                port = url.rpartition(":")[2]
+                running.coordinator = start("coordinator", "run", "--port", port, "--state-dir", str(state)).pid
+                wait_for(lambda: _json(state / "coordinator.json"), "the return of the coordinator")
+                return time.perf_counter() - began
+
+            running.again = again
             count = os.cpu_count() or 1
             for number in range(agents):
                 mine = cores[number] if cores else ",".join(str(c) for c in range(count) if c % agents == number)
