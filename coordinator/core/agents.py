@@ -6,9 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distributed_grid.coordinator.core.model import (
-    DISCONNECTED_AFTER,
-    LOST_AFTER,
-    SUSPECT_AFTER,
     AckExits,
     Allocation,
     Audit,
@@ -28,10 +25,6 @@ from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
-
-DECLINE_FIRST = 5.0
-DECLINE_MOST = 300.0
-"""Seconds a device is left alone after a stale answer: the first time, and at most after doubling."""
 
 
 # --- the link ------------------------------------------------------------------------------------------------------
@@ -80,30 +73,31 @@ def node_down(ledger: "Ledger", event: NodeDown) -> None:
 def _arm(ledger: "Ledger", node: Node) -> None:
     if node.state is NodeState.LOST:
         return
-    patience = SUSPECT_AFTER if node.state is NodeState.UP else DISCONNECTED_AFTER
-    if ledger.now >= node.heard + DISCONNECTED_AFTER:
-        patience = DISCONNECTED_AFTER + LOST_AFTER
+    policy = ledger.policy
+    patience = policy.suspect_after if node.state is NodeState.UP else policy.disconnected_after
+    if ledger.now >= node.heard + policy.disconnected_after:
+        patience = policy.disconnected_after + policy.lost_after
     ledger.deadlines.arm("silence", node.facts.name, node.heard + patience)
 
 
 def silence(ledger: "Ledger", name: str) -> None:
     """Look how long a node has been silent; it only ever gets worse here, never better."""
     node = ledger.nodes[name]
-    now = ledger.now
-    if now >= node.heard + DISCONNECTED_AFTER + LOST_AFTER:
+    now, policy = ledger.now, ledger.policy
+    if now >= node.heard + policy.disconnected_after + policy.lost_after:
         if node.state is not NodeState.LOST:
             # Its jobs are ended here and may run on there: only an offer made after that says what is free.
             node.state, node.offer = NodeState.LOST, None
             ledger.rebuild(node)
             _give_up(ledger, node)
-    elif now >= node.heard + DISCONNECTED_AFTER:
+    elif now >= node.heard + policy.disconnected_after:
         if node.state is not NodeState.LOST:
             node.state = NodeState.DISCONNECTED
             ledger.refresh(node)
             for allocation in list(node.allocations.values()):
                 if allocation.state is not State.LOST:
-                    _lose(ledger, allocation, f"{name} has been silent for {DISCONNECTED_AFTER:g} s")
-    elif now >= node.heard + SUSPECT_AFTER and node.state is NodeState.UP:
+                    _lose(ledger, allocation, f"{name} has been silent for {policy.disconnected_after:g} s")
+    elif now >= node.heard + policy.suspect_after and node.state is NodeState.UP:
         node.state = NodeState.SUSPECT
         ledger.refresh(node)
     _arm(ledger, node)
@@ -116,7 +110,8 @@ def _lose(ledger: "Ledger", allocation: Allocation, text: str) -> None:
 
 def _give_up(ledger: "Ledger", node: Node) -> None:
     """The node is taken for lost. Whatever still runs there is told to stop if the node can be reached after all."""
-    text = f"{node.facts.name} was not heard for {DISCONNECTED_AFTER + LOST_AFTER:g} s; the job may have run on there"
+    silence = ledger.policy.disconnected_after + ledger.policy.lost_after
+    text = f"{node.facts.name} was not heard for {silence:g} s; the job may have run on there"
     for allocation in list(node.allocations.values()):
         if allocation.state is not State.LOST:
             ledger.move(allocation, State.LOST, "")
@@ -295,9 +290,9 @@ def _decline(ledger: "Ledger", node: Node, device: str) -> None:
     if not core and device != "memory" and all(gpu.uuid != device for gpu in node.facts.gpus):
         device = ""
     until, seconds = node.declined.get(device, (0.0, 0.0))
-    if ledger.now > until + DECLINE_MOST:
+    if ledger.now > until + ledger.policy.decline_most:
         seconds = 0.0
-    seconds = min(DECLINE_MOST, seconds * 2 or DECLINE_FIRST)
+    seconds = min(ledger.policy.decline_most, seconds * 2 or ledger.policy.decline_first)
     node.declined[device] = (ledger.now + seconds, seconds)
     ledger.rebuild(node)
     ledger.deadlines.arm("decline", node.facts.name, ledger.now + seconds)

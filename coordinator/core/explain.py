@@ -57,7 +57,7 @@ def _placed(ledger: "Ledger", job: Job) -> Why:
 
 
 def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
-    found = place(ledger.nodes, ledger.index, request)
+    found = place(ledger.nodes, ledger.index, request, ledger.policy)
     chosen = found if isinstance(found, Placement) else None
     ahead = ledger.queue.ahead(job.id) if job is not None else _ahead(ledger, request)
     if job is not None:
@@ -121,7 +121,7 @@ def _verdicts(ledger: "Ledger", request: Request) -> tuple[NodeVerdict, ...]:
     bad: list[NodeVerdict] = []
     for name in ledger.index.candidates(request.resources, VERDICTS)[:VERDICTS]:
         parts = scores(ledger.nodes[name], request)
-        good.append(NodeVerdict(name, True, "", confidence(parts), parts))
+        good.append(NodeVerdict(name, True, "", confidence(parts, ledger.policy.weights), parts))
     for name, node in ledger.nodes.items():
         if len(good) + len(bad) >= VERDICTS:
             break

@@ -32,6 +32,7 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
@@ -56,8 +57,9 @@ EVERYTHING: Container[str] = _Everything()
 class Ledger:
     """The only owner of all states. `jobs` and `allocations` hold what lives; what has ended is on disk."""
 
-    def __init__(self, epoch: int = 0, watched: Container[str] = EVERYTHING) -> None:
+    def __init__(self, epoch: int = 0, watched: Container[str] = EVERYTHING, policy: Policy = DEFAULT) -> None:
         self.epoch = epoch
+        self.policy = policy
         self.watched = watched
         """Jobs whose changes are published; it decides about nothing else."""
         self.now = 0.0

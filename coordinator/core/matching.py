@@ -9,12 +9,10 @@ import msgspec
 
 from distributed_grid.coordinator.core.index import Index
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.resources import MILLI, Grant, Resources, format_bytes, format_milli
-
-CANDIDATES = 4
-"""How many nodes of a tier, the tightest fits, are scored against each other."""
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -74,24 +72,28 @@ def _priority(node: Node, request: Request) -> float:
 
 
 Score = Callable[[Node, Request], float]
-BEST_FIT: tuple[tuple[str, float, Score], ...] = (
-    ("fit", 0.40, _fit),
-    ("gpus-spared", 0.20, _gpus_spared),
-    ("quiet", 0.15, _quiet),
-    ("preferred", 0.15, _preferred),
-    ("priority", 0.10, _priority),
+BEST_FIT: tuple[tuple[str, Score], ...] = (
+    ("fit", _fit),
+    ("gpus-spared", _gpus_spared),
+    ("quiet", _quiet),
+    ("preferred", _preferred),
+    ("priority", _priority),
 )
+"""In the order of the fields of `policy.Weights`."""
 
 
 def scores(node: Node, request: Request) -> dict[str, float]:
     """What each scoring function says of a node with room for the request."""
-    return {name: score(node, request) for name, _, score in BEST_FIT}
+    return {name: score(node, request) for name, score in BEST_FIT}
 
 
-def confidence(parts: Mapping[str, float]) -> float:
+def confidence(parts: Mapping[str, float], weights: Weights) -> float:
     """The weighted mean of the scores."""
     # fsum: what sum() makes of floats depends on the version of Python, and a replay must come to the same node.
-    return min(1.0, math.fsum([weight * parts[name] for name, weight, _ in BEST_FIT]))
+    weighted = [
+        weight * parts[name] for (name, _), weight in zip(BEST_FIT, msgspec.structs.astuple(weights), strict=True)
+    ]
+    return min(1.0, math.fsum(weighted))
 
 
 # --- filters --------------------------------------------------------------------------------------------------------
@@ -160,19 +162,19 @@ def amount(kind: str, resources: Resources) -> str:
 # --- the decision ---------------------------------------------------------------------------------------------------
 
 
-def place(nodes: Mapping[str, Node], index: Index, request: Request) -> Placement | Refusal:
+def place(nodes: Mapping[str, Node], index: Index, request: Request, policy: Policy = DEFAULT) -> Placement | Refusal:
     """The best node of those that fit; a preferred one where any of them fits, else any."""
     wanted = request.resources
     fitting = [name for name in request.nodes if name in index and _room_fits(nodes[name], wanted)]
     if not fitting:
-        fitting = index.candidates(wanted, CANDIDATES)
+        fitting = index.candidates(wanted, policy.candidates)
     if not fitting:
         return Refusal(len(index))
     best: Placement | None = None
     chosen, parts, sure = "", {}, -1.0
     for name in fitting:
         said = scores(nodes[name], request)
-        if (mean := confidence(said)) > sure:
+        if (mean := confidence(said, policy.weights)) > sure:
             chosen, parts, sure = name, said, mean
     room = nodes[chosen].room
     assert room is not None and room.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"

@@ -24,10 +24,6 @@ MOVES: dict[State, frozenset[State]] = {
     State.ENDED: frozenset(),
 }
 
-SUSPECT_AFTER = 6.0
-DISCONNECTED_AFTER = 10.0
-LOST_AFTER = 60.0
-
 
 class Allocation(msgspec.Struct, kw_only=True, gc=False):
     """Resources of one node granted to one job, for one attempt. Never used twice: a retry is a new allocation.

@@ -77,7 +77,7 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Resources]) -> bool:
     something hopeless need not be tried."""
     wanted = line.request.resources
     if not any(less.fits(wanted) for less in hopeless):
-        found = place(ledger.nodes, ledger.index, line.request)
+        found = place(ledger.nodes, ledger.index, line.request, ledger.policy)
         if isinstance(found, Placement):
             line.blocked = False
             ledger.start(ledger.jobs[ledger.queue.head(line)[1]], found)

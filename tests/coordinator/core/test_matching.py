@@ -1,5 +1,8 @@
+import msgspec
+
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.matching import BEST_FIT, Placement, Refusal, could_ever, place
+from distributed_grid.coordinator.core.policy import DEFAULT
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, join
@@ -38,10 +41,10 @@ def test_confidence_is_the_weighted_mean_of_its_parts() -> None:
     join(ledger, facts("n1", gpus=1))
     found = place(ledger.nodes, ledger.index, Request(Resources(cpu=1000)))
     assert isinstance(found, Placement)
-    assert found.confidence == sum(weight * found.scores[name] for name, weight, _ in BEST_FIT)
-    assert round(sum(weight for _, weight, _ in BEST_FIT), 9) == 1.0 and all(
-        0 <= part <= 1 for part in found.scores.values()
-    )
+    weights = msgspec.structs.asdict(DEFAULT.weights)
+    assert [name.replace("_", "-") for name in weights] == [name for name, _ in BEST_FIT]
+    assert found.confidence == sum(weights[name.replace("-", "_")] * found.scores[name] for name, _ in BEST_FIT)
+    assert round(sum(weights.values()), 9) == 1.0 and all(0 <= part <= 1 for part in found.scores.values())
 
 
 def test_a_node_could_never_lend_more_gpus_than_it_has() -> None:
