@@ -18,6 +18,7 @@ from distributed_grid.coordinator.core.model import (
     Command,
     Event,
     Heard,
+    Hold,
     Job,
     JobsSubmitted,
     Node,
@@ -82,6 +83,8 @@ class Ledger:
         """Nodes that have more room than at the last pass."""
         self.fresh: dict[str, None] = {}
         """Jobs that began to wait since the last pass."""
+        self.holding = False
+        """Nothing new is started for now."""
         self.out: list[Command] = []
 
     # --- the doors --------------------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ class Ledger:
                 stirred = True  # said after the matching, which may make them untrue
             else:
                 _DUE[kind](self, name)
-        if self.fresh or self.grown:
+        if (self.fresh or self.grown) and not self.holding:
             serving.match(self)
         if stirred:
             reasons.refresh(self)
@@ -314,6 +317,11 @@ class Ledger:
         return out
 
 
+def _hold(ledger: Ledger, event: Hold) -> None:
+    """Who came to wait and where room grew meanwhile is kept, and looked at when it is over."""
+    ledger.holding = event.on
+
+
 def _tick(ledger: Ledger, event: Tick) -> None:
     """Time is looked at when settling."""
 
@@ -326,6 +334,7 @@ _ON: dict[type, Callable[[Ledger, Any], None]] = {
     JobsSubmitted: requests.submit,
     CancelAsked: requests.cancel,
     SignalAsked: requests.signal,
+    Hold: _hold,
     Tick: _tick,
 }
 _DUE: dict[str, Callable[[Ledger, str], None]] = {

@@ -91,44 +91,45 @@ class Node:
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------
+# They are logged as arrays that begin with their name (eventlog.py): fields are only ever added at the end.
 
 
-class NodeUp(msgspec.Struct, frozen=True, gc=False):
+class NodeUp(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """An agent said hello and was let in; `session` is this connection's. Its Inventory follows before all else."""
 
     facts: NodeFacts
     session: str
 
 
-class NodeDown(msgspec.Struct, frozen=True, gc=False):
+class NodeDown(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The connection of this session is closed. (A session that is not the node's newest is of no interest.)"""
 
     node: str
     session: str
 
 
-class Heard(msgspec.Struct, frozen=True, gc=False):
+class Heard(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A heartbeat."""
 
     node: str
     sample: Sample
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A message from the agent of this node about its offer or allocations."""
 
     node: str
     message: Offer | Inventory | Started | Stale | Exited
 
 
-class JobsSubmitted(msgspec.Struct, frozen=True, gc=False):
+class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A user asks for these jobs, all or none; ids and keys are made outside. `token`: who waits for the answer."""
 
     token: int
     jobs: tuple[Job, ...]
 
 
-class CancelAsked(msgspec.Struct, frozen=True, gc=False):
+class CancelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A user (or the grid) wants these jobs ended; `grace` below zero: the job's own."""
 
     token: int
@@ -137,7 +138,7 @@ class CancelAsked(msgspec.Struct, frozen=True, gc=False):
     grace: float = -1.0
 
 
-class SignalAsked(msgspec.Struct, frozen=True, gc=False):
+class SignalAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A user wants a signal sent to a running job."""
 
     token: int
@@ -145,11 +146,17 @@ class SignalAsked(msgspec.Struct, frozen=True, gc=False):
     signal: int
 
 
-class Tick(msgspec.Struct, frozen=True, gc=False):
+class Hold(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """From now on nothing new is started (`on`), or it is again: what is started has to be on disk first."""
+
+    on: bool
+
+
+class Tick(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Nothing happened but time."""
 
 
-Event = NodeUp | NodeDown | Heard | Told | JobsSubmitted | CancelAsked | SignalAsked | Tick
+Event = NodeUp | NodeDown | Heard | Told | JobsSubmitted | CancelAsked | SignalAsked | Hold | Tick
 
 
 # --- commands: what somebody else has to do -----------------------------------------------------------------------

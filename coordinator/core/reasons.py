@@ -28,6 +28,8 @@ NAMED = 3
 def find(ledger: "Ledger", request: Request) -> Reason:
     """Why this request cannot start now."""
     wanted = request.resources
+    if ledger.holding:
+        return Reason("Held", "the coordinator cannot store what it would start; see `grid status`")
     if not ledger.nodes:
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
     if not can_fit(ledger, wanted):

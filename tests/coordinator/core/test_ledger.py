@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.model import (
     CancelAsked,
     Command,
     Heard,
+    Hold,
     Job,
     JobsSubmitted,
     NodeDown,
@@ -298,3 +299,21 @@ def test_a_thousand_equal_jobs_are_placed_in_their_order() -> None:
     assert list(ledger.allocations) == [f"j{i}.1" for i in range(64)]
     view = ledger.view("j999")
     assert view is not None and view.reason is not None and view.reason.text == "935 jobs are ahead in the queue"
+
+
+def test_nothing_is_started_while_the_grid_holds_and_all_that_can_be_as_soon_as_it_goes_on() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1", cores=2))
+    step(ledger, JobsSubmitted(1, tuple(job(name, ONE) for name in "abc")), 1.0)
+    step(ledger, started("a.1"), 2.0)
+    assert step(ledger, Hold(True), 3.0) == []
+    assert ledger.jobs["c"].state is State.WAITING
+    ended = step(ledger, exited("a.1", code=7, returned=True), 4.0)
+    assert AckExits("n1", ("a.1",)) in ended and not any(isinstance(command, Send) for command in ended)
+    step(ledger, JobsSubmitted(2, (job("d", ONE),)), 5.0)
+    why = ledger.view("c")
+    assert why is not None and why.reason is not None and why.reason.code == "Held"
+    launched = [command.message for command in step(ledger, Hold(False), 6.0) if isinstance(command, Send)]
+    assert [message.allocation for message in launched if isinstance(message, Launch)] == ["c.1"]
+    step(ledger, exited("c.1", returned=True), 7.0)
+    assert ledger.jobs["d"].state is State.STARTING
