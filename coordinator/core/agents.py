@@ -35,7 +35,7 @@ def know(ledger: "Ledger", facts: NodeFacts) -> Node:
     node = ledger.nodes.get(facts.name)
     if node is None:
         node = ledger.nodes[facts.name] = Node(facts, heard=ledger.now)
-        _arm(ledger, node)
+        arm(ledger, node)
         ledger.ever.clear()
     elif node.facts != facts:
         node.facts = facts
@@ -55,7 +55,7 @@ def node_up(ledger: "Ledger", event: NodeUp) -> None:
     node.offer = None
     node.strays.clear()  # what was on its way on the old connection is gone; what runs is taken off the next offer
     ledger.rebuild(node)
-    _arm(ledger, node)
+    arm(ledger, node)
 
 
 def node_down(ledger: "Ledger", event: NodeDown) -> None:
@@ -67,10 +67,11 @@ def node_down(ledger: "Ledger", event: NodeDown) -> None:
     if node.state is NodeState.UP:
         node.state = NodeState.SUSPECT
     ledger.rebuild(node)
-    _arm(ledger, node)
+    arm(ledger, node)
 
 
-def _arm(ledger: "Ledger", node: Node) -> None:
+def arm(ledger: "Ledger", node: Node) -> None:
+    """Have the node's silence looked at when its patience is over."""
     if node.state is NodeState.LOST:
         return
     policy = ledger.policy
@@ -100,7 +101,7 @@ def silence(ledger: "Ledger", name: str) -> None:
     elif now >= node.heard + policy.suspect_after and node.state is NodeState.UP:
         node.state = NodeState.SUSPECT
         ledger.refresh(node)
-    _arm(ledger, node)
+    arm(ledger, node)
 
 
 def _lose(ledger: "Ledger", allocation: Allocation, text: str) -> None:
@@ -135,7 +136,7 @@ def _alive(ledger: "Ledger", node: Node) -> None:
     if not node.session or node.state is NodeState.UP:
         return
     node.state = NodeState.UP
-    _arm(ledger, node)
+    arm(ledger, node)
     ledger.refresh(node)
     if node.synced:
         for allocation in list(node.allocations.values()):

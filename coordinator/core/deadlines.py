@@ -10,28 +10,28 @@ class Deadlines:
     """At most one deadline for each pair of kind and name, the earliest that was asked for."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, str, str]] = []
-        self._armed: dict[tuple[str, str], float] = {}
-        self._number = 0
+        self.heap: list[tuple[float, int, str, str]] = []
+        self.armed: dict[tuple[str, str], float] = {}
+        self.number = 0
 
     def arm(self, kind: str, name: str, at: float) -> None:
         """Come up at this time or before; who is called then looks whether it is time."""
-        armed = self._armed.get((kind, name))
+        armed = self.armed.get((kind, name))
         if armed is None or at < armed:
-            self._armed[(kind, name)] = at
-            self._number += 1
-            heappush(self._heap, (at, self._number, kind, name))
+            self.armed[(kind, name)] = at
+            self.number += 1
+            heappush(self.heap, (at, self.number, kind, name))
 
     def due(self, now: float) -> Iterator[tuple[str, str]]:
         """What comes up until now, the earliest first; what is armed meanwhile included."""
-        while self._heap and self._heap[0][0] <= now:
-            at, _, kind, name = heappop(self._heap)
-            if self._armed.get((kind, name)) == at:
-                del self._armed[(kind, name)]
+        while self.heap and self.heap[0][0] <= now:
+            at, _, kind, name = heappop(self.heap)
+            if self.armed.get((kind, name)) == at:
+                del self.armed[(kind, name)]
                 yield kind, name
 
     def next(self) -> float | None:
         """When the next one comes up; None: never."""
-        while self._heap and self._armed.get(self._heap[0][2:]) != self._heap[0][0]:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while self.heap and self.armed.get(self.heap[0][2:]) != self.heap[0][0]:
+            heappop(self.heap)
+        return self.heap[0][0] if self.heap else None

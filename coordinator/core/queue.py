@@ -43,8 +43,8 @@ class Queue:
         self._line_of: dict[str, Line] = {}
         self.order: list[Entry] = []
         """A heap. Entries are not taken out when they become untrue; `first` sees to that."""
-        self._least = Resources()
-        self._departed = 0
+        self.lowest = Resources()
+        self.departed = 0
         self._blocks: dict[int, dict[int, dict[int, None]]] = {}
         """The turns that wait, by priority and in blocks of following turns: `ahead` counts blocks, not jobs."""
 
@@ -82,7 +82,7 @@ class Queue:
         if not line.count:
             del self.lines[line.request]
             line.entered = -1
-            self._departed += 1
+            self.departed += 1
         elif len(line.heap) > 2 * line.count + 16:
             line.heap = [entry for entry in line.heap if self._waits(entry, line)]
             heapify(line.heap)
@@ -117,18 +117,18 @@ class Queue:
     @property
     def least(self) -> Resources:
         """Of each kind, no more than anybody wants: where this finds no room, nobody does."""
-        if self._departed > len(self.lines):
-            self._departed = 0
-            self._least = Resources()
+        if self.departed > len(self.lines):
+            self.departed = 0
+            self.lowest = Resources()
             for number, request in enumerate(self.lines):
-                self._least = _lesser(self._least, request.resources) if number else request.resources
-        return self._least
+                self.lowest = _lesser(self.lowest, request.resources) if number else request.resources
+        return self.lowest
 
     def _note_least(self, wanted: Resources) -> None:
         if len(self.lines) == 1:
-            self._least, self._departed = wanted, 0
+            self.lowest, self.departed = wanted, 0
         else:
-            self._least = _lesser(self._least, wanted)
+            self.lowest = _lesser(self.lowest, wanted)
 
     def ahead(self, job: str) -> int:
         """How many waiting jobs are served before this one."""

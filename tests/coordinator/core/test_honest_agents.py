@@ -312,32 +312,39 @@ class Grid(RuleBasedStateMachine):
         assert not any(agent.over and agent.up and agent.to_agent for agent in self.agents.values())
 
 
+WANTED = [Resources(c, m * GIB, g) for c in (300, 500, 1000, 1500) for m in (0, 1) for g in (0, 0, 250, 1000)]
+
+
+def play(grid: Grid, rng: random.Random) -> None:
+    """Let one thing happen, by chance."""
+    name, names = rng.choice(("n1", "n2")), list(grid.ledger.jobs)
+    dice = rng.random()
+    if dice < 0.2:
+        grid.submit(rng.choice(WANTED), rng.choice(list(Priority)), False)
+    elif dice < 0.5:
+        grid.ledger_hears(name, rng.randint(1, 4))
+    elif dice < 0.75:
+        grid.agent_hears(name, rng.randint(1, 4))
+        grid.agent_starts(name, rng.randint(0, 5))
+    elif dice < 0.87:
+        grid.job_exits(name, rng.randint(0, 5), rng.randint(0, 3))
+    elif dice < 0.91 and names:
+        grid.cancel(rng.choice(names))
+    elif dice < 0.95:
+        grid.owner_comes_or_goes(name, rng.randrange(CORES), rng.randrange(GPUS))
+    elif dice < 0.98:
+        grid.agent_connects(name)
+    else:
+        grid.time_passes(rng.choice((0.5, 7.0, 80.0)), rng.random() < 0.7)
+
+
 def test_many_seeded_runs_with_more_traffic_than_trouble() -> None:
-    amounts = [Resources(c, m * GIB, g) for c in (300, 500, 1000, 1500) for m in (0, 1) for g in (0, 0, 250, 1000)]
     totals: Counter[str] = Counter()
     for seed in range(120):
         rng = random.Random(seed)
         grid = Grid()
         for _ in range(200):
-            name, names = rng.choice(("n1", "n2")), list(grid.ledger.jobs)
-            dice = rng.random()
-            if dice < 0.2:
-                grid.submit(rng.choice(amounts), rng.choice(list(Priority)), False)
-            elif dice < 0.5:
-                grid.ledger_hears(name, rng.randint(1, 4))
-            elif dice < 0.75:
-                grid.agent_hears(name, rng.randint(1, 4))
-                grid.agent_starts(name, rng.randint(0, 5))
-            elif dice < 0.87:
-                grid.job_exits(name, rng.randint(0, 5), rng.randint(0, 3))
-            elif dice < 0.91 and names:
-                grid.cancel(rng.choice(names))
-            elif dice < 0.95:
-                grid.owner_comes_or_goes(name, rng.randrange(CORES), rng.randrange(GPUS))
-            elif dice < 0.98:
-                grid.agent_connects(name)
-            else:
-                grid.time_passes(rng.choice((0.5, 7.0, 80.0)), rng.random() < 0.7)
+            play(grid, rng)
             grid.holds()
         grid.teardown()
         totals.update(outcome.cause.value for outcome in grid.results.values())

@@ -1,0 +1,176 @@
+"""The whole ledger at one moment, as data that can be written down, and a ledger made from that. The two behave the
+same ever after: what is here is all that decides. (The store keeps less: from it a ledger starts anew, without agents.)
+"""
+
+from typing import Any
+
+import msgspec
+
+from distributed_grid.coordinator.core.agents import arm
+from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
+from distributed_grid.coordinator.core.matching import usable
+from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.queue import Queue
+from distributed_grid.coordinator.core.room import Room
+from distributed_grid.protocol.jobs import Reason
+from distributed_grid.protocol.nodes import GpuOffer
+from distributed_grid.protocol.resources import Resources
+
+
+class RoomAt(msgspec.Struct, frozen=True):
+    """A Room, field by field. It cannot be worked out again from the offer: what was given back since has changed it,
+    and the order in which its cores came decides which are taken next."""
+
+    _order: list[int]
+    _places: dict[int, int]
+    closed: frozenset[str]
+    cores: dict[int, int]
+    free: list[int]
+    gpu_parts: dict[str, int]
+    gpus: dict[str, int]
+    memory: int
+    offers: dict[str, GpuOffer]
+    parts: dict[int, int]
+    virtual: bool
+    whole_gpus: int
+
+
+class LineAt(msgspec.Struct, frozen=True):
+    """A line of the queue: its jobs by their turn."""
+
+    jobs: list[str]
+    blocked: bool
+    reason: Reason | None
+
+
+class QueueAt(msgspec.Struct, frozen=True):
+    """The queue without what became untrue in its heaps: that is never seen."""
+
+    lines: list[LineAt]
+    lowest: Resources
+    departed: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A Ledger. It shares everything with the one it was taken of, so encode it before anything else happens."""
+
+    epoch: int
+    policy: Policy
+    now: float
+    nodes: dict[str, Node]
+    jobs: dict[str, Job]
+    allocations: list[str]
+    """Their order; they themselves are with their nodes."""
+    past_keys: list[tuple[str, str, str]]
+    queue: QueueAt
+    due: list[tuple[float, int, str, str]]
+    armed: list[tuple[str, str, float]]
+    number: int
+    turns: dict[str, int]
+    next_turn: int
+    grown: dict[str, None]
+    fresh: dict[str, None]
+    holding: bool
+
+
+def take(ledger: Ledger) -> Checkpoint:
+    """The ledger as it is between two events."""
+    assert not ledger.out, "commands have not been taken out"
+    queue, deadlines = ledger.queue, ledger.deadlines
+    jobs_of: dict[int, list[str]] = {id(line): [] for line in queue.lines.values()}
+    for job in sorted(queue.turns, key=queue.turns.__getitem__):
+        jobs_of[id(queue.line(job))].append(job)
+    return Checkpoint(
+        epoch=ledger.epoch,
+        policy=ledger.policy,
+        now=ledger.now,
+        nodes=ledger.nodes,
+        jobs=ledger.jobs,
+        allocations=list(ledger.allocations),
+        past_keys=[(user, key, job) for (user, key), job in ledger.past_keys.items()],
+        queue=QueueAt(
+            [LineAt(jobs_of[id(line)], line.blocked, line.reason) for line in queue.lines.values()],
+            queue.lowest,
+            queue.departed,
+        ),
+        due=deadlines.heap,
+        armed=[(kind, name, at) for (kind, name), at in deadlines.armed.items()],
+        number=deadlines.number,
+        turns=ledger.turns,
+        next_turn=ledger.next_turn,
+        grown=ledger.grown,
+        fresh=ledger.fresh,
+        holding=ledger.holding,
+    )
+
+
+def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
+    """A ledger that goes on from here, with the same policy or another one. It takes over what the checkpoint holds, so
+    a checkpoint that was not decoded is of no more use after it."""
+    ledger = Ledger(at.epoch, EVERYTHING, policy or at.policy)
+    ledger.now = at.now
+    ledger.nodes, ledger.jobs = at.nodes, at.jobs
+    found = {name: one for node in at.nodes.values() for name, one in node.allocations.items()}
+    ledger.allocations = {name: found[name] for name in at.allocations}
+    ledger.keys = {(job.user, job.key): job.id for job in at.jobs.values()}
+    ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}
+    ledger.turns, ledger.next_turn = at.turns, at.next_turn
+    ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding
+    _requeue(ledger.queue, at)
+    for name, node in at.nodes.items():
+        if usable(node):
+            assert node.room is not None
+            ledger.index.put(name, node.facts.priority, node.room)
+    ledger.deadlines.heap = at.due
+    ledger.deadlines.armed = {(kind, name): when for kind, name, when in at.armed}
+    ledger.deadlines.number = at.number
+    if ledger.policy != at.policy:
+        for node in at.nodes.values():
+            arm(ledger, node)
+    return ledger
+
+
+def _requeue(queue: Queue, at: Checkpoint) -> None:
+    for kept in at.queue.lines:
+        for name in kept.jobs:
+            line = queue.add(name, at.jobs[name].request, at.turns[name])
+        line.blocked, line.reason = kept.blocked, kept.reason
+    queue.lowest, queue.departed = at.queue.lowest, at.queue.departed
+
+
+# --- as bytes -------------------------------------------------------------------------------------------------------
+
+
+def _plain(thing: Any) -> RoomAt:
+    """What msgspec does not know how to encode."""
+    assert isinstance(thing, Room)
+    return RoomAt(**{name: getattr(thing, name) for name in Room.__slots__})
+
+
+def _made(kind: type, value: Any) -> Any:
+    """The same, back."""
+    assert kind is Room
+    room = Room.__new__(Room)
+    at = msgspec.convert(value, RoomAt)
+    for name in Room.__slots__:
+        setattr(room, name, getattr(at, name))
+    return room
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+
+
+def encode(at: Checkpoint) -> bytes:
+    """As msgpack."""
+    return _encoder.encode(at)
+
+
+def decode(data: bytes) -> Checkpoint:
+    """Back. Raises msgspec.ValidationError."""
+    return msgspec.msgpack.decode(data, type=Checkpoint, dec_hook=_made)
+
+
+def convert(plain: Any) -> Checkpoint:
+    """From what the msgpack package made of it. Raises msgspec.ValidationError."""
+    return msgspec.convert(plain, Checkpoint, dec_hook=_made)

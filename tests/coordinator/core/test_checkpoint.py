@@ -1,0 +1,179 @@
+"""A ledger made from a checkpoint does what the first one does, for ever; nothing that decides is forgotten in it."""
+
+import dataclasses
+import random
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+
+from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.deadlines import Deadlines
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Command, Event, JobsSubmitted, NodeUp, Publish, Tick, Told
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.queue import Line, Queue
+from distributed_grid.coordinator.core.room import Room
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.resources import Resources
+from tests.coordinator.core.scene import facts, job, join, offer
+from tests.coordinator.core.test_honest_agents import Grid, play
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+def copied(ledger: Ledger) -> Ledger:
+    """Through bytes, as the event log does it."""
+    return checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+
+
+def same_event(event: Event) -> Event:
+    """As another process would read it: jobs are changed by who takes them."""
+    return msgspec.msgpack.decode(encode(event), type=Event)
+
+
+def answers(commands: list[Command]) -> bytes:
+    return encode([(type(command).__name__, command) for command in commands])
+
+
+class Twins(Grid):
+    """The grid of honest agents, with a second ledger beside the first that hears the same and must say the same."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.rng = rng
+        self.twin: Ledger | None = None
+        self.compared = 0
+
+    def happen(self, event: Event) -> None:
+        if self.rng.random() < 0.02:
+            self.twin = copied(self.ledger)
+            assert_equal(self.twin, self.ledger)
+        self.now += 0.01
+        again = same_event(event)
+        commands = self.ledger.handle(event, self.now) + self.ledger.settle(self.now)
+        if self.twin is not None:
+            said = answers(self.twin.handle(again, self.now) + self.twin.settle(self.now))
+            assert said == answers(commands), f"at {self.now}, after {event}"
+            assert self.twin.next_deadline() == self.ledger.next_deadline()
+            self.compared += len(commands)
+        for command in commands:
+            self.perform(command)
+
+
+def assert_equal(one: Ledger, other: Ledger) -> None:
+    assert encode(canonical(one)) == encode(canonical(other))
+    assert one.index._where == other.index._where
+    one.check()
+
+
+def canonical(ledger: Ledger) -> Any:
+    return msgspec.msgpack.decode(checkpoint.encode(checkpoint.take(ledger)))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_ledger_that_was_written_down_and_made_again_answers_the_same_for_ever(seed: int) -> None:
+    rng = random.Random(seed)
+    grid = Twins(rng)
+    for _ in range(300):
+        play(grid, rng)
+    grid.teardown()
+    assert grid.compared > 200 and grid.twin is not None
+    assert_equal(grid.twin, grid.ledger)
+
+
+def test_the_msgpack_package_reads_it_too() -> None:
+    grid = Twins(random.Random(1))
+    for _ in range(200):
+        play(grid, grid.rng)
+    data = checkpoint.encode(checkpoint.take(grid.ledger))
+    plain = msgpack.unpackb(data, strict_map_key=False)
+    assert_equal(checkpoint.resume(checkpoint.convert(plain)), grid.ledger)
+
+
+# --- nothing is forgotten ---------------------------------------------------------------------------------------------
+
+REBUILT = {
+    "allocations": "their order is kept, they themselves are with their nodes",
+    "deadlines": "as due, armed and number",
+    "ever": "a memory of what could_ever says of the nodes",
+    "index": "made of the rooms of the nodes that are usable",
+    "keys": "those of the jobs",
+    "out": "empty between two events",
+    "placements": "explain what was decided, and decide nothing",
+    "watched": "decides who is told, and nothing else",
+}
+INSTEAD = {"allocations", "due", "armed", "number"}
+
+
+def test_every_field_of_the_ledger_is_kept_or_said_to_be_rebuilt() -> None:
+    kept = set(checkpoint.Checkpoint.__struct_fields__)
+    assert set(vars(Ledger())) == (kept - INSTEAD) | set(REBUILT)
+
+
+def test_every_field_of_what_it_is_made_of_is_kept() -> None:
+    assert set(Room.__slots__) == set(checkpoint.RoomAt.__struct_fields__)
+    assert set(vars(Deadlines())) == {"heap", "armed", "number"}
+    # A line by its jobs; of the queue everything follows from the lines but for two.
+    assert set(Line.__slots__) == {"request", "heap", "count", "entered", *checkpoint.LineAt.__struct_fields__} - {
+        "jobs"
+    }
+    derived = {"turns", "_line_of", "order", "_blocks"}
+    assert set(vars(Queue())) == derived | set(checkpoint.QueueAt.__struct_fields__)
+
+
+def test_every_field_of_a_node_comes_back() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1", gpus=2))
+    ledger.handle(JobsSubmitted(1, (job("j1", Request(Resources(cpu=1500))),)), 1.0)
+    ledger.settle(1.0)
+    before, after = ledger.nodes["n1"], copied(ledger).nodes["n1"]
+    for field in dataclasses.fields(before):
+        one, other = getattr(before, field.name), getattr(after, field.name)
+        if field.name == "room":
+            assert all(getattr(one, name) == getattr(other, name) for name in Room.__slots__)
+        else:
+            assert one == other, field.name
+    assert after.allocations and after.room is not None
+
+
+def test_room_that_was_given_back_is_chosen_in_the_same_order() -> None:
+    """The offer alone says nothing of that order."""
+    ledger = Ledger()
+    of = facts("n1", cores=4)
+    join(ledger, of)
+    ledger.handle(Told("n1", offer(of, 2, cores=(3, 1))), 1.0)
+    room = ledger.nodes["n1"].room
+    assert room is not None
+    room.take(room.choose(Resources(cpu=1000)))
+    other = copied(ledger).nodes["n1"].room
+    assert other is not None and other.choose(Resources(cpu=1000)) == room.choose(Resources(cpu=1000))
+
+
+# --- with another policy ----------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_made_again_with_less_patience_loses_a_silent_node_at_once() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    ledger.handle(JobsSubmitted(1, (job("j1", Request(Resources(cpu=1000))),)), 1.0)
+    ledger.settle(1.0)
+    ledger.handle(Tick(), 30.0)
+    ledger.settle(30.0)
+    at = checkpoint.decode(checkpoint.encode(checkpoint.take(ledger)))
+    other = checkpoint.resume(at, Policy(lost_after=15.0))
+    said = [command.view for command in other.settle(30.0) if isinstance(command, Publish)]
+    assert [(view.id, view.outcome and view.outcome.cause) for view in said] == [("j1", "node-lost")]
+    assert other.nodes["n1"].state is NodeState.LOST
+    assert ledger.nodes["n1"].state is NodeState.DISCONNECTED
+    assert not ledger.settle(40.0)
+
+
+def test_what_was_written_down_stays_as_it_was() -> None:
+    ledger = Ledger()
+    ledger.handle(NodeUp(facts("n1"), "s1"), 1.0)
+    data = checkpoint.encode(checkpoint.take(ledger))
+    join(ledger, facts("n2"), 2.0)
+    assert list(checkpoint.resume(checkpoint.decode(data)).nodes) == ["n1"]
