@@ -1,5 +1,6 @@
 -- The coordinator's store. `body` is the whole record (msgpack of coordinator/core/model.py); the other columns are only
 -- what is searched by. Times are grid time: seconds since the epoch that never jump.
+-- Who changes this file raises SCHEMA in store_open.py and says there how an older store gets here.
 
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
@@ -23,6 +24,7 @@ CREATE TABLE jobs (
 -- By the time of submission, so that what is near in time is on the same few pages of it.
 CREATE INDEX jobs_live ON jobs (submitted) WHERE state <> 'ended';
 CREATE INDEX jobs_ended ON jobs (ended) WHERE state = 'ended';
+CREATE INDEX jobs_ended_of ON jobs (user, ended) WHERE state = 'ended';
 CREATE INDEX jobs_named ON jobs (name) WHERE name <> '';
 CREATE INDEX jobs_mine ON jobs (user, submitted);
 
@@ -35,10 +37,11 @@ CREATE TABLE past_allocations (
 
 CREATE TABLE nodes (
     name TEXT PRIMARY KEY,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    seen REAL NOT NULL DEFAULT 0 -- when its agent was last known to be connected
 ) STRICT, WITHOUT ROWID;
 
--- Messages that came too late or from nowhere: nothing was changed by them. The oldest go at start.
+-- Messages that came too late or from nowhere: nothing was changed by them. The oldest go.
 CREATE TABLE audit (
     at REAL NOT NULL,
     node TEXT NOT NULL,

@@ -5,11 +5,10 @@ A commit goes in two steps: `snapshot` on the loop, which encodes the records as
 which may run in a thread of its own. What is looked up is what is committed.
 """
 
-import secrets
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,13 @@ from distributed_grid.coordinator.core.model import (
     RecordJob,
     RecordNode,
 )
-from distributed_grid.protocol.errors import GridError
+from distributed_grid.coordinator.reserve import Reserve
+from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
+from distributed_grid.coordinator.store_open import connect, open_store
+from distributed_grid.faults import fault
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
 
-APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
-SCHEMA = 1
 CHECKED_BYTES = 256 << 20
 """A larger store is not read through after a crash: WAL does not need it, and a restart has to be quick."""
 AUDIT_ROWS = 10_000
@@ -41,10 +41,6 @@ _CHUNKS = (64, 16, 4, 1)
 writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
 
 Record = RecordJob | RecordAllocation | RecordNode | Audit
-
-
-class StoreFailed(GridError):
-    """The disk did not take what must not be lost. The process ends: what it remembers is not what is stored."""
 
 
 @dataclass(slots=True)
@@ -80,7 +76,11 @@ _UPSERTS = {
         10,
     ),
     "past_allocations": ("INSERT OR REPLACE INTO past_allocations (id, node, body) VALUES {}", 3),
-    "nodes": ("INSERT INTO nodes (name, body) VALUES {} ON CONFLICT (name) DO UPDATE SET body = excluded.body", 2),
+    "nodes": (
+        "INSERT INTO nodes (name, seen, body) VALUES {} "
+        "ON CONFLICT (name) DO UPDATE SET seen = excluded.seen, body = excluded.body",
+        3,
+    ),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }
 _STATEMENTS = {
@@ -90,49 +90,34 @@ _STATEMENTS = {
 }
 
 
-class Store:
-    """One open store. Opening it begins a new epoch, durably."""
+@fault("coordinator.epoch", error=as_sqlite)
+def _commit_epoch(db: sqlite3.Connection) -> None:
+    db.execute("COMMIT")
 
-    def __init__(self, path: Path) -> None:
+
+@fault("coordinator.commit", error=as_sqlite)
+def _commit(db: sqlite3.Connection) -> None:
+    db.execute("COMMIT")
+
+
+class Store:
+    """One open store. Opening it begins a new epoch, durably. `reserve`: room that is given up where it needs it."""
+
+    def __init__(self, path: Path, reserve: Reserve | None = None) -> None:
         self._path = path
+        self._reserve = reserve
         self._audited = 0
         try:
-            self._writer = self._open()
+            self._writer = open_store(path)
             self.epoch = self._begin()
             self._reader = sqlite3.connect(path, isolation_level=None)
             self._reader.execute("PRAGMA query_only = 1")
         except sqlite3.Error as error:
-            raise _failure(path, error) from error
+            raise failure(path, error) from error
         self.grid = str(self._meta("grid"))
-        self.clock = float(self._meta("clock"))
-
-    def _open(self) -> sqlite3.Connection:
-        # The writer is used here and then by the driver's one writer thread only.
-        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = 1", "cache_size = -16384"):
-            db.execute(f"PRAGMA {pragma}")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0 and not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-            self._create(db)
-        elif db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise StoreFailed(f"{self._path} is not a store of a grid", hint="give another --state-dir")
-        elif version > SCHEMA:
-            raise StoreFailed(
-                f"{self._path} was written by a newer version",
-                why=f"its schema is {version}, this software knows {SCHEMA}",
-                hint="update this software, or give another --state-dir",
-            )
-        return db
-
-    @staticmethod
-    def _create(db: sqlite3.Connection) -> None:
-        schema = files("distributed_grid.coordinator").joinpath("schema.sql").read_text()
-        grid = secrets.token_hex(8)
-        db.executescript(
-            f"BEGIN; {schema} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; COMMIT;"
-        )
-        rows = {"grid": grid, "epoch": 0, "clock": 0.0, "clean": 1}
-        db.executemany("INSERT INTO meta (name, value) VALUES (?, ?)", rows.items())
+        self.clock = self._committed = float(self._meta("clock"))
+        self.restored = float(self._meta("restored") or 0)
+        """When it was last restored from a backup, in grid time; 0: never."""
 
     def _begin(self) -> int:
         db = self._writer
@@ -146,16 +131,18 @@ class Store:
         db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
         db.execute(_TRIM_AUDIT, (AUDIT_ROWS,))
         epoch: int = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()[0]
-        db.execute("COMMIT")
+        _commit_epoch(db)
         return epoch
 
     def _meta(self, name: str) -> Any:
-        return self._reader.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
+        row = self._reader.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
 
     def close(self) -> None:
         """Close after all commits are done; the next start need not look for damage."""
         self._reader.close()
-        self._writer.execute("UPDATE meta SET value = 1 WHERE name = 'clean'")
+        with suppress(sqlite3.Error):  # then the next start does look
+            self._writer.execute("UPDATE meta SET value = 1 WHERE name = 'clean'")
         self._writer.close()
 
     def abandon(self) -> None:
@@ -193,12 +180,12 @@ class Store:
         for id_, j in jobs.items():
             searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
             out.jobs.append((*searched, _encode(j), newest.get(id_)))
-        out.nodes = [(facts.name, _encode(facts)) for facts in nodes.values()]
+        out.nodes = [(facts.name, clock, _encode(facts)) for facts in nodes.values()]
         return out
 
     def commit(self, snapshot: Snapshot) -> None:
-        """Make it durable: when this returns, it is on the disk. Raises StoreFailed, after which the store must not be
-        used any more (what the disk has taken is not known)."""
+        """Make it durable: when this returns, it is on the disk. Raises DiskTrouble, after which `reopen` comes first
+        (what the disk has taken is not known), or StoreFailed, after which nothing does."""
         execute = self._writer.execute
         try:
             execute("BEGIN IMMEDIATE")
@@ -218,9 +205,37 @@ class Store:
                 self._audited = 0
                 execute(_TRIM_AUDIT, (AUDIT_ROWS,))
             execute("UPDATE meta SET value = ? WHERE name = 'clock'", (snapshot.clock,))
-            execute("COMMIT")
+            _commit(self._writer)
+            self._committed = snapshot.clock
         except sqlite3.Error as error:
-            raise _failure(self._path, error) from error
+            with suppress(sqlite3.Error):
+                self._writer.rollback()
+            raise failure(self._path, error) from error
+
+    def reopen(self) -> None:
+        """After a DiskTrouble: write through a new connection from now on, with the reserve's room. The kernel tells of
+        a failed sync once, so the file it failed on may look well and not be; a new one writes all of it again. Raises
+        DiskTrouble where there is none to be had now, StoreFailed where what was committed is not there any more."""
+        self._writer.close()
+        if self._reserve is not None:
+            self._reserve.give_up()
+        try:
+            self._writer = connect(self._path)
+            found = dict(self._writer.execute("SELECT name, value FROM meta").fetchall())
+        except sqlite3.Error as error:
+            raise failure(self._path, error) from error
+        same = (found.get("grid"), found.get("epoch")) == (self.grid, self.epoch)
+        if not same or found["clock"] < self._committed:
+            raise StoreFailed(
+                f"{self._path} is not what it was",
+                why="what was committed is not in it any more" if same else "another coordinator has begun on it",
+                hint="see what became of that disk, then start again",
+            )
+
+    def secure(self) -> DiskTrouble | None:
+        """See that the reserve is there, made again if it was given up; why that cannot be now."""
+        why = self._reserve.make() if self._reserve is not None else ""
+        return DiskTrouble(f"no space left for {self._path}", why, "free some space on that disk") if why else None
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -282,9 +297,10 @@ class Store:
 
     def list_ended(self, limit: int, user: str = "") -> list[Job]:
         """The jobs that ended last, newest end first; of one user only if one is given."""
+        whose, values = ("AND user = ? ", (user, limit)) if user else ("", (limit,))
         rows = self._reader.execute(
-            "SELECT body FROM jobs WHERE state = 'ended' AND (? = '' OR user = ?) ORDER BY ended DESC LIMIT ?",
-            (user, user, limit),
+            f"SELECT body FROM jobs WHERE state = 'ended' {whose}ORDER BY ended DESC LIMIT ?",  # noqa: S608
+            values,
         )
         return [_job(row[0]) for row in rows]
 
@@ -292,16 +308,3 @@ class Store:
         """The node an allocation was granted on that came to nothing; empty if there is no such allocation."""
         row = self._reader.execute("SELECT node FROM past_allocations WHERE id = ?", (allocation,)).fetchone()
         return row[0] if row else ""
-
-
-def _failure(path: Path, error: sqlite3.Error) -> StoreFailed:
-    name = getattr(error, "sqlite_errorname", "") or type(error).__name__
-    if name.startswith("SQLITE_FULL"):
-        return StoreFailed(f"no space left for {path}", why=str(error), hint="free some space and start again")
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or name == "DatabaseError":
-        return StoreFailed(
-            f"the store {path} is damaged", why=str(error), hint="restore a copy, or move it away to begin a new grid"
-        )
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return StoreFailed(f"the store {path} is locked by another process", why=str(error))
-    return StoreFailed(f"the store {path} cannot be used", why=f"{name}: {error}", hint="look at the disk it is on")
