@@ -311,6 +311,19 @@ async def test_an_end_that_was_not_acknowledged_is_told_again_after_the_inventor
     assert [one.allocation for one in coordinator.all(Inventory)[-1].known] == ["j1.1"]
 
 
+async def let_through(gate: Path) -> None:
+    """Let the job go on that reads from this FIFO. Never waits in a thread, which nobody could end."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                fd = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+                break
+            except OSError:  # nobody reads yet
+                await asyncio.sleep(0.01)
+    os.write(fd, b"go\n")
+    os.close(fd)
+
+
 async def test_what_ends_while_the_coordinator_is_away_is_told_when_it_is_back(
     coordinator: Coordinator, node: Node, tmp_path: Path
 ) -> None:
@@ -319,7 +332,7 @@ async def test_what_ends_while_the_coordinator_is_away_is_told_when_it_is_back(
     await coordinator.say(launch("j0.1", "sh", "-c", f"read x < {gate}; exit 5"))
     await coordinator.hears(Started, "j0.1")
     await coordinator.leave()
-    await asyncio.to_thread(gate.write_text, "go\n")
+    await let_through(gate)
     await coordinator.until(lambda: not node.runtime.table.runs("j0.1"))
     assert not coordinator.all(Exited)
     await coordinator.listen()
@@ -484,7 +497,7 @@ async def test_output_is_told_as_it_comes_to_many_who_wait(
     await coordinator.open_data()
     want = WantOutput(id=0, allocation="j0.1", stream="stdout", offset=0, size=100, wait=20)
     await coordinator.say_data(*[msgspec.structs.replace(want, id=number) for number in range(50)])
-    await asyncio.to_thread(gate.write_text, "go\n")
+    await let_through(gate)
     for number in range(50):
         answer = await coordinator.answers(number)
         assert isinstance(answer, Output) and answer.data == b"a\rb"
@@ -657,7 +670,7 @@ async def test_jobs_run_on_when_the_agent_is_killed_and_the_next_one_adopts_them
     assert len({one.instance for one in facts if one}) == 1
     await coordinator.say(launch("j2.1", grant=Grant(cores=(1,), virtual=True)), launch("j0.1", "sh", "-c", script))
     assert "held by j1.1" in (await coordinator.hears(Stale, "j2.1")).reason
-    await asyncio.to_thread(gate.write_text, "go\n")
+    await let_through(gate)
     outcome = (await coordinator.hears(Exited, "j0.1")).outcome
     assert (outcome.code, outcome.stdout_tail) == (6, b"begun\ndone\n")
     second.send_signal(signal.SIGTERM)
