@@ -1,0 +1,144 @@
+"""The users of a campaign: they submit at a steady rate, each job under a key, and keep what they were told."""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from distributed_grid.coordinator.client import GridClient, JobResult, RequestRefused
+from distributed_grid.protocol.jobs import Cause, JobView, State
+from tests.chaos.jobs import Plan, draw
+from tests.chaos.world import World
+
+FOREVER = 3600.0
+WAITING_MOST = 250
+"""Jobs that are not over: while there are more, none are submitted."""
+
+
+@dataclass
+class Told:
+    """What the grid has told clients, to be held against what is true in the end."""
+
+    plans: dict[str, Plan] = field(default_factory=dict)
+    """All jobs whose submission was acknowledged."""
+    ended: dict[str, JobView] = field(default_factory=dict)
+    """Those that somebody watched, as they stood when their end was told."""
+    results: dict[str, JobResult] = field(default_factory=dict)
+    """Those whose output was read."""
+    refused: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+    """Promises broken in front of a client's eyes."""
+
+
+class Users:
+    """Some clients with their jobs. `submit` until cancelled; `finish` when all is whole again."""
+
+    def __init__(self, world: World, seed: int, count: int, rate: float) -> None:
+        self.told = Told()
+        self._world = world
+        self._names = [f"user{number}" for number in range(count)]
+        self._pause = count / rate
+        self._seed = seed
+        self._lives: set[asyncio.Task[None]] = set()
+        self._clients: list[tuple[GridClient, GridClient]] = []
+        self.waiting = 0
+        """Jobs that are not over, as the grid was last seen."""
+
+    async def connect(self) -> None:
+        """Two connections for each user."""
+        for name in self._names:
+            pair = [GridClient(self._world.url, user=name, patience=FOREVER) for _ in range(2)]
+            for client in pair:
+                await client.connect()
+            self._clients.append((pair[0], pair[1]))
+
+    async def close(self) -> None:
+        """Leave."""
+        for task in self._lives:
+            task.cancel()
+        await asyncio.gather(*self._lives, return_exceptions=True)
+        for pair in self._clients:
+            for client in pair:
+                await client.close()
+
+    async def submit(self) -> None:
+        """All users at once, until cancelled."""
+        await asyncio.gather(*(self._user(number) for number in range(len(self._names))))
+
+    async def _user(self, number: int) -> None:
+        dice = random.Random(f"{self._seed} user {number}")
+        while True:
+            many = dice.choices([1, dice.randint(2, 8)], weights=[9, 1])[0]
+            await asyncio.sleep(many * dice.uniform(0, 2 * self._pause))
+            while self.waiting > WAITING_MOST:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+            plans = [draw(dice, self._world.books) for _ in range(many)]
+            task = asyncio.create_task(self._life(self._clients[number], plans, dice.random()))
+            self._lives.add(task)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: "asyncio.Task[None]") -> None:
+        self._lives.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.told.broken.append(f"a client failed with {error!r}")
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until every client has been answered all it asked."""
+        _, late = await asyncio.wait(self._lives, timeout=seconds) if self._lives else (None, set())
+        self.told.broken += [f"a client was not answered in {seconds:g} s: {task!r}" for task in late]
+
+    # --- one submission and what becomes of it ------------------------------------------------------------------------
+
+    async def _life(self, clients: tuple[GridClient, GridClient], plans: list[Plan], chance: float) -> None:
+        """Submit these jobs together, then do with each what its plan says."""
+        first, second = clients
+        submissions = [plan.submission for plan in plans]
+        asks = [first.submit_many(submissions)]
+        if any(plan.twice for plan in plans):
+            asks.append(self._again(second, submissions, 3 * chance))
+        try:
+            answers = await asyncio.gather(*asks)
+        except RequestRefused as error:
+            self.told.refused[error.code] += 1
+            return
+        if any(answer != answers[0] for answer in answers):
+            self.told.broken.append(f"the same keys gave different jobs: {answers}")
+        for plan, job in zip(plans, answers[0], strict=True):
+            if job in self.told.plans:
+                self.told.broken.append(f"{job} was given to two submissions")
+            self.told.plans[job] = plan
+        await asyncio.gather(
+            *(self._watch(first, second, plan, job) for plan, job in zip(plans, answers[0], strict=True))
+        )
+
+    async def _again(self, client: GridClient, submissions: list[object], after: float) -> list[str]:
+        await asyncio.sleep(after)
+        return await client.submit_many(submissions)  # type: ignore[arg-type]
+
+    async def _watch(self, client: GridClient, other: GridClient, plan: Plan, job: str) -> None:
+        if plan.cancel_after:
+            await asyncio.sleep(plan.cancel_after)
+            await other.cancel(job, reason="the campaign wants it")
+        if plan.watched:
+            view = self.told.ended[job] = await client.wait(job)
+            if view.outcome is not None and view.outcome.cause is Cause.EXITED:
+                self.told.results[job] = await client.result(job)
+
+    # --- what the grid says in the end --------------------------------------------------------------------------------
+
+    async def views(self) -> dict[str, JobView]:
+        """Every job that the grid knows, as it stands, with its story."""
+        client = self._clients[0][0]
+        known = [view.id for view in await client.jobs(ended=True, limit=100_000)]
+        views: dict[str, JobView] = {}
+        for begin in range(0, len(known), 64):
+            for view in await asyncio.gather(*(client.show(job) for job in known[begin : begin + 64])):
+                views[view.id] = view
+        return views
+
+    async def read_again(self, views: dict[str, JobView]) -> None:
+        """Read what could not be read while nodes were away."""
+        client = self._clients[0][0]
+        for job, result in list(self.told.results.items()):
+            if result.output_error and views[job].state is State.ENDED:
+                self.told.results[job] = await client.result(job)

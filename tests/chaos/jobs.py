@@ -1,0 +1,139 @@
+"""The jobs of a campaign: each keeps a book on its node's disk of what truly happened to it."""
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.client import describe_job
+from distributed_grid.protocol.jobs import RetryOn
+from distributed_grid.protocol.messages import Submission
+from tests.chaos.world import lines
+
+STOPPED = 99
+"""The exit code of a job that was asked to end."""
+RETRIES = 20
+"""How often a job is run again whose node was lost."""
+# A line is one write to a file that is only appended to, and on the disk before the job goes on. The lock is given back
+# by the kernel when nothing of the job is alive any more: whoever finds it taken runs beside an earlier attempt.
+SCRIPT = """
+nap=$1 end=$2 half=$3 whole=$4
+note() {
+    read -r up rest < /proc/uptime
+    echo "$1 $GRID_ALLOCATION_ID $up $2" >> "$BOOKS/$GRID_NODE"
+    sync -d "$BOOKS/$GRID_NODE"
+}
+note start $$
+if [ -n "$ALONE" ]; then
+    exec 9> "$BOOKS/lock/$GRID_JOB_ID"
+    flock -n 9 || note beside $$
+fi
+trap 'note end 99; exit 99' TERM
+seq 1 "$half"
+sleep "$nap" &
+wait $!
+seq $((half + 1)) "$whole"
+echo "$half of $whole" >&2
+note end "$end"
+[ "$end" = killed ] && kill -9 $$
+exit "$end"
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job as it is to be: what a client asks for, and what has to come of it. `kind`: exits, killed, limited,
+    missing (there is no such command), cancelled or retried; `watched`: followed to its end; `twice`: submitted twice;
+    `cancel_after`: seconds until it is cancelled."""
+
+    kind: str
+    submission: Submission
+    code: int = 0
+    lines: int = 0
+    half: int = 0
+    watched: bool = False
+    twice: bool = False
+    cancel_after: float = 0.0
+
+    @property
+    def stdout(self) -> bytes:
+        """All that it prints if it is let."""
+        return b"".join(b"%d\n" % number for number in range(1, self.lines + 1))
+
+    @property
+    def stderr(self) -> bytes:
+        """Likewise."""
+        return b"%d of %d\n" % (self.half, self.lines)
+
+
+def draw(dice: random.Random, books: Path) -> Plan:
+    """The next job: most are short and some are long, most exit and some meet every other end."""
+    kind = dice.choices(["exits", "killed", "limited", "missing", "cancelled", "retried"], weights=[75, 4, 3, 3, 7, 8])[
+        0
+    ]
+    nap = dice.choices([0.0, dice.uniform(0, 0.5), dice.uniform(0.5, 3), dice.uniform(3, 12)], weights=[30, 45, 20, 5])[
+        0
+    ]
+    if kind in ("limited", "cancelled"):
+        nap = 60.0
+    if kind == "retried":
+        nap = dice.uniform(0.2, 6.0)
+    code = dice.choice([0, 0, 0, 1, 2, 7, 42, 126, 127, 130, 137, 255])
+    count = dice.choice([0, 1, 10, 100, 1000, dice.randrange(1, 40_000)])
+    half = dice.randint(0, count)
+    words = ["/no/such/command"] if kind == "missing" else ["sh", "-c", SCRIPT, "job"]
+    words += [f"{nap:.3f}", "killed" if kind == "killed" else str(code), str(half), str(count)]
+    env = {"BOOKS": str(books)}
+    limit = dice.uniform(0.3, 2.0) if kind == "limited" else None
+    if kind == "retried":
+        env["ALONE"] = "1"
+    submission = describe_job(words, key=f"{dice.getrandbits(96):024x}", env=env, grace=2.0, time_limit=limit)
+    if kind == "retried":
+        request = replace(submission.request, retry_on=(RetryOn.LOST,), retries=RETRIES)
+        submission = replace(submission, request=request)
+    return Plan(
+        kind=kind,
+        submission=submission,
+        code=code,
+        lines=count,
+        half=half,
+        watched=dice.random() < 0.25,
+        twice=dice.random() < 0.1,
+        cancel_after=dice.choice([0.001, dice.uniform(0, 1), dice.uniform(1, 10)]) if kind == "cancelled" else 0.0,
+    )
+
+
+@dataclass
+class Book:
+    """What was written down of one allocation: when it started, and with what it ended (a code, or `killed`)."""
+
+    nodes: set[str] = field(default_factory=set)
+    starts: list[float] = field(default_factory=list)
+    ends: list[tuple[float, str]] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
+    """When it found an earlier attempt of its job alive."""
+
+    def told(self) -> str:
+        """All of it in a line."""
+        text = [f"started at {at:.2f}" for at in self.starts] + [
+            f"ended with {how} at {at:.2f}" for at, how in self.ends
+        ]
+        text += [f"found another alive at {at:.2f}" for at in self.beside]
+        return f"on {', '.join(sorted(self.nodes))}: {', '.join(text)}"
+
+
+def read_books(books: Path) -> dict[str, Book]:
+    """What all jobs have written down, by allocation."""
+    found: dict[str, Book] = {}
+    for node, line in lines(path for path in books.iterdir() if path.is_file()):
+        what, allocation, at, how = line.split()
+        book = found.setdefault(allocation, Book())
+        book.nodes.add(node)
+        if what == "start":
+            book.starts.append(float(at))
+        elif what == "end":
+            book.ends.append((float(at), how))
+        else:
+            book.beside.append(float(at))
+    return found
