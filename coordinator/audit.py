@@ -1,6 +1,7 @@
 """The audit log of requests: one JSON line each, in a file that is bounded. Who asked for what; never values of a job's
 environment."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -10,28 +11,51 @@ import structlog
 FILE_BYTES = 16 << 20
 FILES = 4
 
+log = structlog.get_logger("audit")
+
 
 class _Bounded:
     """A file that is appended line by line and turned over at a size: audit.log, audit.log.1, … the oldest goes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._missing = 0
         self._open()
 
     def _open(self) -> None:
         # The descriptor is the log's own and is closed with it.
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._file = open(fd, "ab", buffering=0)  # noqa: SIM115
         self._size = os.fstat(fd).st_size
+        self._torn = self._size > 0 and os.pread(fd, 1, self._size - 1) != b"\n"
 
     def msg(self, line: str) -> None:
+        """One line; where the disk does not take it, it is left out, and that is logged once."""
         data = line.encode(errors="backslashreplace") + b"\n"
-        if self._size + len(data) > FILE_BYTES:
-            self._turn_over()
-        self._file.write(data)
-        self._size += len(data)
+        try:
+            if self._file.closed:  # it could not be opened after it was turned over
+                self._open()
+            if self._size + len(data) > FILE_BYTES:
+                self._turn_over()
+            self._write(b"\n" + data if self._torn else data)
+        except OSError as error:
+            if not self._missing:
+                log.error("the audit log cannot be written", error=str(error))
+            self._missing += 1
+            return
+        if self._missing:
+            log.warning("the audit log is written again", missing=self._missing)
+            self._missing = 0
 
     info = msg
+
+    def _write(self, data: bytes) -> None:
+        written = self._file.write(data)
+        self._size += written
+        if written < len(data):  # there was room only for the beginning of it
+            self._torn = True
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._torn = False
 
     def _turn_over(self) -> None:
         self._file.close()
@@ -46,7 +70,7 @@ class _Bounded:
 
 
 class RequestLog:
-    """What clients asked for."""
+    """What clients asked for. A disk that is full does not end the service for the sake of this log."""
 
     def __init__(self, path: Path) -> None:
         self._file = _Bounded(path)
@@ -58,11 +82,8 @@ class RequestLog:
         )
 
     def request(self, user: str, what: str, **about: Any) -> None:
-        """One line. A disk that is full does not end the service for the sake of this log."""
-        try:
-            self._log.info(what, user=user, **about)
-        except OSError as error:
-            structlog.get_logger("audit").error("the audit log cannot be written", error=str(error))
+        """One line."""
+        self._log.info(what, user=user, **about)
 
     def close(self) -> None:
         self._file.close()

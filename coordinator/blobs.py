@@ -10,12 +10,14 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import structlog
 
+from distributed_grid.faults import fault
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, hasher, is_blob_hash
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -42,23 +44,27 @@ class _Upload:
 
 
 class Uploads:
-    """What one connection is sending. Give it up with `close` when the connection ends."""
+    """What one connection is sending. Give it up with `close` when the connection ends. `refuse` raises while the disk
+    has no room for blobs."""
 
-    def __init__(self, blobs: "Blobs") -> None:
+    def __init__(self, blobs: "Blobs", refuse: Callable[[], None] = lambda: None) -> None:
         self._blobs = blobs
+        self._refuse = refuse
         self._open: dict[str, _Upload | None] = {}  # None: failed, the rest of it is not looked at
 
     async def put(self, part: PutBlob) -> bool:
         """Take a part; true when that made the blob whole. Raises GridError once for an upload that cannot go on."""
         if part.offset == 0:
             self._drop(part.blob)
-            self._open[part.blob] = self._blobs.begin(part.blob, len(self._open))
         elif part.blob not in self._open:
             raise BadValue("a part of a blob whose beginning was not sent", why=f"offset {part.offset}")
-        upload = self._open[part.blob]
-        if upload is None:
+        elif self._open[part.blob] is None:
             return False
+        upload = self._open.get(part.blob)
         try:
+            self._refuse()
+            if upload is None:
+                upload = self._open[part.blob] = self._blobs.begin(part.blob, len(self._open))
             self._blobs.append(upload, part)
             if not part.end:
                 return False
@@ -67,11 +73,13 @@ class Uploads:
             return True
         except (GridError, OSError) as error:
             self._drop(part.blob)
-            self._discard(upload)
-            if not part.end:
+            if upload is not None:
+                self._discard(upload)
+            if not part.end and len(self._open) < UPLOADS:
                 self._open[part.blob] = None
             if isinstance(error, OSError):
-                raise GridError("the coordinator cannot store the shipped files", why=str(error)) from error
+                hint = "see to the disk the coordinator's state directory is on"
+                raise GridError("the coordinator cannot store the shipped files", _reason(error), hint) from error
             raise
 
     def _drop(self, blob: str) -> None:
@@ -81,7 +89,8 @@ class Uploads:
     @staticmethod
     def _discard(upload: _Upload) -> None:
         upload.file.close()
-        upload.path.unlink(missing_ok=True)
+        with suppress(OSError):  # what cannot be removed now goes at the next start
+            upload.path.unlink()
 
     def close(self) -> None:
         """Forget what was not finished."""
@@ -113,6 +122,8 @@ class Blobs:
             os.utime(self._path(blob))
         except FileNotFoundError:
             return False
+        except OSError:  # a disk that takes no writing still has what it has
+            return self._path(blob).exists()
         return True
 
     def missing(self, blobs: Iterable[str]) -> tuple[str, ...]:
@@ -178,13 +189,16 @@ class Blobs:
 
     @staticmethod
     def _keep(upload: _Upload, path: Path) -> None:
-        os.fsync(upload.file.fileno())
+        _sync(upload.file.fileno())
         upload.file.close()
         path.parent.mkdir(mode=0o700, exist_ok=True)
         os.replace(upload.path, path)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
+        except OSError:
+            path.unlink()
+            raise
         finally:
             os.close(folder)
 
@@ -214,9 +228,19 @@ class Blobs:
             if size <= self._most or used > time.time() - YOUNG:
                 break
             if os.path.basename(path) not in pinned:
-                os.unlink(path)
-                size -= bytes_
+                with suppress(OSError):
+                    os.unlink(path)
+                    size -= bytes_
         return size
+
+
+@fault("coordinator.blob")
+def _sync(fd: int) -> None:
+    os.fsync(fd)
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error)
 
 
 def _check(blob: str) -> None:

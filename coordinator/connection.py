@@ -12,6 +12,7 @@ import structlog
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosedError
 
+from distributed_grid.faults import fault
 from distributed_grid.protocol.codec import CONTROL_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError
 from distributed_grid.protocol.link import Link
@@ -52,6 +53,19 @@ class Wire(ServerConnection):
             log.warning("cut: does not read", peer=str(self.remote_address), waiting=self.outbox)
             self.transport.abort()
         return False
+
+
+# Not `await wire.send()`: nobody waits for a peer, the outbox is bounded instead.
+
+
+@fault("coordinator.send")
+def _send(wire: Wire, frame: bytes) -> None:
+    broadcast((wire,), frame)
+
+
+@fault("coordinator.reply")
+def _reply(wire: Wire, frame: bytes) -> None:
+    broadcast((wire,), frame)
 
 
 class Connection:
@@ -135,8 +149,10 @@ class Connection:
     def _flush(self) -> None:
         self._flush_due = False
         for frame in self.link.data_to_send():
-            # Not `await wire.send()`: nobody waits for a peer, the outbox is bounded instead.
-            broadcast((self.wire,), frame)
+            if self.role == "client":
+                _reply(self.wire, frame)
+            else:
+                _send(self.wire, frame)
         if self.wire.paused:
             self.wire.check_outbox()
 

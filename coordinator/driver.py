@@ -3,7 +3,9 @@
 One turn hands a batch of events to the ledger. Records of a batch are committed before any other command of it is
 performed, and commands are performed in the order the ledger gave them. While a commit is under way further batches are
 handled and gather for the next one, so a burst shares commits without anybody waiting for company.
-The driver knows nothing about jobs.
+
+A disk that does not take a commit is tried again until it does. What happens meanwhile joins the batch: nothing of it
+is performed before it is stored, nothing new is started, and nothing that was stored before is affected.
 """
 
 import asyncio
@@ -11,12 +13,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol
 
 import structlog
 
-from distributed_grid.coordinator.core.model import MAY_WAIT, RECORDS, Command, Event, Tick
-from distributed_grid.coordinator.store import Record, Snapshot, StoreFailed
+from distributed_grid.coordinator.core.model import MAY_WAIT, RECORDS, Command, Event, Hold, Tick
+from distributed_grid.coordinator.store import Record, Snapshot
+from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed
+from distributed_grid.coordinator.trouble import Trouble, newest_commands, newest_records
+from distributed_grid.faults import fault
 
 BATCH = 256
 """Events a turn hands to the ledger; then the loop gets to its sockets."""
@@ -30,6 +36,10 @@ thread; null jobs 5,000-7,400 a second against 4,100-6,300. But a disk that take
 waiting, nor must a large commit."""
 SOON_SECONDS = 0.05
 """How long a record that may wait waits for company on its way to the disk."""
+STALLED_SECONDS = 10.0
+"""A commit that takes longer is trouble already, though nobody can say yet whether it will fail."""
+AGAIN_SECONDS = 1.0
+"""How often it is tried whether the disk is well again."""
 CROWDED = 4096
 """Events in the queue from which on connections are not read further."""
 
@@ -53,6 +63,8 @@ class Keeper(Protocol):
 
     def snapshot(self, records: list[Record], clock: float) -> Snapshot: ...
     def commit(self, snapshot: Snapshot) -> None: ...
+    def reopen(self) -> None: ...
+    def secure(self) -> DiskTrouble | None: ...
 
 
 class Clock:
@@ -66,7 +78,8 @@ class Clock:
 
 
 class Driver:
-    """Call `put` from the loop; `failed` gets the reason when nothing can go on (LedgerBroken, StoreFailed)."""
+    """Call `put` from the loop; `failed` gets the reason when nothing can go on (LedgerBroken, StoreFailed). `trouble`
+    says whether the disk is in trouble, which passes."""
 
     def __init__(self, ledger: Mutator, store: Keeper, clock: Clock) -> None:
         self._ledger = ledger
@@ -89,6 +102,10 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._armed = float("inf")
         self._room: asyncio.Future[None] | None = None
+        self.trouble = Trouble()
+        self._refused = False
+        self._relief: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
         self._closing = False
 
     def put(self, event: Event) -> None:
@@ -101,6 +118,8 @@ class Driver:
     def begin(self, perform: Callable[[Any], None], restored: list[Command]) -> None:
         """From now on `perform` does what is not a record. First what restoring the ledger asked for."""
         self._perform = perform
+        if (error := self._store.secure()) is not None:
+            self._in_trouble(error)
         self._take(restored)
         self._finish_turn()
 
@@ -121,15 +140,17 @@ class Driver:
             await asyncio.shield(self._room)
 
     async def close(self) -> None:
-        """Handle what is queued, make it durable, perform it, and stop."""
+        """Handle what is queued, make it durable, perform it, and stop. In trouble the disk is tried once more: what it
+        does not take then was acknowledged to nobody."""
+        self._leaving.set()
         while (self._queue or self._commit or self._records) and not self.failed.done():
             if not self._queue:
                 self._now()
             await (self._commit or asyncio.sleep(0))
         self._closing = True
-        for timer in (self._timer, self._later):
-            if timer:
-                timer.cancel()
+        for pending in (self._timer, self._later, self._relief):
+            if pending:
+                pending.cancel()
         self._writer.shutdown(wait=True)
 
     # --- a turn -------------------------------------------------------------------------------------------------------
@@ -187,11 +208,12 @@ class Driver:
             while self._urgent and not self.failed.done():
                 self._storing, self._records, self._urgent = self._records, [], False
                 commands, self._commands = self._commands, []
-                snapshot = self._store.snapshot(self._storing, self._clock())
-                await self._commit_one(snapshot, len(self._storing))
+                try:
+                    await self._commit_one()
+                except DiskTrouble as error:
+                    commands = await self._insist(error, commands)
                 self._storing = []
-                for command in commands:
-                    self._perform(command)
+                self._perform_these(commands)
             self._perform_all()
         except StoreFailed as error:
             self._fail(error)
@@ -201,15 +223,23 @@ class Driver:
         finally:
             self._commit = None
 
-    async def _commit_one(self, snapshot: Snapshot, size: int) -> None:
+    async def _commit_one(self) -> None:
+        snapshot, size = self._store.snapshot(self._storing, self._clock()), len(self._storing)
         began = time.monotonic()
         if size <= QUICK_RECORDS and self._commit_seconds < QUICK_SECONDS:
             self._store.commit(snapshot)
         else:
-            await self._loop.run_in_executor(self._writer, self._store.commit, snapshot)
+            await self._in_thread(snapshot)
         if size <= QUICK_RECORDS:
             # The slowest of late counts; 14 quicker ones halve it.
             self._commit_seconds = max(time.monotonic() - began, self._commit_seconds * 0.95)
+
+    async def _in_thread(self, snapshot: Snapshot) -> None:
+        stalled = self._loop.call_later(STALLED_SECONDS, self._stalled)
+        try:
+            await self._loop.run_in_executor(self._writer, self._store.commit, snapshot)
+        finally:
+            stalled.cancel()
 
     def _perform_all(self) -> None:
         """What is due now; records that may wait are left, for the next commit or a timer."""
@@ -218,12 +248,65 @@ class Driver:
         if self._records and self._later is None:
             self._later = self._loop.call_later(SOON_SECONDS, self._now)
         commands, self._commands = self._commands, []
+        if not commands:
+            return
         try:
-            for command in commands:
-                self._perform(command)
+            self._perform_these(commands)
         except Exception as error:
             log.critical("a command could not be performed", exc_info=True)
             self._fail(LedgerBroken(f"{type(error).__name__}: {error}"))
+
+    @fault("coordinator.perform")
+    def _perform_these(self, commands: list[Command]) -> None:
+        for command in commands:
+            self._perform(command)
+
+    # --- a disk in trouble --------------------------------------------------------------------------------------------
+
+    async def _insist(self, error: DiskTrouble, commands: list[Command]) -> list[Command]:
+        """Try until the disk takes the batch, and what has joined it meanwhile. All the commands that waited for that;
+        raises the trouble only where we are told to leave."""
+        self._refused = True
+        while True:
+            self._in_trouble(error)
+            last = self._leaving.is_set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), AGAIN_SECONDS)
+            self._storing = newest_records([*self._storing, *self._records])
+            commands = newest_commands([*commands, *self._commands])
+            self._records, self._commands, self._urgent = [], [], False
+            try:
+                await self._loop.run_in_executor(self._writer, self._store.reopen)
+                await self._in_thread(self._store.snapshot(self._storing, self._clock()))
+            except DiskTrouble as again:
+                if last:
+                    raise
+                error = again
+            else:
+                self._refused = False
+                self._commit_seconds = 1.0  # not on the loop before it has been quick for a while
+                return commands
+
+    def _stalled(self) -> None:
+        why = f"a commit has been under way for {STALLED_SECONDS:g} s"
+        self._in_trouble(DiskTrouble("the coordinator's disk does not answer", why, "look at that disk"))
+
+    def _in_trouble(self, error: DiskTrouble) -> None:
+        if self.trouble.begin(error):
+            self.put(Hold(True))
+            self._relief = self._loop.create_task(self._relieve())
+
+    async def _relieve(self) -> None:
+        """The trouble is over when the disk has taken what there is and the reserve is there again."""
+        while True:
+            await asyncio.sleep(AGAIN_SECONDS)
+            error = await self._loop.run_in_executor(self._writer, self._store.secure)
+            if error is None and not self._refused:
+                self.trouble.end()
+                self.put(Hold(False))
+                return
+            if error is not None:
+                self.trouble.begin(error)
 
     def _fail(self, error: Exception) -> None:
         if not self.failed.done():

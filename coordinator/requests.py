@@ -189,7 +189,7 @@ class Requests:
             case WantBlobs():
                 client.connection.send(MissingBlobs(message.id, self._blobs.missing(message.blobs)))
             case PutBlob():
-                client.uploads = client.uploads or Uploads(self._blobs)
+                client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse)
                 if await client.uploads.put(message):
                     client.connection.send(Done(message.id))
 
@@ -231,6 +231,8 @@ class Requests:
         keys = list(dict.fromkeys(submission.key for submission in message.jobs))
         # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
         known = self._store.known(user, keys)
+        if self._driver.trouble.error and any((user, key) not in self._ledger.keys for key in keys if key not in known):
+            self._driver.trouble.refuse()
         now = self._clock()
         fresh: dict[str, Job] = {}
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
@@ -295,6 +297,7 @@ class Requests:
         if not live:
             client.connection.send(Done(message.id, "ended already"))
             return
+        self._driver.trouble.refuse()  # a cancel is on disk before it takes effect
         token = self._answer_plainly(client, message.id)
         self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
@@ -302,6 +305,7 @@ class Requests:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
         (job,) = self._lookup.resolve(client.user, (message.job,))
+        self._driver.trouble.refuse()
         self._driver.put(SignalAsked(self._answer_plainly(client, message.id), job, message.signal))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
@@ -320,6 +324,7 @@ class Requests:
             nodes=tuple(self._ledger.node_views(self._clock())),
             counts=dict(counts),
             ended=dict(self._ended),
+            trouble=self._driver.trouble.words(),
         )
 
     def _why(self, client: Client, message: AskWhy) -> None:

@@ -114,7 +114,8 @@ class GetStatus(Message, frozen=True, tag="get-status"):
 
 
 class Status(Message, frozen=True, tag="status"):
-    """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause."""
+    """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause; `trouble` says,
+    where there is any, why no new jobs are taken."""
 
     id: int
     grid: str
@@ -124,6 +125,7 @@ class Status(Message, frozen=True, tag="status"):
     nodes: tuple[NodeView, ...]
     counts: dict[str, int]
     ended: dict[str, int]
+    trouble: str = ""
 
 
 class GetShared(Message, frozen=True, tag="get-shared"):
