@@ -276,6 +276,8 @@ def _screen(invocation: Invocation, answer: Status, url: str) -> str:
     up = sum(node.state is NodeState.UP for node in answer.nodes)
     parts = [f"grid {answer.grid} · coordinator {url} up {format_duration(answer.up_for)} (version {answer.software})"]
     parts[0] = printable(parts[0] + f" · {up}/{len(answer.nodes)} nodes up") + "\n"
+    if answer.trouble:
+        parts.append(printable(f"! {answer.trouble}") + "\n")
     sums = _sums(answer.nodes)
     rows = [
         ["cpu cores", *(words.cpu(one.cpu) for one in sums.values())],
@@ -321,5 +323,6 @@ def _status_json(answer: Status, url: str) -> dict[str, Any]:
         **{name: words.resources_json(amount) for name, amount in _sums(answer.nodes).items()},
         "jobs": answer.counts,
         "ended": answer.ended,
+        "trouble": answer.trouble,
         "attention": _attention(answer),
     }

@@ -16,8 +16,10 @@ from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
+from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
+from distributed_grid.coordinator.trouble import Trouble
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.service import announce, configure_logs, feed_watchdog, locked, loop_factory, prepare, sd_notify
 
@@ -64,6 +66,10 @@ def main(settings: CoordinatorSettings) -> int:
         return _fail(error, error.code)
     except GridError as error:
         return _fail(error, 1)
+    except OSError as error:  # at the start: what runs does without a file it cannot write, or waits for its disk
+        what = f"the coordinator cannot work in {settings.state_dir}"
+        hint = "see to the disk it is on, or give another --state-dir"
+        return _fail(GridError(what, why=str(error), hint=hint), 1)
     except LedgerBroken as error:
         what = "the coordinator stopped: its ledger found itself in an impossible state"
         hint = "start it again (it begins from what is stored) and report the log above"
@@ -101,7 +107,9 @@ async def _run(settings: CoordinatorSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    store = Store(settings.state_dir / "grid.db")
+    reserve = Reserve(settings.state_dir)
+    reserve.ease()
+    store = Store(settings.state_dir / "grid.db", reserve)
     clock = Clock(store.clock)
     living = store.load()
     ledger = Ledger(store.epoch)
@@ -116,7 +124,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     driver.begin(server.perform, restored)
     try:
         port = await _listen(server, settings)
-        _announce(settings, port, store, len(living.jobs))
+        _announce(settings, port, store, len(living.jobs), driver.trouble)
         stopping = asyncio.create_task(stop.wait())
         watchdog = asyncio.create_task(feed_watchdog())
         ends: list[asyncio.Future[Any]] = [stopping, driver.failed]
@@ -157,7 +165,7 @@ async def _listen(server: Server, settings: CoordinatorSettings) -> int:
         raise CannotStart(f"cannot listen on {address}", why=why, hint="give another --host or --port") from None
 
 
-def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int) -> None:
+def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int, trouble: Trouble) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"ws://{host}:{port}"
     announce(settings.state_dir / "coordinator.pid")
@@ -165,4 +173,6 @@ def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int)
     log.info(f"listening on {url}", grid=store.grid, epoch=store.epoch, jobs=jobs, state_dir=str(settings.state_dir))
     if settings.host not in LOOPBACK:
         log.warning("INSECURE: no TLS, no authentication; whoever reaches this address can run commands on every node")
-    sd_notify(f"READY=1\nSTATUS=listening on {url}")
+    ready = f"listening on {url}"
+    trouble.told = lambda words: sd_notify(f"STATUS={words or ready}")
+    sd_notify(f"READY=1\nSTATUS={trouble.words() or ready}")

@@ -50,8 +50,9 @@ def locked(state_dir: Path, service: str, hint: str) -> Iterator[None]:
                 why=f"its process is {holder}" if holder else "it holds the lock",
                 hint=hint,
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # a courtesy, that may find no room
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(fd)
