@@ -140,6 +140,8 @@ def verdict(view: JobView) -> str:
             said = f"was not placed{_because(text)}"
         case Cause.OUT_OF_MEMORY:
             said = f"ran out of memory{_because(text)}"
+        case Cause.RESTORED:
+            said = f"is held back{_because(text)}"
         case Cause.NODE_LOST:
             said = f"is lost with its node {node}{_because(text)}"
         case _:

@@ -65,6 +65,7 @@ class Cause(StrEnum):
     REBOOTED = "rebooted"
     LEASE_EXPIRED = "lease-expired"
     NOT_PLACED = "not-placed"
+    RESTORED = "restored"
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -235,11 +235,14 @@ def _found(ledger: "Ledger", node: Node, allocation: Allocation, running: bool, 
 def _stranger(ledger: "Ledger", node: Node, item: Known) -> None:
     name = node.facts.name
     if item.outcome is not None:
-        ledger.out.append(Audit(name, f"{item.allocation} is over there, and was ended here already"))
+        ledger.out.append(Audit(name, _over_there(item.allocation, item.outcome)))
         ledger.out.append(AckExits(name, (item.allocation,)))
         return
     if item.state is State.ENDED:
         return  # its Exited follows
+    if item.state is not State.STARTING and ledger.now - item.started_for < ledger.unknown_before:
+        ledger.out.append(Audit(name, f"{item.allocation} is from before the backup was restored: it may run on"))
+        return
     text = "the grid does not count on it any more"
     ledger.out.append(Audit(name, f"{item.allocation} is {item.state.value} there and not known here: told to stop"))
     ledger.out.append(Send(name, Stop(allocation=item.allocation, cause=Cause.NODE_LOST.value, text=text)))
@@ -311,7 +314,7 @@ def decline_due(ledger: "Ledger", name: str) -> None:
 def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
     allocation = _of(ledger, node, message.allocation)
     if allocation is None:
-        ledger.out.append(Audit(node.facts.name, f"{message.allocation} exited, and was ended here already"))
+        ledger.out.append(Audit(node.facts.name, _over_there(message.allocation, message.outcome)))
         _stray_over(ledger, node, message.allocation, message.returned)
     else:
         if message.returned:
@@ -329,6 +332,11 @@ def _stray_over(ledger: "Ledger", node: Node, name: str, returned: bool) -> None
         if returned:
             node.counting.pop(name, None)
         ledger.give_back(node, name, grant)
+
+
+def _over_there(allocation: str, outcome: Outcome) -> str:
+    """What is kept of a result that nobody here waits for."""
+    return f"{allocation} is over there ({_words(outcome)}), and was ended here already, or never known"
 
 
 def _words(outcome: Outcome) -> str:

@@ -72,6 +72,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     grown: dict[str, None]
     fresh: dict[str, None]
     holding: bool
+    unknown_before: float = 0.0
 
 
 def take(ledger: Ledger) -> Checkpoint:
@@ -102,6 +103,7 @@ def take(ledger: Ledger) -> Checkpoint:
         grown=ledger.grown,
         fresh=ledger.fresh,
         holding=ledger.holding,
+        unknown_before=ledger.unknown_before,
     )
 
 
@@ -117,6 +119,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}
     ledger.turns, ledger.next_turn = at.turns, at.next_turn
     ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding
+    ledger.unknown_before = at.unknown_before
     _requeue(ledger.queue, at)
     for name, node in at.nodes.items():
         if usable(node):

@@ -85,16 +85,23 @@ class Ledger:
         """Jobs that began to wait since the last pass."""
         self.holding = False
         """Nothing new is started for now."""
+        self.unknown_before = 0.0
+        """What began on a node before this may rightly be unknown here: a backup was restored then."""
         self.out: list[Command] = []
 
     # --- the doors --------------------------------------------------------------------------------------------------
 
     def restore(
-        self, jobs: Iterable[Job], allocations: Iterable[Allocation], nodes: Iterable[NodeFacts], now: float
+        self,
+        jobs: Iterable[Job],
+        allocations: Iterable[Allocation],
+        nodes: Iterable[NodeFacts],
+        now: float,
+        unknown_before: float = 0.0,
     ) -> list[Command]:
         """Take up what was on disk, in the order it was submitted. All nodes are disconnected since now, so their
         agents have time to return before anything is taken for lost."""
-        self.now = now
+        self.now, self.unknown_before = now, unknown_before
         for facts in nodes:
             agents.know(self, facts)
         for allocation in allocations:
