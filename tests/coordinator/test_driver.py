@@ -1,7 +1,9 @@
 """Records are on disk before anything is sent; commands go out in order; what cannot go on stops."""
 
 import asyncio
+import errno
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +12,30 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.model import Command, Event, Granted, Job, RecordJob, Tick
+from distributed_grid.coordinator import driver as driver_module
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    AckExits,
+    Audit,
+    Command,
+    Event,
+    Granted,
+    Hold,
+    Job,
+    Publish,
+    RecordJob,
+    Send,
+    Tick,
+)
+from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken
-from distributed_grid.coordinator.store import Snapshot, Store, StoreFailed
+from distributed_grid.coordinator.store import Snapshot, Store
+from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
+from distributed_grid.coordinator.trouble import LINES_KEPT, newest_commands, newest_records
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec, Request
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.messages import Launch, Stop
+from distributed_grid.protocol.resources import Grant, Resources
 
 
 class Scripted:
@@ -199,9 +220,9 @@ async def test_what_may_wait_and_came_during_a_commit_is_not_forgotten(store: Co
     await driver.close()
 
 
-async def test_a_disk_that_does_not_take_it_stops_everything_unacknowledged(store: Counting) -> None:
+async def test_a_damaged_store_stops_everything_unacknowledged(store: Counting) -> None:
     done: list[int] = []
-    store.failure = StoreFailed("no space left")
+    store.failure = StoreFailed("the store is damaged")
     driver = driven(Scripted(recorded_and_granted), store, lambda command: done.append(command.token))
     driver.put(1)  # type: ignore[arg-type]
     with pytest.raises(StoreFailed):
@@ -255,3 +276,204 @@ async def test_a_crowded_queue_makes_its_sources_wait(store: Counting) -> None:
 def test_grid_time_goes_on_from_what_was_stored_when_the_wall_clock_fell_back() -> None:
     assert Clock(5000.0, wall=100.0)() >= 5000.0
     assert Clock(100.0, wall=5000.0)() >= 5000.0
+
+
+# --- a disk in trouble --------------------------------------------------------------------------------------------------
+
+
+class Ailing(Counting):
+    """A store whose disk fails as it is told to; what is tried on the failed connection is an error of ours."""
+
+    ails: sqlite3.OperationalError | None = None
+    reopened = 0
+    short = ""
+    trusted = True
+
+    def commit(self, snapshot: Snapshot) -> None:
+        assert self.trusted, "the connection that failed was used again"
+        self.commits += 1
+        if self.ails is not None:
+            self.trusted = False
+            raise failure(Path("grid.db"), self.ails)
+        Store.commit(self, snapshot)
+
+    def reopen(self) -> None:
+        super().reopen()
+        self.reopened += 1
+        self.trusted = True
+
+    def secure(self) -> DiskTrouble | None:
+        return DiskTrouble("no space left", self.short) if self.short else None
+
+
+def full() -> sqlite3.OperationalError:
+    return as_sqlite(OSError(errno.ENOSPC, "full"))
+
+
+@pytest.fixture
+def ailing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ailing:
+    monkeypatch.setattr(driver_module, "AGAIN_SECONDS", 0.02)
+    return Ailing(tmp_path / "grid.db")
+
+
+async def until(there: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not there():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+class Held(Scripted):
+    """Notes whether it was told to start nothing new."""
+
+    holding: list[bool]
+
+    def __init__(self, answer: Callable[[Any], list[Command]]) -> None:
+        super().__init__(answer)
+        self.holding = []
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        if isinstance(event, Hold):
+            self.holding.append(event.on)
+            return []
+        return super().handle(event, now)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+async def test_what_the_disk_refuses_is_kept_and_done_in_order_once_it_takes_it(ailing: Ailing, number: int) -> None:
+    done: list[int] = []
+    ledger = Held(recorded_and_granted)
+    driver = driven(ledger, ailing, lambda command: done.append(command.token))
+    told: list[str] = []
+    driver.trouble.told = told.append
+    ailing.ails = as_sqlite(OSError(number, "it fails"))
+    for event in (1, 2):
+        driver.put(event)  # type: ignore[arg-type]
+    await until(lambda: ailing.reopened >= 2)
+    driver.put(3)  # type: ignore[arg-type]
+    await until(lambda: ailing.reopened >= 4)
+    assert done == [] and ledger.holding == [True] and "grid.db" in driver.trouble.words()
+    with pytest.raises(GridError, match="no new jobs"):
+        driver.trouble.refuse()
+    ailing.ails = None
+    await until(lambda: ledger.holding == [True, False])
+    assert done == [1, 2, 3] and not driver.trouble.words()
+    driver.trouble.refuse()
+    assert len(told) == 2 and told[0] and not told[1]
+    driver.put(4)  # type: ignore[arg-type]
+    await driver.close()
+    assert done == [1, 2, 3, 4] and not driver.failed.done()
+    assert set(ailing.known("ann", ["k-1", "k-2", "k-3", "k-4"])) == {"k-1", "k-2", "k-3", "k-4"}
+
+
+async def test_a_record_is_stored_as_it_is_when_the_disk_takes_it_and_only_once(ailing: Ailing) -> None:
+    thing = record(1)
+
+    def answer(number: int) -> list[Command]:
+        thing.job.tries = number
+        return [thing, Granted(number)]
+
+    done: list[int] = []
+    driver = driven(Held(answer), ailing, lambda command: done.append(command.token))
+    ailing.ails = full()
+    for number in range(200):
+        driver.put(number)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+    await until(lambda: ailing.reopened >= 3)
+    assert len(list(driver.being_stored())) <= 2
+    ailing.ails = None
+    await until(lambda: done == list(range(200)))
+    found = ailing.job("j-1")
+    assert found is not None and found.tries == 199
+    await driver.close()
+
+
+async def test_no_new_jobs_are_taken_before_the_reserve_is_there_again_but_results_are_stored(ailing: Ailing) -> None:
+    done: list[int] = []
+    ledger = Held(recorded_and_granted)
+    driver = driven(ledger, ailing, lambda command: done.append(command.token))
+    ailing.ails, ailing.short = full(), "15 MiB are free"
+    driver.put(1)  # type: ignore[arg-type]
+    await until(lambda: ailing.reopened)
+    ailing.ails = None
+    await until(lambda: done == [1])
+    driver.put(2)  # type: ignore[arg-type]
+    await until(lambda: done == [1, 2])
+    assert ledger.holding == [True] and "15 MiB" in driver.trouble.words()
+    ailing.short = ""
+    await until(lambda: ledger.holding == [True, False])
+    await driver.close()
+
+
+async def test_a_start_without_room_for_the_reserve_holds_from_the_first_event_on(ailing: Ailing) -> None:
+    ailing.short = "1 MiB is free"
+    ledger = Held(recorded_and_granted)
+    driver = driven(ledger, ailing, lambda command: None)
+    driver.put(1)  # type: ignore[arg-type]
+    await until(lambda: ailing.commits)
+    assert ledger.holding == [True] and "1 MiB" in driver.trouble.words()
+    await driver.close()
+
+
+async def test_leaving_in_trouble_tries_once_more_and_says_what_was_in_the_way(ailing: Ailing) -> None:
+    done: list[int] = []
+    driver = driven(Held(recorded_and_granted), ailing, lambda command: done.append(command.token))
+    ailing.ails = full()
+    driver.put(1)  # type: ignore[arg-type]
+    await until(lambda: ailing.reopened)
+    await asyncio.wait_for(driver.close(), 10)
+    with pytest.raises(DiskTrouble, match="no space left"):
+        driver.failed.result()
+    assert done == []
+
+
+async def test_a_store_that_has_lost_what_was_committed_is_not_gone_on_with(
+    ailing: Ailing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = driven(Held(recorded_and_granted), ailing, lambda command: None)
+    ailing.ails = full()
+    monkeypatch.setattr(ailing, "_committed", float("inf"))
+    driver.put(1)  # type: ignore[arg-type]
+    with pytest.raises(StoreFailed, match="not what it was"):
+        await asyncio.wait_for(driver.failed, 10)
+    await driver.close()
+
+
+async def test_a_commit_that_does_not_come_back_is_trouble_until_it_does(
+    ailing: Ailing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "STALLED_SECONDS", 0.02)
+    back = threading.Event()
+    commit = ailing.commit
+
+    def stuck(snapshot: Snapshot) -> None:
+        back.wait(10)
+        commit(snapshot)
+
+    monkeypatch.setattr(ailing, "commit", stuck)
+    ledger = Held(recorded_and_granted)
+    done: list[int] = []
+    driver = driven(ledger, ailing, lambda command: done.append(command.token))
+    driver._commit_seconds = 1.0  # through the thread
+    driver.put(1)  # type: ignore[arg-type]
+    await until(lambda: ledger.holding == [True])
+    assert "does not answer" in driver.trouble.words() and done == []
+    back.set()
+    await until(lambda: ledger.holding == [True, False] and done == [1])
+    await driver.close()
+
+
+def test_what_waits_for_the_disk_does_not_grow_with_the_time() -> None:
+    view = [job_view(record(number).job, None) for number in (1, 2)]
+    launch = Launch(allocation="j-1.1", job="j-1", user="ann", epoch=1, grant=Grant(), spec=JobSpec(("true",)))
+    once: list[Command] = [
+        Accepted(7, ("j-1",), 1, 1),
+        Publish(view[0]),
+        Send("n1", launch),
+        AckExits("n1", ("j-0.1",)),
+        Send("n1", Stop(allocation="j-1.1")),
+        Publish(view[1]),
+    ]
+    newer = Publish(msgspec.structs.replace(view[0], started=3.0))
+    assert newest_commands([*once, *once[2:], newer]) == [once[0], newer, *once[2:]]
+    lines = [Audit("n1", str(number)) for number in range(3 * LINES_KEPT)]
+    assert newest_records([record(1), *lines, record(2), record(1)]) == [record(1), record(2), *lines[-LINES_KEPT:]]
