@@ -1,6 +1,7 @@
 """Blobs appear whole or not at all, whoever sends them at the same time, and the cache keeps what is needed."""
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -98,6 +99,55 @@ async def test_a_connection_may_not_open_uploads_without_end(blobs: Blobs) -> No
             await uploads.put(PutBlob(1, f"{number:064x}", 0, b"x"))
     uploads.close()
     assert leftovers(blobs) == []
+
+
+async def test_what_the_disk_refuses_is_said_once_and_nothing_of_it_stays(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, "_sync", full)
+    with pytest.raises(GridError, match="cannot store") as caught:
+        await send(Uploads(blobs), parts())
+    assert caught.value.why == "No space left on device" and caught.value.hint
+    assert not blobs.has(HASH) and leftovers(blobs) == []
+    monkeypatch.undo()
+    monkeypatch.setattr(blobs, "_arriving", blobs._root / "not-there")
+    uploads, sent = Uploads(blobs), parts()
+    with pytest.raises(GridError, match="cannot store"):
+        await uploads.put(sent[0])
+    assert await send(uploads, sent[1:]) == [False] * 5
+    monkeypatch.undo()
+    assert (await send(uploads, sent))[-1]
+
+
+async def test_while_the_disk_is_in_trouble_blobs_are_refused_once_each_also_those_half_here(blobs: Blobs) -> None:
+    trouble: list[GridError] = []
+
+    def refuse() -> None:
+        if trouble:
+            raise trouble[0]
+
+    uploads, sent = Uploads(blobs, refuse), parts()
+    await uploads.put(sent[0])
+    trouble.append(GridError("no new jobs now"))
+    with pytest.raises(GridError, match="no new jobs"):
+        await uploads.put(sent[1])
+    assert leftovers(blobs) == [] and await send(uploads, sent[2:]) == [False] * 4
+    trouble.clear()
+    assert (await send(uploads, sent))[-1] and blobs.has(HASH)
+
+
+async def test_a_disk_that_takes_no_writing_still_has_its_blobs(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    await send(Uploads(blobs), parts())
+
+    def read_only(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system") if path.exists() else FileNotFoundError(path)
+
+    monkeypatch.setattr(module.os, "utime", read_only)
+    assert blobs.has(HASH) and not blobs.has("0" * 64)
+    assert blobs.read(WantBlob(1, HASH, 0, 10)).data == CONTENT[:10]
 
 
 async def test_what_a_killed_coordinator_left_half_is_cleared(blobs: Blobs, tmp_path: Path) -> None:

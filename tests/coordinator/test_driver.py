@@ -278,7 +278,7 @@ def test_grid_time_goes_on_from_what_was_stored_when_the_wall_clock_fell_back() 
     assert Clock(100.0, wall=5000.0)() >= 5000.0
 
 
-# --- a disk in trouble --------------------------------------------------------------------------------------------------
+# --- a disk in trouble ------------------------------------------------------------------------------------------------
 
 
 class Ailing(Counting):

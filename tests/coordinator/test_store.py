@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.coordinator.core.model import Allocation, Audit, Job, RecordAllocation, RecordJob, RecordNode
-from distributed_grid.coordinator.store import Store, StoreFailed
+from distributed_grid.coordinator.reserve import RESERVE_BYTES, Reserve
+from distributed_grid.coordinator.store import Store
+from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, failure
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.resources import Grant, Resources
@@ -202,3 +204,93 @@ def test_an_agent_that_says_only_strange_things_fills_no_disk(path: Path) -> Non
     rows, longest = sqlite3.connect(path).execute("SELECT count(*), max(length(what)) FROM audit").fetchone()
     assert 10_000 <= rows <= 11_000
     assert longest == 500
+
+
+def filled(store: Store) -> None:
+    """Leave no room for more than a page."""
+    pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
+    store._writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+
+
+def test_after_trouble_a_new_connection_stores_what_the_old_one_could_not(path: Path) -> None:
+    reserve = Reserve(path.parent)
+    assert reserve.make() == "" and (path.parent / "reserve").stat().st_blocks * 512 >= RESERVE_BYTES
+    store = Store(path, reserve)
+    keep(store, RecordJob(a_job(1), new=True))
+    records = [RecordJob(a_job(n), new=True) for n in range(2, 400)]
+    filled(store)
+    with pytest.raises(DiskTrouble, match="no space left"):
+        keep(store, *records)
+    store.reopen()
+    assert not (path.parent / "reserve").exists(), "its room is the store's now"
+    keep(store, *records)
+    assert store.secure() is None and (path.parent / "reserve").exists()
+    assert len(store.load().jobs) == 399
+
+
+def test_a_store_that_another_coordinator_has_begun_on_is_not_written_again(path: Path) -> None:
+    store = Store(path)
+    Store(path).close()
+    with pytest.raises(StoreFailed, match="not what it was") as caught:
+        store.reopen()
+    assert not isinstance(caught.value, DiskTrouble)
+
+
+def test_a_store_that_was_taken_away_is_waited_for_and_not_made_anew(path: Path) -> None:
+    store = Store(path)
+    keep(store, RecordJob(a_job(1), new=True))
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(DiskTrouble):
+        store.reopen()
+    assert not path.exists()
+    path.with_name("elsewhere").rename(path)
+    store.reopen()
+    keep(store, RecordJob(a_job(2), new=True))
+    assert store.known("ann", ["k1", "k2"]).keys() == {"k1", "k2"}
+
+
+def test_an_older_state_of_the_disk_is_seen(path: Path) -> None:
+    store = Store(path)
+    keep(store, RecordJob(a_job(1), new=True), clock=100.0)
+    store._writer.execute("UPDATE meta SET value = 50.0 WHERE name = 'clock'")
+    with pytest.raises(StoreFailed, match="not what it was"):
+        store.reopen()
+
+
+def test_the_reserve_is_made_only_where_as_much_is_left_and_given_up_at_a_start_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Reserve(tmp_path)
+    monkeypatch.setattr(reserve, "_free", lambda: RESERVE_BYTES)
+    assert "16 MiB are free, 20 MiB are needed" in reserve.make()
+    assert not (tmp_path / "reserve").exists()
+    monkeypatch.undo()
+    assert reserve.make() == ""
+    reserve.ease()
+    assert (tmp_path / "reserve").exists()
+    monkeypatch.setattr(reserve, "_free", lambda: 0)
+    assert reserve.make() == "", "what is there is not asked for again"
+    reserve.ease()
+    assert not (tmp_path / "reserve").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        ("SQLITE_FULL", True),
+        ("SQLITE_IOERR_FSYNC", True),
+        ("SQLITE_READONLY_DBMOVED", True),
+        ("SQLITE_CANTOPEN", True),
+        ("SQLITE_BUSY_SNAPSHOT", True),
+        ("SQLITE_CORRUPT_INDEX", False),
+        ("SQLITE_NOTADB", False),
+        ("SQLITE_CONSTRAINT_UNIQUE", False),
+        ("SQLITE_ERROR", False),
+    ],
+)
+def test_what_may_pass_is_told_from_what_will_not(path: Path, name: str, passes: bool) -> None:
+    error = sqlite3.OperationalError("it failed")
+    error.sqlite_errorname = name
+    said = failure(path, error)
+    assert isinstance(said, DiskTrouble) is passes
+    assert str(path) in said.what and said.hint
