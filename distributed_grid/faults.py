@@ -9,8 +9,8 @@ function that syncs, commits, sends or forks; `NAME` is before it and `NAME.afte
     delay=S   the call takes S seconds longer
     drop      the call is left out, and nobody is told
 
-Without GRID_FAULTS a point is the function itself: nothing is added to it, and nothing is looked up. Stdlib only, since
-the supervisor has points as well.
+Each is told in a line on stderr when it happens. Without GRID_FAULTS a point is the function itself: nothing is added
+to it, and nothing is looked up. Stdlib only, since the supervisor has points as well.
 """
 
 import errno
@@ -106,12 +106,13 @@ def fault(name: str, error: Callable[[OSError], Exception] | None = None) -> Cal
     before, after = _ASKED.get(name, []), _ASKED.get(f"{name}.after", [])
 
     def decorate(function: F) -> F:
-        return _faulty(function, before, after, error) if before or after else function  # type: ignore[return-value]
+        return _faulty(name, function, before, after, error) if before or after else function  # type: ignore[return-value]
 
     return decorate
 
 
 def _faulty(
+    name: str,
     function: Callable[..., Any],
     before: list[Fault],
     after: list[Fault],
@@ -125,19 +126,20 @@ def _faulty(
         passes += 1
         mine = passes
         for one in before:
-            if one.first <= mine <= one.last and _act(one, error):
+            if one.first <= mine <= one.last and _act(f"{name}:{mine}", one, error):
                 return None
         result = function(*args, **kwargs)
         for one in after:
             if one.first <= mine <= one.last:
-                _act(one, error)
+                _act(f"{name}.after:{mine}", one, error)
         return result
 
     return faulty
 
 
-def _act(one: Fault, error: Callable[[OSError], Exception] | None) -> bool:
+def _act(where: str, one: Fault, error: Callable[[OSError], Exception] | None) -> bool:
     """Let it happen; True if the call is to be left out."""
+    os.write(2, f"GRID_FAULTS {where}:{one.action}\n".encode())
     if one.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif one.action == "delay":
