@@ -73,6 +73,7 @@ class Coordinator:
     url: str = setting("", TEXT, "where agents and clients find it, as ws://HOST:PORT; empty: from host and port")
     state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
     heartbeat: float = setting(2.0, SECONDS, "how often agents are to be heard")
+    event_log_size: int = setting(256 << 20, SIZE, "events kept on disk for grid replay, at most; 0 keeps none")
 
 
 @dataclass(frozen=True)

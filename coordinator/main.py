@@ -16,6 +16,7 @@ from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
+from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
@@ -34,13 +35,15 @@ ANOTHER = "use that one, stop it first, or give another --state-dir"
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
     """How to run a coordinator. `port` 0: any free one, told in `coordinator.json` under the state directory.
-    `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody is."""
+    `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody is.
+    `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none."""
 
     state_dir: Path
     host: str = "127.0.0.1"
     port: int = 7433
     insecure: bool = False
     log_level: str = "info"
+    event_log_size: int = 256 << 20
 
 
 class CannotStart(GridError):
@@ -113,9 +116,12 @@ async def _run(settings: CoordinatorSettings) -> None:
     clock = Clock(store.clock)
     living = store.load()
     ledger = Ledger(store.epoch)
-    restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock())
+    restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock(), store.restored)
     _spare_the_collector()
-    driver = Driver(ledger, store, clock)
+    events = None
+    if settings.event_log_size:
+        events = EventLog(ledger, settings.state_dir / "events", settings.event_log_size, store.grid)
+    driver = Driver(events or ledger, store, clock)
     audit = RequestLog(settings.state_dir / "audit.log")
     blobs = Blobs(
         settings.state_dir / "blobs", lambda: (job.spec.bundle for job in ledger.jobs.values() if job.spec.bundle)
@@ -135,6 +141,8 @@ async def _run(settings: CoordinatorSettings) -> None:
     finally:
         await server.close()
         await driver.close()
+        if events is not None:
+            events.close()
         audit.close()
         store.abandon() if driver.failed.done() else store.close()
     if driver.failed.done():

@@ -1,0 +1,53 @@
+"""What the ledger decided, in short: picked out of its commands, to be written down and compared by `grid replay`.
+
+A decision is a tuple of plain things. It begins with what kind it is and whom it concerns:
+
+    ("start", allocation, node, grant)    launch it there (also when the launch is said again)
+    ("job", job, state, node, cause)      the job is in this state now; the cause once it has ended
+    ("send", node, what, allocation)      anything else that an agent is told
+    ("refuse", token, code, what)         a request is refused
+    ("accept", token, jobs)               jobs are taken, or were already
+    ("audit", node, what)                 an agent's word that changed nothing
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    AckExits,
+    Audit,
+    Command,
+    RecordAllocation,
+    RecordJob,
+    Rejected,
+    Send,
+)
+from distributed_grid.protocol.messages import Launch
+
+Decision = tuple[Any, ...]
+
+
+def decisions(commands: Iterable[Command]) -> list[Decision]:
+    """The decisions among these commands, in order. It is on the path of every job, so the frequent come first."""
+    found: list[Decision] = []
+    for command in commands:
+        if type(command) is RecordJob:
+            job = command.job
+            found.append(("job", job.id, job.state, job.node, job.outcome.cause if job.outcome is not None else ""))
+        elif type(command) is RecordAllocation or type(command) is AckExits:
+            continue  # the job says it, or the agent
+        elif type(command) is Send:
+            message = command.message
+            if type(message) is Launch:
+                found.append(("start", message.allocation, command.node, message.grant))
+            else:
+                what = type(message).__name__.lower()
+                found.append(("send", command.node, what, getattr(message, "allocation", "")))
+        elif type(command) is Accepted:
+            found.append(("accept", command.token, command.jobs))
+        elif type(command) is Rejected:
+            found.append(("refuse", command.token, command.code, command.what))
+        elif type(command) is Audit:
+            found.append(("audit", command.node, command.what))
+    return found
