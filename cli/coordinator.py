@@ -1,16 +1,19 @@
-"""`grid coordinator`: the service on the master."""
+"""`grid coordinator`: the service on the master, and the keeping of its state."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from distributed_grid.cli.invocation import common, current
+from distributed_grid.cli import words
+from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.protocol.resources import format_bytes
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def coordinator() -> None:
-    """Run the coordinator."""
+    """Run the coordinator, back it up, restore it, check it."""
 
 
 @coordinator.command()
@@ -32,5 +35,124 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         port=config.coordinator.port,
         insecure=insecure,
         log_level=log_level,
+        event_log_size=config.coordinator.event_log_size,
     )
     raise SystemExit(main(settings))
+
+
+# --- keeping ----------------------------------------------------------------------------------------------------------
+
+
+def _state_dir(given: str | None) -> Path:
+    flags = {} if given is None else {"coordinator.state_dir": given}
+    return Path(current().whole_config(flags).coordinator_state_dir())
+
+
+@coordinator.command()
+@common
+@click.argument("directory", metavar="DIR")
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
+@click.option("--force", is_flag=True, help="Replace the backup that is there.")
+def backup(directory: str, state_dir: str | None, force: bool) -> None:
+    """Write a backup to DIR, a new directory. The coordinator may run meanwhile.
+
+    It has the store, whole and of one moment, and the shipped files of the jobs that live in it."""
+    from distributed_grid.coordinator.keeping_backup import backup as make
+
+    invocation = current()
+    made = make(_state_dir(state_dir), Path(directory), force)
+    for job in made.lacking:
+        invocation.say(f"warning: {job} lacks shipped files, which are gone from the coordinator")
+    about = {
+        "path": str(made.path),
+        "taken": words.iso(made.content.at),
+        "jobs": {"live": made.content.live, "ended": made.content.ended},
+        "blobs": made.blobs,
+        "bytes": made.size,
+        "lacking": made.lacking,
+    }
+    jobs = f"{made.content.live} live and {made.content.ended} ended jobs"
+    _tell(
+        invocation, about, f"{made.path}: {jobs}, {made.blobs} shipped files, {format_bytes(made.size)}", about["path"]
+    )
+
+
+@coordinator.command()
+@common
+@click.argument("source", metavar="DIR")
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator is to keep its state.")
+@click.option("--force", is_flag=True, help="Move aside what is there; it is not removed.")
+@click.option("--resume", is_flag=True, help="Let waiting jobs run: nothing ran since the backup was taken.")
+def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> None:
+    """Restore the coordinator from a backup in DIR, and run nothing twice.
+
+    Jobs that waited when it was taken may have run since: they are ended as `restored`, to be submitted again, unless
+    --resume says that nothing ran. What runs on nodes runs on. Agents obey the restored coordinator, and never again
+    the one from before. Jobs submitted after the backup are not known any more."""
+    from distributed_grid.coordinator.keeping_restore import restore as make
+
+    invocation = current()
+    place = _state_dir(state_dir)
+    made = make(Path(source), place, force, resume)
+    about = {
+        "state_dir": str(place),
+        "taken": words.iso(made.content.at),
+        "epoch": made.epoch,
+        "jobs": {"held_back": made.held_back, "on_nodes": made.on_nodes, "ended": made.content.ended},
+        "before": str(made.before or ""),
+    }
+    lines = [
+        f"{place}: restored as it was on {words.clock(made.content.at)}, epoch {made.epoch}",
+        f"{made.on_nodes} jobs held resources then: their nodes will say what became of them",
+        f"{made.held_back} jobs waited then and are ended as `restored`: submit again those that should run",
+        "jobs submitted since are not known any more; those that run on nodes are left to run on",
+    ]
+    if resume:
+        lines[2] = "jobs that waited then wait again"
+    if made.before:
+        lines.append(f"what was there before is in {made.before}")
+    _tell(invocation, about, "\n".join(lines), about["state_dir"])
+
+
+@coordinator.command()
+@common
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state; a backup may be named, too.")
+@click.option("--agent-state-dir", "agent_dirs", metavar="DIR", multiple=True, help="An agent's instead; repeatable.")
+def check(state_dir: str | None, agent_dirs: tuple[str, ...]) -> None:
+    """Check that what is kept holds together; exit with 1 where it does not.
+
+    The services may run meanwhile; nothing is changed. With --agent-state-dir the coordinator's is checked only if
+    --state-dir is given, too."""
+    checked: list[str] = []
+    found: list[tuple[str, str, str]] = []
+    more = 0
+    if state_dir is not None or not agent_dirs:
+        from distributed_grid.coordinator.keeping_check import check as check_store
+
+        place = _state_dir(state_dir)
+        store = check_store(place)
+        found, more = [*store.findings], store.more
+        what = store.content
+        checked.append(f"{place}: {what.live} live and {what.ended} ended jobs" if what else str(place))
+    for name in agent_dirs:
+        from distributed_grid.agent.checking import check as check_agent
+
+        checked.append(name)
+        found += check_agent(Path(name))
+    findings = [dict(zip(("where", "what", "hint"), one, strict=True)) for one in found]
+    lines = [f"{where}: {what}\n  try: {hint}" for where, what, hint in found]
+    lines += [f"and {more} more"] * bool(more)
+    about = {"checked": checked, "findings": findings, "more": more}
+    _tell(current(), about, "\n".join(lines or [f"all is well in {one}" for one in checked]), len(found) + more)
+    raise SystemExit(1 if found else 0)
+
+
+def _tell(invocation: Invocation, about: dict[str, Any], text: str, short: Any) -> None:
+    """What was done: for people, for programs, or in a word."""
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, about)
+        case "quiet":
+            words.emit(f"{short}\n")
+        case _:
+            words.emit("".join(f"{printable(line)}\n" for line in text.split("\n")))

@@ -29,7 +29,7 @@ COMMANDS: dict[str, Lazy] = {
     "job": Lazy(_AT + "jobs:job", "Look at single jobs: show, wait, events."),
     "cluster": Lazy(_AT + "overview:cluster", "Look at the cluster: status."),
     "agent": Lazy(_AT + "agent:agent", "Run this machine's agent, or see what it would offer."),
-    "coordinator": Lazy(_AT + "coordinator:coordinator", "Run the coordinator."),
+    "coordinator": Lazy(_AT + "coordinator:coordinator", "Run the coordinator, back it up, restore it, check it."),
     "dev": Lazy(_AT + "dev:dev", "Start and end a whole grid on this machine, to try it out."),
     "config": Lazy(_AT + "config:config", "Show, check and write configuration."),
     "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),

@@ -33,6 +33,7 @@ EDGES: dict[str, set[str]] = {
     "agent": {"", "protocol", "agent", "faults"},
     "agent.main": {"", "protocol", "agent", "coordinator.config", "service"},  # there is one schema of settings
     "coordinator.main": {"", "protocol", "coordinator", "service"},
+    "coordinator.keeping": {"", "protocol", "coordinator", "service"},  # a restore holds the coordinator's lock
     "service": {"protocol"},
     "faults": set(),
     "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
@@ -53,7 +54,7 @@ EDGES: dict[str, set[str]] = {
 # These start a service in their own process, and import it inside the function that does.
 STARTS: dict[str, set[str]] = {
     "cli.agent": {"agent.main"},
-    "cli.coordinator": {"coordinator.main", "coordinator.keeping"},
+    "cli.coordinator": {"coordinator.main", "coordinator.keeping", "agent.checking"},
     "cli.simulate": {"simulator"},
     "cli.replay": {"coordinator.replay"},
     "cli.dev": {"agent.main", "coordinator.main"},

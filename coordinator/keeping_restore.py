@@ -1,0 +1,137 @@
+"""`grid coordinator restore`: begin again from a backup, without running anything twice.
+
+What happened after the backup was taken is not in it. So a job that waits in it may have been run since, and is not run
+now unless one asks for that (`resume`); one that holds resources in it is left to the word of its node. The epoch
+becomes greater than any that the lost coordinator can have had: agents obey the restored one, never the other again.
+"""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from distributed_grid.coordinator.core.doubt import hold_back
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import RECORDS, Audit
+from distributed_grid.coordinator.keeping import (
+    BLOBS,
+    STORE,
+    Content,
+    blobs_of_the_living,
+    content,
+    copy_blobs,
+    looking_into,
+    sync_tree,
+)
+from distributed_grid.coordinator.keeping_check import refuse_unsound
+from distributed_grid.coordinator.store import Record, Store
+from distributed_grid.coordinator.store_failed import failure
+from distributed_grid.coordinator.store_open import connect, sync
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import State
+from distributed_grid.service import configure_logs, locked, prepare
+
+OURS = (STORE, f"{STORE}-wal", f"{STORE}-shm", BLOBS)
+"""What a restore replaces in a state directory. Logs stay."""
+
+
+class Restored(NamedTuple):
+    """What was restored: from what, under which epoch, how many jobs were held back, how many are left to the word of
+    their nodes, and where what was there before is now (None: there was nothing)."""
+
+    content: Content
+    epoch: int
+    held_back: int
+    on_nodes: int
+    before: Path | None
+
+
+def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restored:
+    """Make the store of `state_dir` from a backup, or from a copy of a state directory. With `force` what is there is
+    moved aside first; nothing is ever removed. Raises GridError."""
+    configure_logs("warning")  # what a service logs about its store is not for who restores one
+    if source.resolve() == state_dir.resolve():
+        raise GridError(f"{source} is the state directory itself", hint="give the directory of a backup")
+    what = refuse_unsound(source)
+    prepare(state_dir)
+    with locked(state_dir, "coordinator", "stop it first: what it would go on writing would be lost"):
+        if (state_dir / STORE).exists() and not force:
+            raise GridError(
+                f"{state_dir} has a store already",
+                why="a restore takes its place",
+                hint="--force moves it aside first",
+            )
+        fresh = Path(tempfile.mkdtemp(prefix=".restore-", dir=state_dir))
+        try:
+            _copy(source, fresh)
+            restored = _renew(fresh, what, _epoch_of(state_dir), resume)
+            before = _put_in_place(fresh, state_dir)
+        except OSError as error:
+            raise GridError(f"{state_dir} cannot be written", why=error.strerror or str(error)) from None
+        except sqlite3.Error as error:
+            raise failure(fresh / STORE, error) from None
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return restored._replace(before=before)
+
+
+def _epoch_of(state_dir: Path) -> int:
+    """The epoch of what is there now, if that can be read."""
+    try:
+        with looking_into(state_dir) as db:
+            return content(db).epoch
+    except GridError:
+        return 0
+
+
+def _copy(source: Path, fresh: Path) -> None:
+    (fresh / STORE).touch(0o600)
+    with looking_into(source) as db:
+        db.execute("VACUUM INTO ?", (str(fresh / STORE),))
+        blobs, missing = blobs_of_the_living(db, source)
+    copy_blobs(blobs - missing.keys(), source, fresh)
+
+
+def _renew(fresh: Path, what: Content, epoch: int, resume: bool) -> Restored:
+    """Make of the copy a store that may be begun on."""
+    now = max(time.time(), what.at)
+    db = connect(fresh / STORE)
+    db.execute("DELETE FROM meta WHERE name = 'backup'")
+    db.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (max(what.epoch, epoch, int(now)),))
+    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', ?)", (now,))
+    db.close()
+    store = Store(fresh / STORE)
+    living = store.load()
+    taken = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(what.at))
+    records: list[Record] = [Audit("", f"restored from a backup of {taken}, epoch {store.epoch}")]
+    if not resume:
+        ledger = Ledger(store.epoch)
+        ledger.restore(living.jobs, living.allocations, living.nodes, now)
+        text = (
+            f"a backup of {taken} was restored, and whether it ran since is not known; submit it again if it should run"
+        )
+        records += [one for one in hold_back(ledger, text) if isinstance(one, RECORDS)]
+    store.commit(store.snapshot(records, now))
+    store.close()
+    waited = sum(job.state is State.ENDED for job in living.jobs)  # the ledger has ended them
+    return Restored(what, store.epoch, waited, len(living.allocations), None)
+
+
+def _put_in_place(fresh: Path, state_dir: Path) -> Path | None:
+    """The store comes last: without it a start would begin a new grid, with it all is there."""
+    sync(fresh / STORE)
+    sync_tree(fresh)
+    there = [name for name in OURS if (state_dir / name).exists()]
+    before = None
+    if there:
+        before = Path(tempfile.mkdtemp(prefix=time.strftime("before-restore-%Y%m%d-%H%M%S-"), dir=state_dir))
+        for name in there:
+            os.rename(state_dir / name, before / name)
+    for name in reversed(OURS):
+        if (fresh / name).exists():
+            os.rename(fresh / name, state_dir / name)
+    sync(state_dir)
+    return before

@@ -1,0 +1,82 @@
+"""What a node keeps is found sound, or it is said what is not."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from distributed_grid.agent.checking import check
+from distributed_grid.agent.supervisor_journal import line
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import JobSpec
+from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.resources import Grant
+
+
+def ran(state: Path, *names: str) -> None:
+    """What an allocation leaves that was started."""
+    for name in names:
+        folder = state / "allocs" / name
+        folder.mkdir(parents=True)
+        launch = Launch(allocation=name, job="j", user="ann", epoch=1, grant=Grant((0,)), spec=JobSpec(("true",)))
+        (folder / "spec").write_bytes(msgspec.json.encode(launch))
+        (folder / "stdout").touch()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A node on which `a` was forgotten, `b` ended and `c` runs."""
+    ran(tmp_path, "a", "b", "c")
+    records = [["boot", "x"], ["intent", "b", 1.0, 0.0, 5.0, []], ["exit", "b", {}], ["forget", "a"]]
+    records += [["intent", "c", 1.0, 0.0, 5.0, []], ["start", "c", 11, 1, 2]]
+    (tmp_path / "journal").write_bytes(b"".join(map(line, records)).ljust(4096, b"\0"))
+    (tmp_path / "epoch").write_text('["grid", 3]')
+    return tmp_path
+
+
+def found(state: Path) -> list[str]:
+    said = check(state)
+    assert all(hint for _, _, hint in said)
+    return [f"{where} {what}" for where, what, _ in said]
+
+
+def test_a_node_that_is_at_work_is_sound(state: Path) -> None:
+    assert found(state) == []
+
+
+def test_a_last_line_that_is_just_being_written_is_no_damage(state: Path) -> None:
+    journal = state / "journal"
+    journal.write_bytes(journal.read_bytes().rstrip(b"\0") + line(["forget", "b"])[:-5])
+    assert found(state) == []
+
+
+def test_a_damaged_line_is_found_with_its_number(state: Path) -> None:
+    journal = state / "journal"
+    journal.write_bytes(journal.read_bytes().replace(b'"boot"', b'"toob"'))
+    assert found(state) == ["journal, line 1 is damaged"]
+
+
+def test_a_live_job_whose_spec_is_gone_is_found(state: Path) -> None:
+    (state / "allocs" / "c" / "spec").write_text("{")
+    (state / "allocs" / "b" / "spec").unlink()  # over: nobody needs it
+    assert found(state) == ["allocation c has not ended, and its spec cannot be read"]
+
+
+def test_a_job_that_the_journal_does_not_know_is_found(state: Path) -> None:
+    ran(state, "d")
+    (state / "allocs" / "prepared").mkdir()
+    assert found(state) == ["allocation d was started, and the journal does not know it"]
+
+
+def test_a_journal_that_was_put_aside_and_an_epoch_that_cannot_be_read_are_found(state: Path) -> None:
+    (state / "journal.corrupt-1").touch()
+    (state / "epoch").write_text("nothing")
+    assert found(state) == [
+        "journal.corrupt-1 a journal was damaged and put aside",
+        "epoch cannot be read: which coordinator to obey is not known",
+    ]
+
+
+def test_where_no_agent_ever_was_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(GridError, match="no state of an agent"):
+        check(tmp_path)

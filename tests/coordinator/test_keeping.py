@@ -1,0 +1,389 @@
+"""A coordinator can be backed up while it runs, begun again from that, and checked; nothing is run twice by it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from distributed_grid.coordinator.keeping import STORE, blob_path, content, looking_into
+from distributed_grid.coordinator.keeping_backup import backup
+from distributed_grid.coordinator.keeping_check import check
+from distributed_grid.coordinator.keeping_restore import restore
+from distributed_grid.coordinator.store import Store
+from distributed_grid.coordinator.store_failed import StoreFailed
+from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State
+from distributed_grid.protocol.messages import Exited, JobUpdate, Launch, PutBlob, ShowJobs, Welcome
+from tests.coordinator.ends import agent, at_once, client, coordinator, job, node, runs_on
+
+GRID = [sys.executable, "-m", "distributed_grid.cli.main", "coordinator"]
+FILE = b"print('shipped')\n"
+MANIFEST = encode_manifest(Manifest((Entry("main.py", size=len(FILE), blob=blob_hash(FILE)),)))
+BUNDLE = blob_hash(MANIFEST)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+class Lost:
+    """A coordinator that had, when its backup was taken: `over` ended, `runs` running, `waits` waiting with shipped
+    files. Then it went on for a while, and was lost."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.state = place / "state"
+        self.backup = place / "backup"
+        self.jobs: dict[str, str] = {}
+        self.epoch = 0
+
+    async def show(self, url: str) -> dict[str, JobView]:
+        ann = await client(url)
+        views = (await ann.ask(ShowJobs(1, tuple(self.jobs.values())))).jobs
+        await ann.close()
+        names = {job: name for name, job in self.jobs.items()}
+        return {names[view.id]: view for view in views}
+
+
+@pytest.fixture
+async def lost(tmp_path: Path) -> AsyncIterator[Lost]:
+    made = Lost(tmp_path)
+    made.state.mkdir()
+    async with coordinator(made.state) as running:
+        made.epoch = running.store.epoch
+        ann = await client(running.url)
+        for content in (FILE, MANIFEST):
+            await ann.say(PutBlob(0, blob_hash(content), 0, content, end=True))
+        worker = await agent(running.url, node(cores=1))
+        (over,) = await ann.submit(job("true"))
+        await ann.ended(over)
+        worker.runs = runs_on
+        (runs,) = await ann.submit(job("sleep", "9"))
+        await ann.until(lambda seen: isinstance(seen, JobUpdate) and seen.job.state is State.RUNNING)
+        (waits,) = await ann.submit(job("python", "main.py", bundle=BUNDLE))
+        made.jobs = {"over": over, "runs": runs, "waits": waits}
+        await asyncio.to_thread(backup, made.state, made.backup, False)
+        # What the backup does not know: `runs` ended, `waits` ran and ended, and `later` runs.
+        worker.runs = at_once
+        await worker.say(Exited(f"{runs}.1", Outcome(Cause.EXITED, code=5), returned=True))
+        await ann.ended(waits)
+        worker.runs = runs_on
+        await ann.submit(job("sleep", "99", key="later"))
+        await worker.until(lambda seen: isinstance(seen, Launch) and seen.job not in made.jobs.values())
+        yield made
+        with contextlib.suppress(Exception):
+            await worker.close()
+            await ann.close()
+
+
+def stores(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# --- backup -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_backup_of_a_running_coordinator_shows_one_moment_with_what_its_live_jobs_need(lost: Lost) -> None:
+    assert check(lost.backup).findings == []
+    with looking_into(lost.backup) as db:
+        what = content(db)
+        states = dict(db.execute("SELECT id, state FROM jobs").fetchall())
+    assert (what.live, what.ended, what.backup, what.epoch) == (2, 1, True, lost.epoch)
+    assert states == {lost.jobs["over"]: "ended", lost.jobs["runs"]: "running", lost.jobs["waits"]: "waiting"}
+    assert blob_path(lost.backup, BUNDLE).read_bytes() == MANIFEST
+    assert blob_path(lost.backup, blob_hash(FILE)).read_bytes() == FILE
+    assert stores(lost.place) == {"state", "backup"}
+
+
+def a_store(folder: Path) -> Path:
+    folder.mkdir()
+    Store(folder / STORE).close()
+    return folder
+
+
+def test_a_backup_is_not_written_over_unless_that_is_asked_for(tmp_path: Path) -> None:
+    state, target = a_store(tmp_path / "state"), tmp_path / "backup"
+    first = backup(state, target, force=False)
+    with pytest.raises(GridError, match="there already") as caught:
+        backup(state, target, force=False)
+    assert "--force" in caught.value.hint
+    Store(state / STORE).close()
+    second = backup(state, target, force=True)
+    assert second.content.epoch == first.content.epoch + 1 == content_of(target).epoch
+    assert stores(tmp_path) == {"state", "backup"}
+
+
+def content_of(folder: Path) -> Any:
+    with looking_into(folder) as db:
+        return content(db)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis").write_text("years of work")
+
+
+def a_file(path: Path) -> None:
+    path.write_text("years of work")
+
+
+@pytest.mark.parametrize("make", [a_folder, a_file, a_store])
+def test_what_is_no_backup_is_never_replaced(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    state, target = a_store(tmp_path / "state"), tmp_path / "mine"
+    make(target)
+    before = target.stat().st_ino, stores(target) if target.is_dir() else target.read_text()
+    with pytest.raises(GridError, match="no backup"):
+        backup(state, target, force=True)
+    assert before[0] == target.stat().st_ino
+    assert before[1] <= stores(target) if target.is_dir() else before[1] == target.read_text()
+
+
+def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "backup").mkdir()
+    backup(a_store(tmp_path / "state"), tmp_path / "backup", force=False)
+    assert check(tmp_path / "backup").findings == []
+
+
+def test_of_a_backup_that_the_disk_did_not_take_nothing_is_left(tmp_path: Path) -> None:
+    """A child that may write only so much to a file: for SQLite that is a disk that is full."""
+    state = a_store(tmp_path / "state")
+    db = sqlite3.connect(state / STORE)
+    db.executemany("INSERT INTO audit VALUES (1, '', ?)", [("x" * 5000,)] * 200)
+    db.commit()
+    db.close()
+    (tmp_path / "to").mkdir()
+    program = (
+        "import resource, signal, sys\nfrom pathlib import Path\n"
+        "from distributed_grid.coordinator.keeping_backup import backup\n"
+        "from distributed_grid.protocol.errors import GridError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "try:\n    backup(Path(sys.argv[1]), Path(sys.argv[2]), False)\n"
+        "except GridError as error:\n    sys.exit(chr(10).join(error.lines()))"
+    )
+    command = [sys.executable, "-c", program, str(state), str(tmp_path / "to" / "backup")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and str(tmp_path / "to") in done.stderr and "Traceback" not in done.stderr
+    assert stores(tmp_path / "to") == set()
+
+
+def test_a_coordinator_cannot_be_started_on_a_backup_by_mistake(tmp_path: Path) -> None:
+    backup(a_store(tmp_path / "state"), tmp_path / "backup", force=False)
+    with pytest.raises(StoreFailed, match="is a backup") as caught:
+        Store(tmp_path / "backup" / STORE)
+    assert "grid coordinator restore" in caught.value.hint
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_restore_nothing_is_run_again_and_each_job_says_what_is_known(lost: Lost) -> None:
+    place = lost.place / "new"
+    restored = await asyncio.to_thread(restore, lost.backup, place, False, False)
+    assert (restored.held_back, restored.on_nodes, restored.before) == (1, 1, None)
+    async with coordinator(place) as running:
+        worker = await agent(running.url, node(cores=2, incarnation=2), runs_on)
+        shown = await lost.show(running.url)
+        assert {name: view.outcome and view.outcome.cause for name, view in shown.items()} == {
+            "over": Cause.EXITED,
+            "runs": Cause.NODE_LOST,
+            "waits": Cause.RESTORED,
+        }
+        assert "submit it again" in shown["waits"].outcome.text  # type: ignore[union-attr]
+        # That there is room and work is done: a new job runs, and it is the only one.
+        ann = await client(running.url)
+        (fresh,) = await ann.submit(job("sleep", "1"))
+        await worker.until(Launch)
+        assert [launch.job for launch in worker.launched] == [fresh]
+        await ann.close()
+        await worker.close()
+
+
+async def test_with_resume_what_waited_runs_with_its_files(lost: Lost) -> None:
+    place = lost.place / "new"
+    restored = await asyncio.to_thread(restore, lost.backup, place, False, True)
+    assert (restored.held_back, restored.on_nodes) == (0, 1)
+    async with coordinator(place) as running:
+        assert running.blobs.missing([BUNDLE, blob_hash(FILE)]) == ()
+        worker = await agent(running.url, node(cores=2, incarnation=2), runs_on)
+        launch = await worker.until(Launch)
+        assert launch.job == lost.jobs["waits"]
+        await worker.close()
+
+
+async def test_the_restored_epoch_is_above_that_of_the_lost_coordinator(lost: Lost) -> None:
+    with sqlite3.connect(lost.backup / STORE) as db:
+        db.execute("UPDATE meta SET value = 4000000000 WHERE name = 'epoch'")  # beyond what the clock says
+    await asyncio.to_thread(restore, lost.backup, lost.place / "new", False, False)
+    async with coordinator(lost.place / "new") as running:
+        worker = await agent(running.url, node(incarnation=2))
+        assert (await worker.until(Welcome)).epoch > 4_000_000_000
+        assert content_of(lost.place / "new").grid == content_of(lost.backup).grid
+        await worker.close()
+
+
+def test_a_restore_leaves_no_epoch_that_was_used_since_to_be_used_again(tmp_path: Path) -> None:
+    state = a_store(tmp_path / "state")
+    backup(state, tmp_path / "backup", force=False)
+    with sqlite3.connect(state / STORE) as db:
+        db.execute("UPDATE meta SET value = 5000000000 WHERE name = 'epoch'")
+    assert restore(tmp_path / "backup", state, force=True, resume=False).epoch > 5_000_000_000
+
+
+def test_what_is_there_is_not_replaced_unless_that_is_asked_for_and_then_kept(tmp_path: Path) -> None:
+    state = a_store(tmp_path / "state")
+    backup(state, tmp_path / "backup", force=False)
+    Store(state / STORE).close()
+    before = content_of(state)
+    with pytest.raises(GridError, match="has a store already") as caught:
+        restore(tmp_path / "backup", state, force=False, resume=False)
+    assert "--force" in caught.value.hint and content_of(state) == before
+    aside = restore(tmp_path / "backup", state, force=True, resume=False).before
+    assert aside is not None and content_of(aside) == before
+    assert content_of(state).epoch > before.epoch
+
+
+def test_a_running_coordinator_is_not_restored_over(tmp_path: Path) -> None:
+    state, saved = a_store(tmp_path / "state"), tmp_path / "backup"
+    backup(state, saved, force=False)
+    told = state / "coordinator.json"
+    process = subprocess.Popen([*GRID, "run", "--port", "0", "--state-dir", str(state)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(1000):
+            if told.exists() or process.poll() is not None:
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+        with pytest.raises(GridError, match="another coordinator runs") as caught:
+            restore(saved, state, force=True, resume=False)
+        assert str(process.pid) in caught.value.why
+        assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert check(state).findings == []
+
+
+def test_from_a_damaged_backup_nothing_is_restored(tmp_path: Path) -> None:
+    backup(a_store(tmp_path / "state"), tmp_path / "backup", force=False)
+    with sqlite3.connect(tmp_path / "backup" / STORE) as db:
+        db.execute("INSERT INTO nodes (name, body) VALUES ('n1', x'00')")
+    with pytest.raises(GridError, match="cannot be used") as caught:
+        restore(tmp_path / "backup", tmp_path / "new", force=False, resume=False)
+    assert "n1" in caught.value.why and "grid coordinator check" in caught.value.hint
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_plain_copy_of_a_state_directory_can_be_restored_from(tmp_path: Path) -> None:
+    state = a_store(tmp_path / "state")
+    assert restore(state, tmp_path / "new", force=False, resume=False).content.grid == content_of(state).grid
+    with pytest.raises(GridError, match="state directory itself"):
+        restore(state, state, force=True, resume=False)
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_is_being_written_is_found_sound(lost: Lost) -> None:
+    checked = await asyncio.to_thread(check, lost.state)
+    assert checked.findings == [] and checked.content is not None
+    assert (checked.content.live, checked.content.ended) == (1, 3)
+
+
+HARM = {
+    "UPDATE jobs SET state = 'ended' WHERE state = 'waiting'": "its state is 'ended' in the table and",
+    "UPDATE jobs SET node = 'n9' WHERE state = 'running'": "its node is 'n9' in the table and 'n1' inside",
+    "UPDATE jobs SET body = x'93' WHERE state = 'waiting'": "its record cannot be read",
+    "UPDATE jobs SET allocation = NULL WHERE state = 'running'": "what it holds is not kept",
+    "DELETE FROM nodes": "is on n1, which is not a node that is known",
+    "UPDATE nodes SET name = 'n2'": "its name is 'n2' in the table and 'n1' inside",
+    "INSERT INTO past_allocations VALUES ('j-1.1', 'n1', x'00')": "its record cannot be read",
+    "UPDATE meta SET value = 'x' WHERE name = 'epoch'": "is 'x'",
+    "DELETE FROM meta WHERE name = 'grid'": "is None",
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_each_way_in_which_a_store_can_be_wrong_is_found(lost: Lost, harm: str) -> None:
+    with sqlite3.connect(lost.backup / STORE) as db:
+        assert db.execute(harm).rowcount == 1
+    found = check(lost.backup).findings
+    assert any(HARM[harm] in one.what for one in found), found
+    assert all(one.hint for one in found)
+
+
+async def test_what_is_held_beyond_what_a_node_has_is_found(lost: Lost) -> None:
+    with sqlite3.connect(lost.backup / STORE) as db:
+        (held,) = db.execute("SELECT allocation FROM jobs WHERE state = 'running'").fetchone()
+        changed = msgspec.msgpack.decode(held)
+        changed["grant"]["cores"] = [0, 77]
+        db.execute("UPDATE jobs SET allocation = ? WHERE state = 'running'", (msgspec.msgpack.encode(changed),))
+    (found,) = check(lost.backup).findings
+    assert "core 77 of n1 is held and does not exist" in found.what
+
+
+async def test_shipped_files_that_are_gone_or_changed_are_found(lost: Lost) -> None:
+    blob_path(lost.backup, blob_hash(FILE)).write_bytes(b"something else")
+    (found,) = check(lost.backup).findings
+    assert "another content" in found.what
+    blob_path(lost.backup, blob_hash(FILE)).unlink()
+    (found,) = check(lost.backup).findings
+    assert found.where == f"job {lost.jobs['waits']}" and "not there" in found.what
+
+
+async def test_a_damaged_file_is_said_in_a_few_lines(lost: Lost) -> None:
+    path = lost.backup / STORE
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(os.urandom(8192))
+    checked = check(lost.backup)
+    assert 0 < len(checked.findings) <= 100
+
+
+def grid(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRID_")}
+    command = [sys.executable, "-m", "distributed_grid.cli.main", *words]
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_the_commands_take_places_from_flag_and_configuration_and_say_what_they_did(tmp_path: Path) -> None:
+    a_store(tmp_path / "state")
+    (tmp_path / "grid.yaml").write_text(f"coordinator: {{state_dir: {tmp_path / 'state'}}}\n")
+    done = grid("coordinator", "backup", "saved", place=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{tmp_path / 'saved'}: 0 live and 0 ended jobs, 0 shipped files, ")
+    done = grid("-o", "json", "coordinator", "restore", "saved", "--state-dir", "new", place=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["jobs"] == {"held_back": 0, "on_nodes": 0, "ended": 0}
+    done = grid("coordinator", "check", "--state-dir", "new", place=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "all is well in new: 0 live and 0 ended jobs\n")
+    with sqlite3.connect(tmp_path / "new" / STORE) as db:
+        db.execute("INSERT INTO nodes (name, body) VALUES ('n1', x'00')")
+    done = grid("coordinator", "check", "--state-dir", "new", place=tmp_path)
+    assert done.returncode == 1 and "node n1: its record cannot be read" in done.stdout and "try: " in done.stdout
+    done = grid("-o", "json", "coordinator", "check", "--state-dir", "new", place=tmp_path)
+    assert done.returncode == 1
+    assert [one["where"] for one in json.loads(done.stdout)["findings"]] == ["node n1"]
+
+
+@pytest.mark.parametrize("words", [("backup", "to"), ("restore", "nowhere"), ("check",)], ids=lambda words: words[0])
+def test_where_there_is_no_store_that_is_said(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "state").mkdir()
+    done = grid("coordinator", *words, "--state-dir", "state", place=tmp_path)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: there is no store of a coordinator in ") and "  try: " in done.stderr
+    assert list((tmp_path / "state").iterdir()) == []
