@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 ARGS   ?=
 
-.PHONY: help demo test lint format types bench docs install clean
+.PHONY: help demo test lint format types bench chaos docs install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make lint     ruff: rules and format       make format   put both right"
 	@echo "make types    mypy --strict"
 	@echo "make bench    measure                      make docs     write the generated pages"
+	@echo "make chaos    kill, stop and cut off a real grid under load, and judge it (ARGS='--minutes 20 --seed 1')"
 	@echo "make clean    remove .venv and everything built"
 
 install: $(STAMP)
@@ -41,6 +42,9 @@ types: $(STAMP)
 
 bench: $(STAMP)
 	@$(PY) bench/run.py $(ARGS)
+
+chaos: $(STAMP)
+	@$(PY) -m tests.chaos.campaign $(ARGS)
 
 docs: $(STAMP)
 	@if [ -f docs/generate.py ]; then $(PY) docs/generate.py; else echo "docs: nothing is generated yet"; fi

@@ -78,7 +78,7 @@ async def campaign(arguments: argparse.Namespace, place: Path) -> bool:
     busy = uptime() - begun
     print("all is whole again; waiting for the end of everything", flush=True)
     left = await settle(world, users, watch)
-    verdict = await pronounce(world, users, left)
+    verdict = await pronounce(world, users, faults, left)
     watching.cancel()
     await users.close()
     print(summary(arguments, verdict, users, faults, watch.returns, busy), flush=True)
@@ -143,11 +143,11 @@ async def unfit(world: World) -> list[str]:
     return found + [f"{name} offers nothing" for name in world.nodes if name not in offering]
 
 
-async def pronounce(world: World, users: Users, left: list[str]) -> Verdict:
+async def pronounce(world: World, users: Users, faults: Faults, left: list[str]) -> Verdict:
     """Ask the grid what became of every job, and judge it."""
     views = await users.views()
     await users.read_again(views)
-    verdict = judge(users.told, views, read_books(world.books))
+    verdict = judge(users.told, views, read_books(world.books), faults.log)
     verdict.wrong += [("", text) for text in left]
     return verdict
 

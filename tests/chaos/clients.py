@@ -1,13 +1,15 @@
 """The users of a campaign: they submit at a steady rate, each job under a key, and keep what they were told."""
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from distributed_grid.coordinator.client import GridClient, JobResult, RequestRefused
+from distributed_grid.coordinator.client import GridClient, GridUnavailable, JobResult
 from distributed_grid.protocol.jobs import Cause, JobView, State
-from tests.chaos.jobs import Plan, draw
+from distributed_grid.protocol.messages import Submission
+from tests.chaos.jobs import Plan, Shipment, draw
 from tests.chaos.world import World
 
 FOREVER = 3600.0
@@ -25,7 +27,10 @@ class Told:
     """Those that somebody watched, as they stood when their end was told."""
     results: dict[str, JobResult] = field(default_factory=dict)
     """Those whose output was read."""
-    refused: Counter[str] = field(default_factory=Counter)
+    streams: dict[str, bytes] = field(default_factory=dict)
+    """What came of those whose stdout was read while they ran."""
+    habits: Counter[str] = field(default_factory=Counter)
+    """How often users did something out of the ordinary."""
     broken: list[str] = field(default_factory=list)
     """Promises broken in front of a client's eyes."""
 
@@ -67,15 +72,28 @@ class Users:
 
     async def _user(self, number: int) -> None:
         dice = random.Random(f"{self._seed} user {number}")
+        shipment = Shipment()
         while True:
-            many = dice.choices([1, dice.randint(2, 8)], weights=[9, 1])[0]
+            many = dice.choices([1, dice.randint(2, 8)], [9, 1])[0]
             await asyncio.sleep(many * dice.uniform(0, 2 * self._pause))
             while self.waiting > WAITING_MOST:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
-            plans = [draw(dice, self._world.books) for _ in range(many)]
-            task = asyncio.create_task(self._life(self._clients[number], plans, dice.random()))
+            if dice.random() < 0.03:
+                shipment = await self._ship(number, dice)
+            sent = shipment if dice.random() < 0.1 else Shipment()
+            plans = [draw(dice, self._world.books, sent) for _ in range(many)]
+            task = asyncio.create_task(self._life(self._clients[number], plans, random.Random(dice.random())))
             self._lives.add(task)
             task.add_done_callback(self._over)
+
+    async def _ship(self, number: int, dice: random.Random) -> Shipment:
+        """Ship something that no node has yet."""
+        directory = self._world.place / f"shipped{number}"
+        directory.mkdir(exist_ok=True)
+        content = dice.randbytes(dice.choice([10, 10_000, 400_000]))
+        (directory / "shipped").write_bytes(content)
+        self.told.habits["shipped a directory"] += 1
+        return Shipment(await self._clients[number][0].ship(directory), content)
 
     def _over(self, task: "asyncio.Task[None]") -> None:
         self._lives.discard(task)
@@ -89,36 +107,49 @@ class Users:
 
     # --- one submission and what becomes of it ------------------------------------------------------------------------
 
-    async def _life(self, clients: tuple[GridClient, GridClient], plans: list[Plan], chance: float) -> None:
+    async def _life(self, clients: tuple[GridClient, GridClient], plans: list[Plan], dice: random.Random) -> None:
         """Submit these jobs together, then do with each what its plan says."""
         first, second = clients
         submissions = [plan.submission for plan in plans]
+        if dice.random() < 0.05:
+            self.told.habits["gone before the answer, and submitted by another"] += 1
+            await self._leave(first, submissions, dice.choice([0.0, dice.uniform(0, 0.02), dice.uniform(0, 2)]))
+            first = second
         asks = [first.submit_many(submissions)]
-        if any(plan.twice for plan in plans):
-            asks.append(self._again(second, submissions, 3 * chance))
-        try:
-            answers = await asyncio.gather(*asks)
-        except RequestRefused as error:
-            self.told.refused[error.code] += 1
-            return
+        if dice.random() < 0.1:
+            self.told.habits["submitted twice"] += 1
+            asks.append(self._again(second, submissions, dice.uniform(0, 3)))
+        answers = await asyncio.gather(*asks)
         if any(answer != answers[0] for answer in answers):
             self.told.broken.append(f"the same keys gave different jobs: {answers}")
-        for plan, job in zip(plans, answers[0], strict=True):
+        jobs = [*zip(plans, answers[0], strict=True)]
+        for plan, job in jobs:
             if job in self.told.plans:
                 self.told.broken.append(f"{job} was given to two submissions")
             self.told.plans[job] = plan
-        await asyncio.gather(
-            *(self._watch(first, second, plan, job) for plan, job in zip(plans, answers[0], strict=True))
-        )
+        await asyncio.gather(*(self._care(first, second, plan, job) for plan, job in jobs))
 
-    async def _again(self, client: GridClient, submissions: list[object], after: float) -> list[str]:
+    async def _leave(self, client: GridClient, submissions: list[Submission], after: float) -> None:
+        """Submit, and go without waiting for the answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(after):
+                await client.submit_many(submissions)
+
+    async def _again(self, client: GridClient, submissions: list[Submission], after: float) -> list[str]:
         await asyncio.sleep(after)
-        return await client.submit_many(submissions)  # type: ignore[arg-type]
+        return await client.submit_many(submissions)
 
-    async def _watch(self, client: GridClient, other: GridClient, plan: Plan, job: str) -> None:
+    async def _care(self, client: GridClient, other: GridClient, plan: Plan, job: str) -> None:
+        """Do what the plan says with a job that was taken."""
         if plan.cancel_after:
             await asyncio.sleep(plan.cancel_after)
             await other.cancel(job, reason="the campaign wants it")
+        if plan.streamed:
+            try:
+                pieces = [data async for stream, data in other.stream(job) if stream == "stdout"]
+                self.told.streams[job] = b"".join(pieces)
+            except GridUnavailable:  # the node was away for too long after the job's end
+                self.told.habits["could not read a stream to its end"] += 1
         if plan.watched:
             view = self.told.ended[job] = await client.wait(job)
             if view.outcome is not None and view.outcome.cause is Cause.EXITED:

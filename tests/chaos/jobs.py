@@ -11,8 +11,6 @@ from distributed_grid.protocol.jobs import RetryOn
 from distributed_grid.protocol.messages import Submission
 from tests.chaos.world import lines
 
-STOPPED = 99
-"""The exit code of a job that was asked to end."""
 RETRIES = 20
 """How often a job is run again whose node was lost."""
 # A line is one write to a file that is only appended to, and on the disk before the job goes on. The lock is given back
@@ -34,6 +32,7 @@ seq 1 "$half"
 sleep "$nap" &
 wait $!
 seq $((half + 1)) "$whole"
+[ -n "$SHIPPED" ] && cat shipped
 echo "$half of $whole" >&2
 note end "$end"
 [ "$end" = killed ] && kill -9 $$
@@ -42,24 +41,33 @@ exit "$end"
 
 
 @dataclass(frozen=True)
+class Shipment:
+    """A directory that was shipped: its hash, and what is in its only file."""
+
+    bundle: str = ""
+    content: bytes = b""
+
+
+@dataclass(frozen=True)
 class Plan:
     """A job as it is to be: what a client asks for, and what has to come of it. `kind`: exits, killed, limited,
-    missing (there is no such command), cancelled or retried; `watched`: followed to its end; `twice`: submitted twice;
-    `cancel_after`: seconds until it is cancelled."""
+    missing (there is no such command), cancelled or retried. `watched`: followed to its end; `streamed`: its output is
+    read as it comes; `cancel_after`: seconds until it is cancelled. It prints `lines` numbers, `half` of them first."""
 
     kind: str
     submission: Submission
-    code: int = 0
-    lines: int = 0
-    half: int = 0
-    watched: bool = False
-    twice: bool = False
-    cancel_after: float = 0.0
+    code: int
+    lines: int
+    half: int
+    shipped: bytes
+    watched: bool
+    streamed: bool
+    cancel_after: float
 
     @property
     def stdout(self) -> bytes:
         """All that it prints if it is let."""
-        return b"".join(b"%d\n" % number for number in range(1, self.lines + 1))
+        return b"".join(b"%d\n" % number for number in range(1, self.lines + 1)) + self.shipped
 
     @property
     def stderr(self) -> bytes:
@@ -67,28 +75,32 @@ class Plan:
         return b"%d of %d\n" % (self.half, self.lines)
 
 
-def draw(dice: random.Random, books: Path) -> Plan:
+KINDS = {"exits": 75, "killed": 4, "limited": 3, "missing": 3, "cancelled": 7, "retried": 8}
+"""All kinds of jobs, and how many of a hundred are of each."""
+
+
+def draw(dice: random.Random, books: Path, shipment: Shipment) -> Plan:
     """The next job: most are short and some are long, most exit and some meet every other end."""
-    kind = dice.choices(["exits", "killed", "limited", "missing", "cancelled", "retried"], weights=[75, 4, 3, 3, 7, 8])[
-        0
-    ]
-    nap = dice.choices([0.0, dice.uniform(0, 0.5), dice.uniform(0.5, 3), dice.uniform(3, 12)], weights=[30, 45, 20, 5])[
-        0
-    ]
+    kind = dice.choices([*KINDS], [*KINDS.values()])[0]
+    short, middle, long = dice.uniform(0, 0.5), dice.uniform(0.5, 3), dice.uniform(3, 12)
+    nap = dice.choices([0.0, short, middle, long], [30, 45, 20, 5])[0]
     if kind in ("limited", "cancelled"):
         nap = 60.0
     if kind == "retried":
-        nap = dice.uniform(0.2, 6.0)
+        nap = dice.uniform(0.2, 8.0)
     code = dice.choice([0, 0, 0, 1, 2, 7, 42, 126, 127, 130, 137, 255])
     count = dice.choice([0, 1, 10, 100, 1000, dice.randrange(1, 40_000)])
     half = dice.randint(0, count)
     words = ["/no/such/command"] if kind == "missing" else ["sh", "-c", SCRIPT, "job"]
     words += [f"{nap:.3f}", "killed" if kind == "killed" else str(code), str(half), str(count)]
-    env = {"BOOKS": str(books)}
-    limit = dice.uniform(0.3, 2.0) if kind == "limited" else None
-    if kind == "retried":
-        env["ALONE"] = "1"
-    submission = describe_job(words, key=f"{dice.getrandbits(96):024x}", env=env, grace=2.0, time_limit=limit)
+    submission = describe_job(
+        words,
+        key=f"{dice.getrandbits(96):024x}",
+        env={"BOOKS": str(books), "SHIPPED": shipment.bundle, "ALONE": "1" if kind == "retried" else ""},
+        grace=2.0,
+        time_limit=dice.uniform(0.3, 2.0) if kind == "limited" else None,
+        bundle=shipment.bundle,
+    )
     if kind == "retried":
         request = replace(submission.request, retry_on=(RetryOn.LOST,), retries=RETRIES)
         submission = replace(submission, request=request)
@@ -98,8 +110,9 @@ def draw(dice: random.Random, books: Path) -> Plan:
         code=code,
         lines=count,
         half=half,
+        shipped=shipment.content,
         watched=dice.random() < 0.25,
-        twice=dice.random() < 0.1,
+        streamed=dice.random() < 0.08,
         cancel_after=dice.choice([0.001, dice.uniform(0, 1), dice.uniform(1, 10)]) if kind == "cancelled" else 0.0,
     )
 
@@ -116,9 +129,8 @@ class Book:
 
     def told(self) -> str:
         """All of it in a line."""
-        text = [f"started at {at:.2f}" for at in self.starts] + [
-            f"ended with {how} at {at:.2f}" for at, how in self.ends
-        ]
+        text = [f"started at {at:.2f}" for at in self.starts]
+        text += [f"ended with {how} at {at:.2f}" for at, how in self.ends]
         text += [f"found another alive at {at:.2f}" for at in self.beside]
         return f"on {', '.join(sorted(self.nodes))}: {', '.join(text)}"
 

@@ -5,59 +5,67 @@ from dataclasses import dataclass, field
 
 from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, JobView, Outcome, State
 from tests.chaos.clients import Told
-from tests.chaos.jobs import RETRIES, STOPPED, Book, Plan
+from tests.chaos.faults import Fault
+from tests.chaos.jobs import RETRIES, Book, Plan
+from tests.chaos.world import CORES
 
-UNKNOWN = (Cause.NODE_LOST, Cause.SUPERVISOR_LOST, Cause.LEASE_EXPIRED)
-"""What the grid says when it cannot know, or has run out of retries."""
-KINDS = {
-    Cause.SIGNALLED: ("killed",),
-    Cause.TIME_LIMIT: ("limited",),
-    Cause.CANCELLED: ("cancelled",),
-    Cause.NOT_FOUND: ("missing",),
-    Cause.EXITED: ("exits", "retried"),
-    Cause.LEASE_EXPIRED: ("retried",),
+MAY_END = {
+    "exits": {Cause.EXITED},
+    "retried": {Cause.EXITED},
+    "killed": {Cause.SIGNALLED},
+    "limited": {Cause.TIME_LIMIT},
+    "missing": {Cause.NOT_FOUND},
+    "cancelled": {Cause.CANCELLED},
 }
-"""Which jobs may end in this way."""
+"""How each kind of job may end, beside UNKNOWN."""
+UNKNOWN = {Cause.NODE_LOST, Cause.SUPERVISOR_LOST}
+"""What the grid says where it cannot know the end of a job that is not to be run again."""
+Found = list[tuple[str, str]]
+"""Jobs (or nothing), each with what is the matter with it."""
 
 
 @dataclass
 class Verdict:
-    """What was found. Each entry of the lists: the job (may be empty), and what is the matter with it."""
+    """What was found."""
 
-    lost: list[tuple[str, str]] = field(default_factory=list)
-    twice: list[tuple[str, str]] = field(default_factory=list)
-    wrong: list[tuple[str, str]] = field(default_factory=list)
+    lost: Found = field(default_factory=list)
+    twice: Found = field(default_factory=list)
+    wrong: Found = field(default_factory=list)
     ended: Counter[str] = field(default_factory=Counter)
     """All ended jobs by cause."""
     attempts: int = 0
     """Allocations that started."""
+    again: int = 0
+    """Those of them that were not the first of their job."""
     views: dict[str, JobView] = field(default_factory=dict)
     """All jobs, as the grid has them in the end."""
 
     @property
-    def violations(self) -> list[tuple[str, str]]:
+    def violations(self) -> Found:
+        """All promises that were broken."""
         return [*self.lost, *self.twice, *self.wrong]
 
 
-def judge(told: Told, views: dict[str, JobView], books: dict[str, Book]) -> Verdict:
+def judge(told: Told, views: dict[str, JobView], books: dict[str, Book], faults: list[Fault]) -> Verdict:
     """Hold all of it together. `views`: every job the grid knows, in the end; `books`: what is true."""
     verdict = Verdict(attempts=len(books), views=views)
     of_job: dict[str, dict[str, Book]] = {}
     for allocation, book in books.items():
         of_job.setdefault(allocation.rpartition(".")[0], {})[allocation] = book
+    verdict.again = len(books) - len(of_job)
     for job, plan in told.plans.items():
-        view = views.get(job)
+        view, own = views.get(job), of_job.get(job, {})
+        verdict.twice += [(job, text) for text in _twice(plan, own)]
         if view is None or view.outcome is None or view.state is not State.ENDED:
             verdict.lost.append((job, "is not known any more" if view is None else f"is still {view.state.value}"))
             continue
         verdict.ended[view.outcome.cause.value] += 1
-        own = of_job.get(job, {})
-        verdict.twice += [(job, text) for text in _twice(plan, own)]
-        verdict.wrong += [(job, text) for text in _wrong(plan, view, view.outcome, own)]
-        verdict.wrong += [(job, text) for text in _changed(told, view)]
+        found = _wrong(plan, view, view.outcome, own) + _read(plan, view, view.outcome, told)
+        found += _unjustified(view, view.outcome, own, faults)
+        verdict.wrong += [(job, text) for text in found]
     verdict.twice += [(job, "is there though nobody submitted it") for job in views.keys() - told.plans.keys()]
     verdict.twice += [(job, "ran though nobody submitted it") for job in of_job.keys() - told.plans.keys()]
-    verdict.wrong += [("", text) for text in told.broken]
+    verdict.wrong += [("", text) for text in [*told.broken, *_crowded(books)]]
     return verdict
 
 
@@ -65,60 +73,83 @@ def _twice(plan: Plan, own: dict[str, Book]) -> list[str]:
     found = [f"{name} started {len(book.starts)} times" for name, book in own.items() if len(book.starts) != 1]
     most = 1 + (RETRIES if plan.kind == "retried" else 0)
     if len(own) > most:
-        found.append(f"started as {', '.join(sorted(own))}, which is more than {most}")
-    found += [f"{name} ran beside an earlier attempt" for name, book in own.items() if book.beside]
-    return found
+        found.append(f"started as {', '.join(sorted(own))}: more often than {most} times")
+    return found + [f"{name} ran beside an earlier attempt" for name, book in own.items() if book.beside]
 
 
 def _wrong(plan: Plan, view: JobView, outcome: Outcome, own: dict[str, Book]) -> list[str]:
+    """How the outcome differs from what the job itself wrote down."""
     found = []
-    cause = outcome.cause
-    book = own.get(view.allocation)
-    ran = book is not None
-    if (
-        cause not in UNKNOWN
-        and plan.kind not in KINDS.get(cause, ())
-        and not (plan.kind == "cancelled" and cause is Cause.EXITED)
-    ):
+    cause, book = outcome.cause, own.get(view.allocation, Book())
+    end = book.ends[-1][1] if book.ends else "no end"
+    late = plan.kind == "cancelled" and cause is Cause.EXITED  # it was over before the cancel reached it
+    if cause not in MAY_END[plan.kind] | UNKNOWN and not late:
         found.append(f"was to be {plan.kind}, and ended as {cause.value}: {outcome.text}")
-    if not outcome.started and own and cause not in (Cause.CANCELLED,):
+    if not outcome.started and (book.starts or (own and plan.kind != "retried")):
         found.append(f"never started, says the grid; {', '.join(own)} did")
-    if not outcome.started and ran:
-        found.append(f"its attempt {view.allocation} never started, says the grid; it did")
-    end = book.ends[-1][1] if book is not None and book.ends else ""
-    if cause is Cause.EXITED:
-        if end != str(outcome.code):
-            found.append(f"exited with {outcome.code}, says the grid; it wrote down {end or 'no end'}")
-        if plan.kind != "cancelled" and outcome.code != plan.code:
-            found.append(f"exited with {outcome.code}, says the grid; it was to be {plan.code}")
-        found += _output(plan, outcome)
+    wrote = f"says the grid; it wrote down {end}"
+    if cause is Cause.EXITED and (end != str(outcome.code) or (not late and outcome.code != plan.code)):
+        found.append(f"exited with {outcome.code} ({plan.code} was planned), {wrote}")
     if cause is Cause.SIGNALLED and (outcome.signal, end) != (9, "killed"):
-        found.append(f"ended by signal {outcome.signal}, says the grid; it wrote down {end or 'no end'}")
-    if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) and outcome.started and not outcome.signal and end != str(STOPPED):
-        found.append(f"was ended with code {outcome.code}, says the grid; it wrote down {end or 'no end'}")
+        found.append(f"ended by signal {outcome.signal}, {wrote}")
+    if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) and outcome.code and str(outcome.code) != end:
+        found.append(f"was ended with code {outcome.code}, {wrote}")
     return found
 
 
-def _output(plan: Plan, outcome: Outcome) -> list[str]:
+def _read(plan: Plan, view: JobView, outcome: Outcome, told: Told) -> list[str]:
+    """How what clients were told differs from what stands there in the end, and their output from what was written."""
     found = []
-    said = {"stdout": (outcome.stdout_size, outcome.stdout_tail), "stderr": (outcome.stderr_size, outcome.stderr_tail)}
-    true = {"stdout": plan.stdout, "stderr": plan.stderr}
-    for stream, (size, tail) in said.items():
-        if plan.kind != "cancelled" and (size, tail) != (len(true[stream]), true[stream][-TAIL_BYTES:]):
-            found.append(f"its {stream} has {size} bytes ending with {tail[-40:]!r}; {len(true[stream])} were written")
-    return found
-
-
-def _changed(told: Told, view: JobView) -> list[str]:
-    """What somebody who watched was told must be what stands there in the end."""
-    found = []
-    seen, result = told.ended.get(view.id), told.results.get(view.id)
+    seen, result, stream = (where.get(view.id) for where in (told.ended, told.results, told.streams))
     if seen is not None and (seen.outcome, seen.allocation) != (view.outcome, view.allocation):
         found.append(f"ended with {seen.outcome} first, and with {view.outcome} later")
-    if result is not None:
-        plan = told.plans[view.id]
-        if result.output_error:
-            found.append(f"its output cannot be read: {result.output_error}")
-        elif (result.stdout_bytes, result.stderr_bytes) != (plan.stdout, plan.stderr) and plan.kind != "cancelled":
-            found.append(f"its output is not what it wrote: {len(result.stdout_bytes)} bytes of {len(plan.stdout)}")
+    if outcome.cause is not Cause.EXITED or plan.kind == "cancelled":
+        return found
+    if result is not None and result.output_error:
+        found.append(f"its output cannot be read: {result.output_error}")
+    for name, said in [
+        ("stdout", result.stdout_bytes if result is not None else None),
+        ("stderr", result.stderr_bytes if result is not None else None),
+        ("stdout", stream),
+    ]:
+        true = plan.stdout if name == "stdout" else plan.stderr
+        if said is not None and said != true:
+            found.append(f"its {name} was read as {len(said)} bytes that are not the {len(true)} it wrote")
+    for name, size, tail, true in [
+        ("stdout", outcome.stdout_size, outcome.stdout_tail, plan.stdout),
+        ("stderr", outcome.stderr_size, outcome.stderr_tail, plan.stderr),
+    ]:
+        if (size, tail) != (len(true), true[-TAIL_BYTES:]):
+            found.append(f"its {name} has {size} bytes ending with {tail[-40:]!r}; {len(true)} were written")
+    return found
+
+
+def _unjustified(view: JobView, outcome: Outcome, own: dict[str, Book], faults: list[Fault]) -> list[str]:
+    """The grid may say that it does not know an end, if the job's node was in such trouble while the job lived."""
+    if outcome.cause not in UNKNOWN:
+        return []
+    kinds = (
+        ("killed",) if outcome.cause is Cause.SUPERVISOR_LOST else ("killed", "stopped", "cut", "cut to", "cut from")
+    )
+    ours = {f"supervisor of {view.node}"} | ({view.node} if outcome.cause is Cause.NODE_LOST else set())
+    since = min(own[view.allocation].starts) - 1 if view.allocation in own else 0.0
+    near = [one for one in faults if one.target in ours and one.kind in kinds and one.end >= since]
+    return [] if near else [f"ended as {outcome.cause.value}, and nothing had happened to {view.node}"]
+
+
+def _crowded(books: dict[str, Book]) -> list[str]:
+    """Nodes that ran more jobs at a time than they have cores. Jobs that wrote down no end are left out."""
+    steps: dict[str, list[tuple[float, int]]] = {}
+    for book in books.values():
+        for node in book.nodes:
+            if book.ends:
+                steps.setdefault(node, []).extend([(book.starts[0], 1), (book.ends[0][0], -1)])
+    found = []
+    for node, changes in steps.items():
+        running = most = 0
+        for _, step in sorted(changes):
+            running += step
+            most = max(most, running)
+        if most > CORES:
+            found.append(f"{node} ran {most} jobs at a time on {CORES} cores")
     return found

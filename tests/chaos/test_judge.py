@@ -1,0 +1,186 @@
+"""The judge of a campaign finds what it is there to find."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from distributed_grid.coordinator.client_output import JobResult
+from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, JobView, Outcome, State
+from tests.chaos.clients import Told
+from tests.chaos.faults import Fault
+from tests.chaos.jobs import Book, Plan, Shipment, draw, read_books
+from tests.chaos.judge import Verdict, judge
+from tests.chaos.world import CORES
+
+
+def planned(kind: str) -> Plan:
+    """A job of this kind, watched."""
+    dice = random.Random(1)
+    while (plan := draw(dice, Path("books"), Shipment())).kind != kind:
+        pass
+    return replace(plan, watched=True, lines=3, half=1)
+
+
+@dataclass
+class Case:
+    """One job `j1` that went as it should, to be changed."""
+
+    plan: Plan
+    told: Told
+    views: dict[str, JobView]
+    books: dict[str, Book]
+    faults: list[Fault]
+
+    def outcome(self, **changes: object) -> None:
+        """Let the grid say something else."""
+        view = self.views["j1"]
+        assert view.outcome is not None
+        changed = msgspec.structs.replace(view.outcome, **changes)
+        self.views["j1"] = self.told.ended["j1"] = msgspec.structs.replace(view, outcome=changed)
+
+    def verdict(self) -> Verdict:
+        return judge(self.told, self.views, self.books, self.faults)
+
+
+def case(kind: str = "exits") -> Case:
+    """A job that went as planned, and was told so."""
+    plan = planned(kind)
+    out, err = plan.stdout, plan.stderr
+    cause = {"exits": Cause.EXITED, "retried": Cause.EXITED, "killed": Cause.SIGNALLED}[kind]
+    outcome = Outcome(
+        cause,
+        code=plan.code if cause is Cause.EXITED else 0,
+        signal=9 if cause is Cause.SIGNALLED else 0,
+        stdout_size=len(out),
+        stderr_size=len(err),
+        stdout_tail=out[-TAIL_BYTES:],
+        stderr_tail=err[-TAIL_BYTES:],
+    )
+    view = JobView(
+        id="j1", user="u", state=State.ENDED, spec=plan.submission.spec, request=plan.submission.request,
+        submitted=1.0, attempt=1, allocation="j1.1", node="n1", outcome=outcome,
+    )  # fmt: skip
+    result = JobResult(
+        job_id="j1", name="", success=True, exit_code=0, signal=0, cause="exited", text="", node="n1", seconds=1.0,
+        stdout_bytes=out, stderr_bytes=err, truncated=False, output_error="", job=view,
+    )  # fmt: skip
+    told = Told(plans={"j1": plan}, ended={"j1": view}, results={"j1": result}, streams={"j1": out})
+    end = "killed" if cause is Cause.SIGNALLED else str(plan.code)
+    return Case(plan, told, {"j1": view}, {"j1.1": Book({"n1"}, [10.0], [(11.0, end)])}, [])
+
+
+@pytest.mark.parametrize("kind", ["exits", "retried", "killed"])
+def test_what_went_well_is_left_alone(kind: str) -> None:
+    assert case(kind).verdict().violations == []
+
+
+def unknown(case: Case) -> None:
+    del case.views["j1"]
+
+
+def unended(case: Case) -> None:
+    case.views["j1"] = msgspec.structs.replace(case.views["j1"], state=State.RUNNING, outcome=None)
+
+
+@pytest.mark.parametrize("spoil", [unknown, unended])
+def test_an_acknowledged_job_that_is_unknown_or_never_ends_is_lost(spoil: Callable[[Case], None]) -> None:
+    found = case()
+    spoil(found)
+    assert [job for job, _ in found.verdict().lost] == ["j1"]
+
+
+def started_twice(case: Case) -> None:
+    case.books["j1.1"].starts.append(10.5)
+
+
+def second_attempt(case: Case) -> None:
+    case.books["j1.2"] = Book({"n2"}, [12.0], [(13.0, "0")])
+
+
+def nobody_asked(case: Case) -> None:
+    case.books["j2.1"] = Book({"n2"}, [12.0], [(13.0, "0")])
+
+
+def second_job(case: Case) -> None:
+    case.views["j2"] = msgspec.structs.replace(case.views["j1"], id="j2")
+
+
+@pytest.mark.parametrize("spoil", [started_twice, second_attempt, nobody_asked, second_job])
+def test_what_started_more_often_than_it_was_asked_for_is_found(spoil: Callable[[Case], None]) -> None:
+    found = case()
+    spoil(found)
+    assert found.verdict().twice
+    assert not found.verdict().lost
+
+
+def test_a_second_attempt_is_right_where_it_was_asked_for_and_the_first_was_dead() -> None:
+    found = case("retried")
+    found.books["j1.2"] = replace(found.books["j1.1"])
+    found.books["j1.1"] = Book({"n2"}, [5.0])
+    found.views["j1"] = found.told.ended["j1"] = msgspec.structs.replace(found.views["j1"], allocation="j1.2")
+    assert found.verdict().violations == []
+    found.books["j1.2"].beside.append(10.0)
+    assert [text for _, text in found.verdict().twice] == ["j1.2 ran beside an earlier attempt"]
+
+
+SPOILT: list[Callable[[Case], None]] = [
+    lambda case: case.outcome(code=case.plan.code + 1),
+    lambda case: case.books["j1.1"].ends.clear(),
+    lambda case: case.books["j1.1"].ends.append((12.0, "77")),
+    lambda case: case.outcome(started=False),
+    lambda case: case.outcome(cause=Cause.SIGNALLED, code=0, signal=9),
+    lambda case: case.outcome(cause=Cause.WORKDIR_FAILED, code=0),
+    lambda case: case.outcome(cause=Cause.NODE_LOST, code=0),
+    lambda case: case.outcome(cause=Cause.SUPERVISOR_LOST, code=0),
+    lambda case: case.outcome(stdout_size=case.plan.lines),
+    lambda case: case.outcome(stderr_tail=b"other"),
+    lambda case: case.told.streams.update(j1=b"1\n"),
+    lambda case: case.told.results.update(j1=replace(case.told.results["j1"], stderr_bytes=b"")),
+    lambda case: case.told.results.update(j1=replace(case.told.results["j1"], output_error="it is gone")),
+    lambda case: case.told.ended.update(j1=msgspec.structs.replace(case.views["j1"], allocation="j1.2")),
+    lambda case: case.told.broken.append("the same keys gave different jobs"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SPOILT)))
+def test_what_the_grid_tells_wrong_is_found(number: int) -> None:
+    found = case()
+    SPOILT[number](found)
+    assert found.verdict().wrong
+    assert not found.verdict().lost
+    assert not found.verdict().twice
+
+
+def test_an_end_may_be_unknown_where_the_node_was_in_trouble_while_the_job_lived() -> None:
+    found = case()
+    found.outcome(cause=Cause.SUPERVISOR_LOST, code=0)
+    found.faults.append(Fault("killed", "supervisor of n2", 10.5, 10.5))
+    found.faults.append(Fault("killed", "supervisor of n1", 8.0, 8.0))
+    assert found.verdict().wrong
+    found.faults.append(Fault("killed", "supervisor of n1", 10.5, 10.5))
+    assert found.verdict().violations == []
+
+
+def test_a_node_that_runs_more_jobs_than_it_has_cores_is_found() -> None:
+    found = case()
+    for number in range(CORES):
+        job, allocation = f"k{number}", f"k{number}.1"
+        found.told.plans[job] = found.plan
+        found.views[job] = msgspec.structs.replace(found.views["j1"], id=job, allocation=allocation)
+        found.books[allocation] = replace(found.books["j1.1"])
+    assert [text for _, text in found.verdict().wrong] == [f"n1 ran {CORES + 1} jobs at a time on {CORES} cores"]
+
+
+def test_the_books_of_all_nodes_are_read(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    (tmp_path / "n1").write_text("start j1.1 10.5 77\nend j1.1 11.5 killed\nstart j2.1 11.0 78\n")
+    (tmp_path / "n2").write_text("start j2.2 12.0 79\nbeside j2.2 12.0 79\n")
+    assert read_books(tmp_path) == {
+        "j1.1": Book({"n1"}, [10.5], [(11.5, "killed")]),
+        "j2.1": Book({"n1"}, [11.0]),
+        "j2.2": Book({"n2"}, [12.0], beside=[12.0]),
+    }
