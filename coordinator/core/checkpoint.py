@@ -2,6 +2,7 @@
 same ever after: what is here is all that decides. (The store keeps less: from it a ledger starts anew, without agents.)
 """
 
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -95,7 +96,7 @@ def take(ledger: Ledger) -> Checkpoint:
             queue.lowest,
             queue.departed,
         ),
-        due=deadlines.heap,
+        due=sorted(deadlines.heap),
         armed=[(kind, name, at) for (kind, name), at in deadlines.armed.items()],
         number=deadlines.number,
         turns=ledger.turns,
@@ -140,6 +141,24 @@ def _requeue(queue: Queue, at: Checkpoint) -> None:
             line = queue.add(name, at.jobs[name].request, at.turns[name])
         line.blocked, line.reason = kept.blocked, kept.reason
     queue.lowest, queue.departed = at.queue.lowest, at.queue.departed
+
+
+def differs(one: Checkpoint, other: Checkpoint) -> str:
+    """The first thing in which two differ; empty: they say the same."""
+    for name in Checkpoint.__struct_fields__:
+        if name != "nodes" and getattr(one, name) != getattr(other, name):
+            return name
+    for node in one.nodes | other.nodes:
+        if (mine := one.nodes.get(node)) is None or (its := other.nodes.get(node)) is None:
+            return node
+        for field in fields(Node):
+            if _parts(getattr(mine, field.name)) != _parts(getattr(its, field.name)):
+                return f"{field.name} of {node}"
+    return ""
+
+
+def _parts(value: Any) -> Any:
+    return [getattr(value, name) for name in Room.__slots__] if isinstance(value, Room) else value
 
 
 # --- as bytes -------------------------------------------------------------------------------------------------------
