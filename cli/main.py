@@ -31,6 +31,7 @@ COMMANDS: dict[str, Lazy] = {
     "agent": Lazy(_AT + "agent:agent", "Run this machine's agent, or see what it would offer."),
     "coordinator": Lazy(_AT + "coordinator:coordinator", "Run the coordinator, back it up, restore it, check it."),
     "dev": Lazy(_AT + "dev:dev", "Start and end a whole grid on this machine, to try it out."),
+    "replay": Lazy(_AT + "replay:replay", "Decide again what an event log says, by the same policy or another."),
     "config": Lazy(_AT + "config:config", "Show, check and write configuration."),
     "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),
 }

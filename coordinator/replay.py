@@ -35,7 +35,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 class Difference(msgspec.Struct, frozen=True):
     """The first turn that does not come out as it is written: its events, what was decided then and is decided now, as
-    far as it differs. `state`: not the decisions differ, but this part of the ledger as it was written down after it."""
+    far as it differs. `state`: the decisions are the same, but not this part of the ledger as it was written down."""
 
     file: str
     at: float

@@ -1,0 +1,200 @@
+"""`grid replay`: decide again what an event log says, by the same policy or another one."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distributed_grid import __version__
+from distributed_grid.cli import words
+from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.protocol.errors import BadValue
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.replay import Report
+    from distributed_grid.coordinator.replay_other import Compared
+
+LINES = 50
+"""Differences by another policy that are printed; the rest is counted. JSON has them all."""
+
+
+@click.command()
+@common
+@click.argument("log")
+@click.option("--until", metavar="TIME", help="Stop there, such as 2026-01-31T12:00:00 (local time).")
+@click.option("--job", default="", metavar="ID", help="Tell what happened to this job, or only its differences.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Ask another policy; repeatable.")
+def replay(log: str, until: str | None, job: str, changes: tuple[str, ...]) -> None:
+    """Decide again what is in LOG, and say where it comes out otherwise.
+
+    LOG is a file of the event log, a folder of such, or a coordinator's state directory. Exits with 1 where the same
+    policy decides otherwise than it did, or the ledger refuses its own state."""
+    invocation = current()
+    end = _moment(until) if until else float("inf")
+    if changes:
+        from distributed_grid.coordinator.replay_other import compare
+
+        _tell_other(invocation, compare(Path(log), changes, end, job), changes)
+        return
+    from distributed_grid.coordinator.replay import replay as decide
+
+    report = decide(Path(log), end, job)
+    _tell(invocation, report, job)
+    if report.difference is not None or report.broken:
+        raise SystemExit(1)
+
+
+def _moment(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise BadValue(f"{text!r} is no moment", hint="write 2026-01-31T12:00:00") from None
+
+
+# --- by the same policy -----------------------------------------------------------------------------------------------
+
+
+def _tell(invocation: Invocation, report: "Report", job: str) -> None:
+    _warn(invocation, report)
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, _json(report))
+        case "quiet":
+            words.emit(f"{'different' if report.difference else 'same'}\n")
+        case _:
+            lines = [f"{words.clock(one.at)}  {one.what}" for one in report.story]
+            if job and not report.story:
+                lines = [f"there is nothing about {job}"]
+            _emit([*lines, *_difference(report), *_ending(report), _summary(report)])
+
+
+def _summary(report: "Report") -> str:
+    counted = f"{report.events} events, {report.decisions} decisions"
+    if report.events or report.decisions:
+        counted += f" from {words.clock(report.began)} to {words.clock(report.ended)}"
+    return f"{counted}: {'not the same' if report.difference else 'all the same'}"
+
+
+def _difference(report: "Report") -> list[str]:
+    one = report.difference
+    if one is None:
+        return []
+    lines = [f"{words.clock(one.at)}  the first difference, in {one.file}"]
+    lines += [f"  event: {line}" for line in one.events]
+    if one.state:
+        return [*lines, f"  the decisions are the same, but not the ledger after them: {one.state}"]
+    lines += [f"  then:  {line}" for line in one.then or ["nothing more"]]
+    return lines + [f"  now:   {line}" for line in one.now or ["nothing more"]]
+
+
+def _ending(report: "Report") -> list[str]:
+    if report.broken:
+        return [f"{words.clock(report.ended)}  the ledger refused its own state, and does so again: {report.broken}"]
+    if report.mended:
+        return [f"{words.clock(report.ended)}  the ledger refused its own state, and does not now: {report.mended}"]
+    return []
+
+
+def _json(report: "Report") -> dict[str, Any]:
+    found = report.difference
+    return {
+        "same": found is None,
+        "files": report.files,
+        "events": report.events,
+        "decisions": report.decisions,
+        "from": words.iso(report.began),
+        "to": words.iso(report.ended),
+        "software": report.software,
+        "cut_bytes": report.cut,
+        "broken": report.broken,
+        "mended": report.mended,
+        "story": [{"at": words.iso(one.at), "what": one.what} for one in report.story],
+        "difference": None
+        if found is None
+        else {
+            "file": found.file,
+            "at": words.iso(found.at),
+            "events": found.events,
+            "then": found.then,
+            "now": found.now,
+            "state": found.state,
+        },
+    }
+
+
+def _warn(invocation: Invocation, report: "Report") -> None:
+    others = [version for version in report.software if version != __version__]
+    if others:
+        invocation.say(f"the log is of version {', '.join(others)}, decided again by {__version__}")
+    if report.cut:
+        invocation.say(f"the last {report.cut} bytes are no whole record: the coordinator was killed, or still writes")
+
+
+def _emit(lines: Sequence[str]) -> None:
+    words.emit("".join(f"{printable(line)}\n" for line in lines))
+
+
+# --- by another policy ------------------------------------------------------------------------------------------------
+
+
+def _tell_other(invocation: Invocation, compared: "Compared", changes: Sequence[str]) -> None:
+    from distributed_grid.coordinator.replay_other import lines as in_words
+
+    _warn(invocation, compared.report)
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, _other_json(compared, changes), rows="differences")
+        case "quiet":
+            words.emit(f"{sum(compared.counts.values())}\n")
+        case _:
+            said = in_words(compared.differences)
+            lines = [f"{words.clock(one.at)}  {one.text}" for one in said[:LINES]]
+            if len(said) > LINES:
+                lines.append(f"and {len(said) - LINES} more such lines; -o json has them")
+            if compared.broken:
+                lines.append(f"{words.clock(compared.report.ended)}  the ledger refuses: {compared.broken}")
+            _emit([*lines, _other_summary(compared, changes)])
+
+
+def _other_summary(compared: "Compared", changes: Sequence[str]) -> str:
+    report, counts = compared.report, compared.counts
+    counted = f"{report.events} events, {report.decisions} decisions; with {', '.join(changes)}"
+    if not counts:
+        return f"{counted} all the same"
+    return f"{counted} {sum(counts.values())} otherwise: {', '.join(f'{n} {kind}' for kind, n in counts.items())}"
+
+
+def _other_json(compared: "Compared", changes: Sequence[str]) -> dict[str, Any]:
+    from distributed_grid.coordinator.replay_other import lines as in_words
+
+    report = compared.report
+    return {
+        "set": list(changes),
+        "events": report.events,
+        "decisions": report.decisions,
+        "from": words.iso(report.began),
+        "to": words.iso(report.ended),
+        "software": report.software,
+        "cut_bytes": report.cut,
+        "broken": compared.broken,
+        "otherwise": compared.counts,
+        "differences": [
+            {
+                "at": words.iso(one.at),
+                "kind": one.kind,
+                "what": one.what,
+                "job": one.job,
+                "was": one.was,
+                "would": one.would,
+                "after": one.after if one.after >= 0 else None,
+                "text": in_words([one])[0].text,
+            }
+            for one in compared.differences
+        ],
+    }
