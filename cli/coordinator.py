@@ -36,6 +36,9 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         insecure=insecure,
         log_level=log_level,
         event_log_size=config.coordinator.event_log_size,
+        keep_days=config.coordinator.keep_days,
+        keep_jobs=config.coordinator.keep_jobs,
+        keep_size=config.coordinator.keep_size,
     )
     raise SystemExit(main(settings))
 

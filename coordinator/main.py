@@ -20,6 +20,7 @@ from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
+from distributed_grid.coordinator.store_retention import DAY, Keep, Retention
 from distributed_grid.coordinator.trouble import Trouble
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.service import announce, configure_logs, feed_watchdog, locked, loop_factory, prepare, sd_notify
@@ -36,7 +37,8 @@ ANOTHER = "use that one, stop it first, or give another --state-dir"
 class CoordinatorSettings:
     """How to run a coordinator. `port` 0: any free one, told in `coordinator.json` under the state directory.
     `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody is.
-    `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none."""
+    `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
+    `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -44,6 +46,9 @@ class CoordinatorSettings:
     insecure: bool = False
     log_level: str = "info"
     event_log_size: int = 256 << 20
+    keep_days: float = Keep.days
+    keep_jobs: int = Keep.jobs
+    keep_size: int = Keep.size
 
 
 class CannotStart(GridError):
@@ -114,6 +119,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     reserve.ease()
     store = Store(settings.state_dir / "grid.db", reserve)
     clock = Clock(store.clock)
+    store.forget_nodes(clock() - (settings.keep_days + 1) * DAY)
     living = store.load()
     ledger = Ledger(store.epoch)
     restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock(), store.restored)
@@ -128,9 +134,13 @@ async def _run(settings: CoordinatorSettings) -> None:
     )
     server = Server(ledger, store, driver, blobs, audit, clock)
     driver.begin(server.perform, restored)
+    keep = Keep(settings.keep_days, settings.keep_jobs, settings.keep_size)
+    connected = lambda: [name for name, node in list(ledger.nodes.items()) if node.session]  # noqa: E731
+    retention = Retention(settings.state_dir / "grid.db", keep, clock, connected)
     try:
         port = await _listen(server, settings)
         _announce(settings, port, store, len(living.jobs), driver.trouble)
+        retention.start()
         stopping = asyncio.create_task(stop.wait())
         watchdog = asyncio.create_task(feed_watchdog())
         ends: list[asyncio.Future[Any]] = [stopping, driver.failed]
@@ -141,6 +151,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     finally:
         await server.close()
         await driver.close()
+        retention.close()
         if events is not None:
             events.close()
         audit.close()

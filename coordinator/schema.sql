@@ -35,6 +35,11 @@ CREATE TABLE past_allocations (
     body BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- What a removed job leaves goes with it.
+CREATE TRIGGER jobs_removed AFTER DELETE ON jobs BEGIN
+    DELETE FROM past_allocations WHERE id >= old.id || '.' AND id < old.id || '/';
+END;
+
 CREATE TABLE nodes (
     name TEXT PRIMARY KEY,
     body BLOB NOT NULL,

@@ -239,6 +239,15 @@ class Store:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
+    def forget_nodes(self, before: float) -> None:
+        """Forget the nodes that were last seen before then, unless a live job is on them. Only before `load`: a ledger
+        remembers those it knows. Raises StoreFailed."""
+        idle = "name NOT IN (SELECT node FROM jobs INDEXED BY jobs_live WHERE state <> 'ended')"
+        try:
+            self._writer.execute(f"DELETE FROM nodes WHERE seen < ? AND {idle}", (before,))  # noqa: S608
+        except sqlite3.Error as error:
+            raise failure(self._path, error) from error
+
     def load(self) -> Living:
         """What lives: all that a restart has to read, however much history there is."""
         read = self._reader.execute

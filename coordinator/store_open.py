@@ -20,6 +20,9 @@ MIGRATIONS: dict[int, str] = {
         ALTER TABLE nodes ADD COLUMN seen REAL NOT NULL DEFAULT 0;
         UPDATE nodes SET seen = (SELECT value FROM meta WHERE name = 'clock');
         CREATE INDEX jobs_ended_of ON jobs (user, ended) WHERE state = 'ended';
+        CREATE TRIGGER jobs_removed AFTER DELETE ON jobs BEGIN
+            DELETE FROM past_allocations WHERE id >= old.id || '.' AND id < old.id || '/';
+        END;
     """,
 }
 """What makes a store of the next schema out of one of this. schema.sql says where they lead to."""
