@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,10 +12,10 @@ from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, common, current, printable
 from distributed_grid.protocol.errors import BadValue
 
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.replay import Report
-    from distributed_grid.coordinator.replay_other import Compared
-
+Report = Any
+"""A replay.Report, which is loaded when it is needed only."""
+Compared = Any
+"""A replay_other.Compared, likewise."""
 LINES = 50
 """Differences by another policy that are printed; the rest is counted. JSON has them all."""
 
@@ -60,7 +60,7 @@ def _moment(text: str) -> float:
 # --- by the same policy -----------------------------------------------------------------------------------------------
 
 
-def _tell(invocation: Invocation, report: "Report", job: str) -> None:
+def _tell(invocation: Invocation, report: Report, job: str) -> None:
     _warn(invocation, report)
     match invocation.output:
         case "json" | "jsonl":
@@ -74,14 +74,14 @@ def _tell(invocation: Invocation, report: "Report", job: str) -> None:
             _emit([*lines, *_difference(report), *_ending(report), _summary(report)])
 
 
-def _summary(report: "Report") -> str:
+def _summary(report: Report) -> str:
     counted = f"{report.events} events, {report.decisions} decisions"
     if report.events or report.decisions:
         counted += f" from {words.clock(report.began)} to {words.clock(report.ended)}"
     return f"{counted}: {'not the same' if report.difference else 'all the same'}"
 
 
-def _difference(report: "Report") -> list[str]:
+def _difference(report: Report) -> list[str]:
     one = report.difference
     if one is None:
         return []
@@ -93,7 +93,7 @@ def _difference(report: "Report") -> list[str]:
     return lines + [f"  now:   {line}" for line in one.now or ["nothing more"]]
 
 
-def _ending(report: "Report") -> list[str]:
+def _ending(report: Report) -> list[str]:
     if report.broken:
         return [f"{words.clock(report.ended)}  the ledger refused its own state, and does so again: {report.broken}"]
     if report.mended:
@@ -101,7 +101,7 @@ def _ending(report: "Report") -> list[str]:
     return []
 
 
-def _json(report: "Report") -> dict[str, Any]:
+def _json(report: Report) -> dict[str, Any]:
     found = report.difference
     return {
         "same": found is None,
@@ -128,7 +128,7 @@ def _json(report: "Report") -> dict[str, Any]:
     }
 
 
-def _warn(invocation: Invocation, report: "Report") -> None:
+def _warn(invocation: Invocation, report: Report) -> None:
     others = [version for version in report.software if version != __version__]
     if others:
         invocation.say(f"the log is of version {', '.join(others)}, decided again by {__version__}")
@@ -143,7 +143,7 @@ def _emit(lines: Sequence[str]) -> None:
 # --- by another policy ------------------------------------------------------------------------------------------------
 
 
-def _tell_other(invocation: Invocation, compared: "Compared", changes: Sequence[str]) -> None:
+def _tell_other(invocation: Invocation, compared: Compared, changes: Sequence[str]) -> None:
     from distributed_grid.coordinator.replay_other import lines as in_words
 
     _warn(invocation, compared.report)
@@ -162,7 +162,7 @@ def _tell_other(invocation: Invocation, compared: "Compared", changes: Sequence[
             _emit([*lines, _other_summary(compared, changes)])
 
 
-def _other_summary(compared: "Compared", changes: Sequence[str]) -> str:
+def _other_summary(compared: Compared, changes: Sequence[str]) -> str:
     report, counts = compared.report, compared.counts
     counted = f"{report.events} events, {report.decisions} decisions; with {', '.join(changes)}"
     if not counts:
@@ -170,7 +170,7 @@ def _other_summary(compared: "Compared", changes: Sequence[str]) -> str:
     return f"{counted} {sum(counts.values())} otherwise: {', '.join(f'{n} {kind}' for kind, n in counts.items())}"
 
 
-def _other_json(compared: "Compared", changes: Sequence[str]) -> dict[str, Any]:
+def _other_json(compared: Compared, changes: Sequence[str]) -> dict[str, Any]:
     from distributed_grid.coordinator.replay_other import lines as in_words
 
     report = compared.report
