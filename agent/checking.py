@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from distributed_grid.agent import supervisor_journal
-from distributed_grid.agent.supervisor import REMEMBERED
+from distributed_grid.agent.supervisor_book import REMEMBERED
 from distributed_grid.agent.workdir import read_launch
 from distributed_grid.protocol.errors import GridError
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.agent import supervisor_main, workdir
+from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, Outcome, State
@@ -71,6 +72,7 @@ class Launcher:
         self._outbox = bytearray()
         self._unanswered: dict[str, list[dict[str, Any]]] = {}
         self._told: set[str] = set()
+        self._renewed = 0.0
 
     async def start(self) -> list[Known]:
         """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
@@ -80,10 +82,13 @@ class Launcher:
         self._task = asyncio.create_task(self._listen(), name="launcher")
         return known
 
-    def launch(self, launch: Launch, directory: Path | None, env: dict[str, str]) -> None:
+    def launch(self, launch: Launch, directory: Path | None, env: dict[str, str], lease_from: float = 0.0) -> None:
         """Start the job in this working directory (None: the spec's own, or a fresh one) with exactly this environment.
         The result is reported: Started, or Exited if it could not be. An allocation that is known already is reported
-        as it stands, and nothing is started."""
+        as it stands, and nothing is started.
+
+        A leased one is ended `launch.lease` seconds after `lease_from`, or after the newest renewal (seconds since
+        boot): if that is over by now, it is not started."""
         spec = launch.spec
         try:
             workdir.write_launch(self._dir, launch)
@@ -104,8 +109,27 @@ class Launcher:
                 "cores": launch.grant.affinity,
                 "limit": spec.time_limit,
                 "grace": spec.grace,
+                "lease": launch.lease,
+                "lease_from": lease_from,
             }
         )
+
+    def renew(self, at: float) -> None:
+        """The coordinator answered the heartbeat that was sent at `at` (seconds since boot): all leases run anew from
+        then. Those that are over are not revived."""
+        self._renewed = max(self._renewed, at)
+        now = procs.now()
+        for messages in self._unanswered.values():
+            for one in messages:
+                # On its way to a supervisor: as long as it is leased it is renewed here, since there a renewal does not
+                # count for what comes after it.
+                if one["op"] == "launch" and one["lease_from"] + one["lease"] > now:
+                    one["lease_from"] = max(one["lease_from"], at)
+        self._say_renewed()
+
+    def _say_renewed(self) -> None:
+        if self._renewed:
+            self._send({"op": "renew", "at": self._renewed})
 
     def stop(self, stop: Stop) -> None:
         """End the allocation, also one that was never heard of. Exited is reported when nothing of it is alive."""
@@ -135,6 +159,7 @@ class Launcher:
         what was not answered. The journal holds what was begun, so asking twice starts nothing twice."""
         await self._disconnect()
         known = {one.allocation: one for one in await self._connect()}
+        self._say_renewed()
         for one in known.values():
             if one.outcome is not None and one.allocation not in self._told:
                 self._exited(one.allocation, one.outcome)
@@ -289,6 +314,9 @@ class Launcher:
             return  # one lives
         finally:
             os.close(lock)
+        env = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
+        if self._process is None and "GRID_FAULTS" in os.environ:
+            env["GRID_FAULTS"] = os.environ["GRID_FAULTS"]  # for our first: the next one would die of it as well
         log = os.open(self._dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
             self._process = subprocess.Popen(
@@ -297,7 +325,7 @@ class Launcher:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env={"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")},
+                env=env,
                 start_new_session=True,
             )
         finally:

@@ -3,7 +3,7 @@
 One process with one thread, standard library only, started by supervisor_main.py. Each turn of its loop takes what came
 in, makes it durable with one sync, and only then acts on it and tells: an intent is on disk before its process exists,
 an exit is on disk before it is reported, and is kept until it is acknowledged. No allocation is ever spawned twice,
-whatever dies in between. The agent may come and go; it is told everything when it comes.
+whatever dies in between. The agent may come and go; it is told everything when it comes. Leases are kept without it.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
+from distributed_grid.agent import supervisor_leases as leases
 from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.supervisor_book import Book
 from distributed_grid.agent.supervisor_job import NEVER, CannotStart, Job, never_ran, spawn
-from distributed_grid.agent.supervisor_journal import Journal
-from distributed_grid.agent.supervisor_output import bound
+from distributed_grid.agent.supervisor_output import Outputs
 from distributed_grid.agent.supervisor_socket import AgentSocket
 from distributed_grid.agent.supervisor_tree import Tree
 
-VERSION = 1
+VERSION = 2
 """Of the talk with the agent and of the journal. Another version is another supervisor."""
 OUTPUT_LIMIT = 256 << 20
 """Bytes that one output stream may take on disk."""
@@ -32,10 +32,7 @@ BATCH = 32
 """Launches that one turn spawns at most, so that ends are reported meanwhile."""
 LINGER = 10.0
 """Seconds that a supervisor without jobs and without an agent stays. All it knows is in the journal."""
-REMEMBERED = 10_000
-"""Forgotten allocations whose ids are still known, so that a very late launch is still refused."""
-_COMPACT_AT = 4 << 20
-_LOOK = 1.0  # seconds between two looks at the sizes of outputs
+_DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
 _ADOPTED_LOOK = 0.2  # seconds between two looks at leftovers that are not below us
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
@@ -47,25 +44,22 @@ def log(text: str) -> None:
 
 
 class Supervisor:
-    """All jobs of one agent's state directory. `jobs` has what runs and what ended and is not acknowledged yet."""
+    """All jobs of one agent's state directory."""
 
     def __init__(self, state_dir: str, output_limit: int = OUTPUT_LIMIT) -> None:
         self.allocs = os.path.join(state_dir, "allocs")
-        self.output_limit = output_limit
-        self.jobs: dict[str, Job] = {}
-        self.forgotten: dict[str, None] = {}
         self.launches: dict[str, dict[str, Any]] = {}
-        self.over: list[Job] = []  # ended, and not durable yet
         self.timers: list[tuple[float, int, Job]] = []
         self.count = itertools.count()
         self.leave = False
         self.idle_since = procs.now()
-        self.next_look = 0.0
-        self.retry_at = 0.0
         self.all_cores = os.sched_getaffinity(0)
         self.selector = selectors.DefaultSelector()
         self.tree = Tree(log, self._is_ours)
-        self.journal = Journal(os.path.join(state_dir, "journal"), log)
+        self.leases = leases.Leases()
+        self.outputs = Outputs(self.allocs, output_limit, log)
+        self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
+        self.jobs = self.book.jobs
         self._take_signals()
         self.oom_scores = procs.protect_from_oom()
         self._restore()
@@ -87,23 +81,8 @@ class Supervisor:
     # --- what was before -----------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Read the journal, and take over what an earlier supervisor left running."""
-        boot, before = procs.boot_id(), ""
-        for kind, key, *rest in self.journal.load():
-            job = self.jobs.get(key)
-            if kind == "boot":
-                before = key
-            elif kind == "intent":
-                self.jobs[key] = Job(key, *rest)
-            elif kind == "exit":
-                self.jobs[key] = Job(key, outcome=rest[0])
-            elif kind == "forget":
-                self.jobs.pop(key, None)
-                self.forgotten[key] = None
-            elif job is not None and kind == "start":
-                job.pid, job.spawned = rest[0], (rest[1], rest[2])
-            elif job is not None and kind == "stop":
-                job.cause, job.text = rest
+        """Take over what an earlier supervisor left running."""
+        boot, before = procs.boot_id(), self.book.read()
         if before:
             for key in self.tree.strays().keys() - self.jobs.keys():  # in a damaged part of the journal
                 log(f"{key} runs, and the journal does not know it: it is taken over")
@@ -114,9 +93,11 @@ class Supervisor:
             job.adopted = True
             if before != boot:
                 job.outcome = {"cause": "rebooted", "text": "the node was restarted while it ran"}
-            elif not self._adopt(job):
+                continue
+            self.leases.hold(job.id, job.lease, job.since)
+            if not self._adopt(job):
                 self.tree.main_ended(job, None)
-        self._compact()
+        self.book.save(sync=True)
 
     def _is_ours(self, key: str) -> bool:
         return key in self.jobs or ("/" not in key and os.path.isdir(os.path.join(self.allocs, key)))
@@ -138,6 +119,7 @@ class Supervisor:
         if job.cause:
             self._end(job, job.grace)
         self._arm(job)
+        self.outputs.watch(job.id, procs.now())
         log(f"{job.id} of an earlier supervisor still runs (pid {job.pid}) and is watched")
         return True
 
@@ -154,19 +136,6 @@ class Supervisor:
         job.pidfd = -1
         self.tree.main_ended(job, status)
 
-    def _records(self) -> Iterator[list[Any]]:
-        yield ["boot", procs.boot_id()]
-        for key in self.forgotten:
-            yield ["forget", key]
-        for job in self.jobs.values():
-            yield from job.records()
-
-    def _compact(self) -> None:
-        while len(self.forgotten) > REMEMBERED:
-            del self.forgotten[next(iter(self.forgotten))]
-        self.journal.rewrite(self._records())
-        self.compact_at = max(_COMPACT_AT, 2 * self.journal.size)
-
     # --- what the agent says -------------------------------------------------------------------------------------
 
     def _greeting(self) -> dict[str, Any]:
@@ -174,7 +143,7 @@ class Supervisor:
         known = [
             {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began, "outcome": job.outcome}
             for job in self.jobs.values()
-            if job not in self.over
+            if job not in self.book.over
         ]
         return {"op": "hello", "version": VERSION, "pid": os.getpid(), "known": known}
 
@@ -188,48 +157,65 @@ class Supervisor:
                 job = self.jobs.get(message["id"])
                 if job is not None and job.outcome is None and 0 < message["signal"] <= signal.NSIG:
                     self.tree.signal_group(job, message["signal"])
+            case "renew":
+                now = procs.now()
+                self._end_unleased(now)  # what is over by now is not revived: we may have been stopped since
+                if self.leases.renew(message["at"], now):
+                    self.book.journal.append("renewed", self.leases.renewed)
             case "forget":
                 for key in message["ids"]:
-                    if key in self.jobs and self.jobs[key].outcome is not None:
-                        del self.jobs[key]
-                        self.forgotten[key] = None
-                        self.journal.append("forget", key)
+                    self.book.forget(key)
             case "leave":
                 self.leave = True
             case other:
                 log(f"the agent says {other!r}, which is not known here")
 
     def _launch(self, order: dict[str, Any]) -> None:
-        key = order["id"]
+        key, lease, since = order["id"], order["lease"], order["lease_from"]
         if key in self.jobs:
             self._tell(self.jobs[key])
-        elif key in self.forgotten:
+        elif key in self.book.forgotten:
             self._was_over(key, "spawn-failed")
         elif "/" in key or key.startswith("."):
             log(f"{key!r} is not the id of an allocation")
-        else:
-            self.launches.setdefault(key, order)
+        elif lease and since + lease <= procs.now():
+            # Newer renewals do not count: it may have been given up before them, while it was on its way here.
+            self._refuse(key, "lease-expired", leases.why(lease))
+        elif key not in self.launches:
+            self.launches[key] = order
+            self.leases.hold(key, lease, since)
 
     def _stop(self, key: str, cause: str, text: str, grace: float) -> None:
-        self.launches.pop(key, None)
         job = self.jobs.get(key)
         if job is None:
-            if key in self.forgotten:
+            if key in self.book.forgotten:
                 self._was_over(key, cause)
-            else:  # never heard of: remembered as over, so that a launch that comes late is refused
-                job = self.jobs[key] = Job(key, outcome=never_ran(cause, text or "ended before it was started"))
-                self.over.append(job)
+            else:
+                self._refuse(key, cause, text or "ended before it was started")
         elif job.outcome is not None:
             self._tell(job)
         else:
             self._ask_end(job, cause, text, grace)
+
+    def _refuse(self, key: str, cause: str, text: str) -> None:
+        """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
+        self.launches.pop(key, None)
+        job = self.jobs[key] = Job(key)
+        self._is_over(job, never_ran(cause, text))
+
+    def _is_over(self, job: Job, outcome: dict[str, Any]) -> None:
+        """Nothing of it is alive, or ever was. Told once that is durable."""
+        job.outcome = outcome
+        self.leases.drop(job.id)
+        self.outputs.leave(job.id)
+        self.book.over.append(job)
 
     def _was_over(self, key: str, cause: str) -> None:
         text = "it was over and acknowledged before; an allocation is never started twice"
         self.agent.tell({"op": "exited", "id": key, "outcome": never_ran(cause, text)})
 
     def _tell(self, job: Job) -> None:
-        if job in self.over:
+        if job in self.book.over:
             return
         if job.outcome is not None:
             self.agent.tell({"op": "exited", "id": job.id, "outcome": job.outcome})
@@ -251,7 +237,7 @@ class Supervisor:
             self.agent.flush()
 
     def _may_leave(self) -> bool:
-        busy = self.tree.busy() or self.launches or self.over
+        busy = self.tree.busy() or self.launches or self.book.over
         if busy or (self.agent.connected and not self.leave):
             self.idle_since = procs.now()
             return False
@@ -262,16 +248,19 @@ class Supervisor:
         if 0.0 < self.agent.due < NEVER:
             due.append(self.agent.due)
         if self.tree.mains or self.tree.watched:
-            due.append(self.next_look)
-        if self.launches or self.over:
-            due.append(self.retry_at)
+            due += [self.outputs.due, procs.now() + _DOZE]
+        if self.launches or self.book.over or not self.book.journal.sound:
+            due.append(self.book.retry_at)
         if not self.agent.connected:
             due.append(self.idle_since + LINGER)
-        return max(0.0, min(due) - procs.now()) if due else None
+        due.append(self.leases.next)
+        soonest = min(due)
+        return max(0.0, soonest - procs.now()) if soonest < NEVER else None
 
     def _fire(self) -> None:
-        """Do what is due: time limits, the end of somebody's grace, a look at the outputs."""
+        """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs."""
         now = procs.now()
+        self._end_unleased(now)
         while self.timers and self.timers[0][0] <= now:
             when, _, job = heapq.heappop(self.timers)
             if job.outcome is not None or job.wake != when:
@@ -284,11 +273,16 @@ class Supervisor:
             elif job.limit and job.status is None and not job.cause and now >= job.began + job.limit:
                 self._ask_end(job, "time-limit", f"ran longer than its time limit of {job.limit:g} s", job.grace)
             self._arm(job)
-        if now >= self.next_look:
-            self.next_look = now + _LOOK
-            for job in [*self.tree.mains.values(), *self.tree.watched]:
-                for stream in ("stdout", "stderr"):
-                    bound(os.path.join(self.allocs, job.id, stream), self.output_limit, log)
+        self.outputs.look(now)
+
+    def _end_unleased(self, now: float) -> None:
+        """End what has a lease that is over."""
+        for key, lease in self.leases.over(now).items():
+            if key in self.launches:
+                self._refuse(key, "lease-expired", leases.why(lease))
+            else:
+                job = self.jobs[key]
+                self._ask_end(job, "lease-expired", leases.why(lease), min(job.grace, leases.GRACE))
 
     def _arm(self, job: Job) -> None:
         """Have the job looked at when something of it is next due."""
@@ -305,7 +299,7 @@ class Supervisor:
         """Somebody wants it ended. Where the main process is gone already, its own end stays the outcome."""
         if job.status is None and not job.cause:
             job.cause, job.text = cause, text
-            self.journal.append("stop", job.id, cause, text)
+            self.book.journal.append("stop", job.id, cause, text)
         self._end(job, grace if grace >= 0 else job.grace)
 
     def _end(self, job: Job, grace: float) -> None:
@@ -323,8 +317,7 @@ class Supervisor:
             job.look = False
             if not self.tree.alive(job):
                 self.tree.ending.discard(job)
-                job.finish(procs.now())
-                self.over.append(job)
+                self._is_over(job, job.ended(procs.now()))
             elif job.kill_at == NEVER:
                 self._end(job, job.grace)
             else:
@@ -333,45 +326,32 @@ class Supervisor:
     def _act(self) -> None:
         """One write and one sync for all ends and intents of this turn; only then tell the ends, spawn, and tell."""
         now = procs.now()
-        if now < self.retry_at:
+        if now < self.book.retry_at:
             return
         fresh = []
         for key in [*itertools.islice(self.launches, BATCH)]:
             order = self.launches.pop(key)
-            job = self.jobs[key] = Job(key, now, order["limit"], order["grace"], order["cores"])
-            self.journal.append(*job.intent())
+            asked = order["limit"], order["grace"], order["cores"], order["lease"], order["lease_from"]
+            job = self.jobs[key] = Job(key, now, *asked)
+            self.book.journal.append(*job.intent())
             fresh.append((job, order))
-        if self._save(sync=bool(fresh or self.over)):
+        if self._save(sync=bool(fresh or self.book.over)):
             if fresh:
                 self.agent.flush()
                 self._spawn_all(fresh)
             return
         for job, _ in fresh:
             del self.jobs[job.id]
+            self.leases.drop(job.id)
             job.outcome = never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)")
             self._tell(job)
 
     def _save(self, sync: bool) -> bool:
-        """Write what was appended and what is over, then tell the ends. False if the disk takes nothing."""
-        told, self.over = self.over, []
-        for job in told:
-            self.journal.append("exit", job.id, job.outcome)
-        try:
-            self.journal.commit(sync)
-            if self.journal.size > self.compact_at:
-                self._compact()
-        except OSError as error:
-            log(f"the journal cannot be written ({error.strerror}): a new one is tried")
-            try:
-                self._compact()
-            except OSError as again:
-                log(f"a new one cannot be written either ({again.strerror}): nothing is started, ends wait in memory")
-                self.over = told
-                self.retry_at = procs.now() + 1.0
-                return False
-        for job in told:
+        """Make it durable, then tell the ends. False if the disk takes nothing."""
+        told = self.book.save(sync)
+        for job in told or ():
             self._tell(job)
-        return True
+        return told is not None
 
     def _spawn_all(self, fresh: list[tuple[Job, dict[str, Any]]]) -> None:
         with procs.as_jobs_oom_score(self.oom_scores):
@@ -382,8 +362,7 @@ class Supervisor:
                 try:
                     job.pid = spawn(order, os.path.join(self.allocs, job.id))
                 except CannotStart as why:
-                    job.outcome = never_ran(why.cause, why.text)
-                    self.over.append(job)
+                    self._is_over(job, never_ran(why.cause, why.text))
                 # Reading its exact start time costs half a millisecond; between these two only one can have the pid.
                 job.spawned = before, procs.ticks()
             os.sched_setaffinity(0, self.all_cores)
@@ -392,8 +371,9 @@ class Supervisor:
         for job, _ in fresh:
             if job.pid:
                 self.tree.mains[job.pid] = job
-                self.journal.append(*job.begin())
+                self.book.journal.append(*job.begin())
+                self.outputs.watch(job.id, procs.now())
                 self._tell(job)
                 self._arm(job)
         # A start need not be synced: where the power is cut the process is gone as well. A failed one is an end.
-        self._save(sync=bool(self.over))
+        self._save(sync=bool(self.book.over))

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+from distributed_grid.faults import fault
+
 NEVER = float("inf")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _RESET = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ)
@@ -25,7 +27,8 @@ class CannotStart(Exception):
 
 
 class Job:
-    """An allocation from its intent to its end. Times are seconds since boot, sizes bytes.
+    """An allocation from its intent to its end. Times are seconds since boot, sizes bytes. `lease` and `since` are what
+    supervisor_leases.py is told of it.
 
     `pid` names its main process, 0 until it is spawned; `spawned` is the time before and after that in clock ticks,
     and `start` the process's own start time, known only where it was looked up. `status` is that one's wait status,
@@ -42,6 +45,8 @@ class Job:
         limit: float = 0.0,
         grace: float = 5.0,
         cores: list[int] | tuple[int, ...] = (),
+        lease: float = 0.0,
+        since: float = 0.0,
         outcome: dict[str, Any] | None = None,
     ) -> None:
         self.id = id
@@ -49,6 +54,8 @@ class Job:
         self.limit = limit
         self.grace = grace
         self.cores = frozenset(cores)
+        self.lease = lease
+        self.since = since
         self.outcome = outcome
         self.pid = 0
         self.start = 0
@@ -80,31 +87,32 @@ class Job:
         return ["start", self.id, self.pid, *self.spawned]
 
     def intent(self) -> list[Any]:
-        return ["intent", self.id, self.began, self.limit, self.grace, sorted(self.cores)]
+        return ["intent", self.id, self.began, self.limit, self.grace, sorted(self.cores), self.lease, self.since]
 
     def used(self, usage: Any) -> None:
         """Add what the kernel says that a process of this job, and all it waited for, have used."""
         self.cpu += usage.ru_utime + usage.ru_stime
         self.peak = max(self.peak, usage.ru_maxrss << 10)
 
-    def finish(self, now: float) -> None:
-        """Nothing of it is alive: say how it ended."""
-        self.outcome = {"seconds": round(now - self.began, 6) if self.began else 0.0, "peak_memory": self.peak}
-        self.outcome["cpu_seconds"] = round(self.cpu, 6)
+    def ended(self, now: float) -> dict[str, Any]:
+        """Its outcome, now that nothing of it is alive."""
+        said: dict[str, Any] = {"seconds": round(now - self.began, 6) if self.began else 0.0, "peak_memory": self.peak}
+        said["cpu_seconds"] = round(self.cpu, 6)
         if self.status is None or self.status < 0:
-            self.outcome["cause"] = self.cause or "supervisor-lost"
-            self.outcome["text"] = self.text or "the node's supervisor was killed; how the job ended is not known"
-            return
+            said["cause"] = self.cause or "supervisor-lost"
+            said["text"] = self.text or "the node's supervisor was killed; how the job ended is not known"
+            return said
         code = os.waitstatus_to_exitcode(self.status)
         if code >= 0:
-            self.outcome |= {"cause": "exited", "code": code, "text": f"exited with code {code}" if code else ""}
+            said |= {"cause": "exited", "code": code, "text": f"exited with code {code}" if code else ""}
         else:
             core = ", core dumped" if os.WCOREDUMP(self.status) else ""
             text = f"killed by signal {-code} ({signal_name(-code)}){core}"
-            self.outcome |= {"cause": "signalled", "signal": -code, "text": text}
+            said |= {"cause": "signalled", "signal": -code, "text": text}
         if self.cause:
-            ended = f"; {self.outcome['text']}" if self.outcome["text"] else ""
-            self.outcome |= {"cause": self.cause, "text": (self.text or self.cause) + ended}
+            how = f"; {said['text']}" if said["text"] else ""
+            said |= {"cause": self.cause, "text": (self.text or self.cause) + how}
+        return said
 
 
 def never_ran(cause: str, text: str) -> dict[str, Any]:
@@ -126,33 +134,40 @@ def spawn(order: dict[str, Any], folder: str) -> int:
     Changes this process's directory, and its cores where the order names some, and leaves them so: the child has them
     from its first instruction. The caller puts both back.
     """
-    argv, env, cwd = order["argv"], order["env"], order["cwd"]
+    argv, cwd = order["argv"], order["cwd"]
     try:
         os.chdir(cwd)
     except OSError as error:
         raise CannotStart("workdir-failed", f"cannot use the working directory {cwd}: {error.strerror}") from None
     if not argv or not argv[0]:
         raise CannotStart("not-found", "there is no command")
-    program = find_program(argv[0], env.get("PATH", _PATH))
-    out, err = os.path.join(folder, "stdout"), os.path.join(folder, "stderr")
+    program = find_program(argv[0], order["env"].get("PATH", _PATH))
     try:
         if order["cores"]:
             os.sched_setaffinity(0, order["cores"])
-        return os.posix_spawn(
-            program,
-            argv,
-            env,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, out, _CREATE, 0o600),
-                (os.POSIX_SPAWN_OPEN, 2, err, _CREATE, 0o600),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=_RESET,
-        )
+        pid = _make(program, argv, order["env"], os.path.join(folder, "stdout"), os.path.join(folder, "stderr"))
     except (OSError, ValueError) as error:
         raise _explain(error, program, folder, order["cores"]) from None
+    if not pid:  # no system does that; a fault point may
+        raise CannotStart("spawn-failed", f"{program} could not be started: no process was made")
+    return pid
+
+
+@fault("supervisor.spawn")
+def _make(program: str, argv: list[str], env: dict[str, str], out: str, err: str) -> int:
+    return os.posix_spawn(
+        program,
+        argv,
+        env,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, out, _CREATE, 0o600),
+            (os.POSIX_SPAWN_OPEN, 2, err, _CREATE, 0o600),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_RESET,
+    )
 
 
 def _explain(error: OSError | ValueError, program: str, folder: str, cores: list[int]) -> CannotStart:

@@ -1,7 +1,7 @@
 """Runs the supervisor: `python -I -S supervisor_main.py STATE_DIR [OUTPUT_LIMIT]`.
 
 Started by its path, without site-packages and without our package's own start-up, so that the process stays small. The
-files beside this one get their usual names all the same; nothing else of ours can be imported in there.
+files beside this one and distributed_grid/faults.py get their usual names all the same.
 """
 
 import fcntl
@@ -12,10 +12,14 @@ import sys
 from types import ModuleType
 
 
-def _name_the_files_beside() -> None:
-    for name in ("distributed_grid", "distributed_grid.agent"):
+def _name_our_files() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    above = os.path.dirname(here)
+    # faults.py lies above us where we are installed; in the source tree it is in a folder there.
+    places = {"distributed_grid": [above, os.path.join(above, "distributed_grid")], "distributed_grid.agent": [here]}
+    for name, path in places.items():
         package = ModuleType(name)
-        package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+        package.__path__ = path
         sys.modules[name] = package
 
 
@@ -43,5 +47,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    _name_the_files_beside()
+    _name_our_files()
     sys.exit(main(sys.argv))

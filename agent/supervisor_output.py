@@ -1,34 +1,105 @@
-"""Keeps an output file within its share of the disk: the first MiB and the newest part stay, what lies between is given
-back. Offsets do not change, so a reader can go on; it is told of the gap by a small file beside. Stdlib only."""
+"""Keeps each output file within its share of the disk: the first MiB and the newest part stay, what lies between is
+given back. Offsets do not change, so a reader can go on; it is told of the gap by a small file beside. Stdlib only."""
 
 import os
 from collections.abc import Callable
 
+from distributed_grid.agent.supervisor_job import NEVER
 from distributed_grid.agent.supervisor_procs import punch
 
 KEPT_FIRST = 1 << 20
 _BLOCK = 4096
+_FAST = 1 << 30  # bytes a second that a stream may begin to grow by at any time
+_SOONEST, _LATEST = 0.02, 1.0  # seconds to the next look at a stream
 
 
-def bound(path: str, limit: int, log: Callable[[str], None]) -> None:
-    """If the file takes more than `limit` bytes on disk, give back all but its first MiB and its last half limit."""
-    try:
-        seen = os.lstat(path)
-        if seen.st_blocks * 512 <= limit:
+class _Stream:
+    """An output file: what it took on disk when it was looked at last, when that was, and when it will be again."""
+
+    def __init__(self, path: str, now: float) -> None:
+        self.path = path
+        self.used = 0
+        self.seen = now
+        self.due = now
+        self.uncut = False
+
+
+class Outputs:
+    """The output of all jobs that run, each stream at most `limit` bytes on disk. A stream is looked at again before it
+    can take half as much again as it may, growing as fast as it did, or as fast as a job may begin to write at any
+    time: with the usual limit about three times a second, which costs microseconds. `due` is when one is due, or
+    earlier (seconds since boot)."""
+
+    def __init__(self, folder: str, limit: int, log: Callable[[str], None]) -> None:
+        self.due = NEVER
+        self._folder = folder
+        self._limit = limit
+        self._log = log
+        self._streams: dict[str, tuple[_Stream, _Stream]] = {}
+
+    def watch(self, key: str, now: float) -> None:
+        """This allocation writes from now on."""
+        folder = os.path.join(self._folder, key)
+        both = _Stream(os.path.join(folder, "stdout"), now), _Stream(os.path.join(folder, "stderr"), now)
+        for stream in both:
+            self._plan(stream, 0, now)
+        self._streams[key] = both
+        self.due = min(self.due, both[0].due)
+
+    def leave(self, key: str) -> None:
+        """It writes no more: what it has written is cut a last time."""
+        for stream in self._streams.pop(key, ()):
+            self._bound(stream)
+
+    def look(self, now: float) -> None:
+        """Look at what is due, and cut what is too long."""
+        if now < self.due:
             return
+        self.due = NEVER
+        for both in self._streams.values():
+            for stream in both:
+                if stream.due <= now:
+                    self._plan(stream, self._bound(stream), now)
+                self.due = min(self.due, stream.due)
+
+    def _plan(self, stream: _Stream, used: int, now: float) -> None:
+        grown = (used - stream.used) / (now - stream.seen) if now > stream.seen else 0.0
+        room = 1.25 * self._limit - used  # the other quarter is for a look that comes late
+        wait = room / max(grown, _FAST) if not stream.uncut else _LATEST
+        stream.used, stream.seen = used, now
+        stream.due = now + min(max(wait, _SOONEST), _LATEST)
+
+    def _bound(self, stream: _Stream) -> int:
+        """If it takes more than it may, give back all but its first MiB and its last half limit. What it takes then."""
+        path, limit = stream.path, self._limit
+        try:
+            seen = os.lstat(path)
+        except OSError:
+            return 0
+        used = seen.st_blocks * 512
+        if used <= limit:
+            return used
         end = (seen.st_size - limit // 2) // _BLOCK * _BLOCK
         if end <= KEPT_FIRST:
-            return
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return
+            return used
+        try:
+            _cut(path, end)
+        except OSError as error:
+            if not stream.uncut:
+                self._log(f"{path} takes more than {limit} bytes and cannot be cut ({error.strerror})")
+            stream.uncut = True
+            return used
+        stream.uncut = False
+        return limit // 2 + KEPT_FIRST
+
+
+def _cut(path: str, end: int) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         # The note first: a reader that saw the hole without it would take the zeros for output.
         with open(f"{path}.gap.new", "w") as note:
             note.write(f"{KEPT_FIRST} {end}\n")
         os.replace(f"{path}.gap.new", f"{path}.gap")
         punch(fd, KEPT_FIRST, end)
-    except OSError as error:
-        log(f"{path} takes more than {limit} bytes and cannot be cut ({error.strerror})")
     finally:
         os.close(fd)

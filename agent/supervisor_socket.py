@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.faults import fault
 
 PATIENCE = 0.002
 """Seconds that a patient message waits at most for others to go with."""
@@ -66,13 +67,12 @@ class AgentSocket:
         if self._agent is None or not self._unsent or self.due > procs.now():
             return
         try:
-            sent = self._agent.send(self._unsent)
-        except BlockingIOError:
-            sent = 0
+            going_on = self._send(self._agent)
         except OSError:
+            going_on = False
+        if not going_on:  # or left out by a fault point: what is told may be late, but it is never left out
             self._close("")
             return
-        del self._unsent[:sent]
         self.due = 0.0 if self._unsent else NEVER
         if len(self._unsent) > _MOST_UNSENT:
             self._close("the agent does not listen; it is told everything when it comes back")
@@ -80,6 +80,12 @@ class AgentSocket:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         if self._selector.get_key(self._agent).events != events:
             self._selector.modify(self._agent, events, self._read)
+
+    @fault("supervisor.tell")
+    def _send(self, agent: socket.socket) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            del self._unsent[: agent.send(self._unsent)]
+        return True
 
     def _accept(self) -> None:
         try:

@@ -1,0 +1,110 @@
+"""What the supervisor knows of its jobs, in memory and in its journal. Stdlib only."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.supervisor_job import Job
+from distributed_grid.agent.supervisor_journal import Journal
+from distributed_grid.agent.supervisor_leases import Leases
+
+REMEMBERED = 10_000
+"""Forgotten allocations whose ids are still known, so that a very late launch is still refused."""
+_COMPACT_AT = 4 << 20
+_RETRY = 1.0  # seconds after which a disk that refused is tried again
+
+
+class Book:
+    """`jobs` has what runs and what ended and is not acknowledged yet, `over` those of them that ended and are not
+    durable yet, `forgotten` the ids of what was acknowledged. Where the disk takes nothing all this stays in memory,
+    and is written whole once it does, not before `retry_at` (seconds since boot)."""
+
+    def __init__(self, path: str, leases: Leases, log: Callable[[str], None]) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.over: list[Job] = []
+        self.forgotten: dict[str, None] = {}
+        self.journal = Journal(path, log)
+        self.retry_at = 0.0
+        self._leases = leases
+        self._log = log
+        self._compact_at = 0
+        self._refused = False
+
+    def read(self) -> str:
+        """Take in what an earlier supervisor wrote. The boot in which it did, empty if there is nothing."""
+        boot = ""
+        for kind, key, *rest in self.journal.load():
+            job = self.jobs.get(key)
+            if kind == "boot":
+                boot = key
+            elif kind == "intent":
+                self.jobs[key] = Job(key, *rest)
+            elif kind == "exit":
+                self.jobs[key] = Job(key, outcome=rest[0])
+            elif kind == "forget":
+                self.jobs.pop(key, None)
+                self.forgotten[key] = None
+            elif kind == "renewed":
+                self._leases.renewed = key
+            elif job is not None and kind == "start":
+                job.pid, job.spawned = rest[0], (rest[1], rest[2])
+            elif job is not None and kind == "stop":
+                job.cause, job.text = rest
+        return boot
+
+    def forget(self, key: str) -> None:
+        """Its end is known where it counts. Without effect on what has not ended."""
+        if key in self.jobs and self.jobs[key].outcome is not None:
+            del self.jobs[key]
+            self.forgotten[key] = None
+            self.journal.append("forget", key)
+
+    def save(self, sync: bool) -> list[Job] | None:
+        """Write what was appended and what is over, with `sync` through to the disk. What is over and durable now; None
+        if the disk takes nothing."""
+        told, self.over = self.over, []
+        for job in told:
+            self.journal.append("exit", job.id, job.outcome)
+        if not (self._commit(sync) or self._rewrite()):
+            self.over = told
+            self.retry_at = procs.now() + _RETRY
+            return None
+        if self.journal.size > self._compact_at and not self._rewrite():
+            self._compact_at = self.journal.size + _COMPACT_AT  # what there is will do for now
+        return told
+
+    def _commit(self, sync: bool) -> bool:
+        if not self.journal.sound:
+            return False
+        try:
+            self.journal.commit(sync)
+        except OSError as error:
+            self._log(f"the journal cannot be written ({error.strerror}): a new one is made")
+            return False
+        return True
+
+    def _rewrite(self) -> bool:
+        while len(self.forgotten) > REMEMBERED:
+            del self.forgotten[next(iter(self.forgotten))]
+        try:
+            self.journal.rewrite(self._records())
+        except OSError as error:
+            if not self._refused:  # not the same lines every second
+                state = "" if self.journal.sound else ": nothing is started and ends wait in memory until it can be"
+                self._log(f"no new journal can be written ({error.strerror}){state}")
+            self._refused = True
+            return False
+        if self._refused:
+            self._log("a new journal could be written again")
+        self._refused = False
+        self._compact_at = max(_COMPACT_AT, 2 * self.journal.size)
+        return True
+
+    def _records(self) -> Iterator[list[Any]]:
+        yield ["boot", procs.boot_id()]
+        if self._leases.renewed:
+            yield ["renewed", self._leases.renewed]
+        for key in self.forgotten:
+            yield ["forget", key]
+        for job in self.jobs.values():
+            yield from job.records()
