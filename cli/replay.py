@@ -94,11 +94,11 @@ def _difference(report: Report) -> list[str]:
 
 
 def _ending(report: Report) -> list[str]:
-    if report.broken:
-        return [f"{words.clock(report.ended)}  the ledger refused its own state, and does so again: {report.broken}"]
-    if report.mended:
-        return [f"{words.clock(report.ended)}  the ledger refused its own state, and does not now: {report.mended}"]
-    return []
+    lines = []
+    for one, now in ((report.broken, "does so again"), (report.mended, "does not any more")):
+        if one is not None:
+            lines.append(f"{words.clock(one.at)}  the ledger refused its own state, and {now}: {one.what}")
+    return lines
 
 
 def _json(report: Report) -> dict[str, Any]:
@@ -112,9 +112,9 @@ def _json(report: Report) -> dict[str, Any]:
         "to": words.iso(report.ended),
         "software": report.software,
         "cut_bytes": report.cut,
-        "broken": report.broken,
-        "mended": report.mended,
-        "story": [{"at": words.iso(one.at), "what": one.what} for one in report.story],
+        "broken": _moment_json(report.broken),
+        "mended": _moment_json(report.mended),
+        "story": [_moment_json(one) for one in report.story],
         "difference": None
         if found is None
         else {
@@ -126,6 +126,10 @@ def _json(report: Report) -> dict[str, Any]:
             "state": found.state,
         },
     }
+
+
+def _moment_json(one: Any) -> dict[str, Any] | None:
+    return None if one is None else {"at": words.iso(one.at), "what": one.what}
 
 
 def _warn(invocation: Invocation, report: Report) -> None:

@@ -81,6 +81,8 @@ def main(settings: CoordinatorSettings) -> int:
     except LedgerBroken as error:
         what = "the coordinator stopped: its ledger found itself in an impossible state"
         hint = "start it again (it begins from what is stored) and report the log above"
+        if settings.event_log_size:
+            hint += f", with what this says: grid replay {settings.state_dir}"
         return _fail(GridError(what, why=str(error), hint=hint), EX_SOFTWARE)
 
 

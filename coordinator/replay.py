@@ -27,7 +27,7 @@ EVENTS_SHOWN = 10
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Something that happened or was decided, for a job's story; grid time."""
+    """Something that happened or was decided, and when, in grid time."""
 
     at: float
     what: str
@@ -56,8 +56,8 @@ class Report(msgspec.Struct):
     ended: float = 0.0
     software: list[str] = []
     cut: int = 0
-    broken: str = ""
-    mended: str = ""
+    broken: Moment | None = None
+    mended: Moment | None = None
     difference: Difference | None = None
     story: list[Moment] = []
 
@@ -166,8 +166,10 @@ def replay(path: Path, until: float = float("inf"), job: str = "") -> Report:
 
 def _compare(file: str, turn: Turn, decided: list[Plain], broken: str, report: Report) -> None:
     if decided == turn.decisions and (turn.broken or not broken):
-        if turn.broken:
-            report.broken, report.mended = broken, "" if broken else turn.broken
+        if turn.broken and broken:
+            report.broken = Moment(turn.now, broken)
+        elif turn.broken:
+            report.mended = Moment(turn.now, turn.broken)
         return
     then = [decision_words(one) for one in turn.decisions if one not in decided]
     now = [decision_words(one) for one in decided if one not in turn.decisions]
