@@ -25,7 +25,8 @@ from distributed_grid.coordinator.store_failed import StoreFailed
 from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State
-from distributed_grid.protocol.messages import Exited, JobUpdate, Launch, PutBlob, ShowJobs, Welcome
+from distributed_grid.protocol.messages import Exited, JobUpdate, Launch, PutBlob, ShowJobs, Stop, Welcome
+from distributed_grid.protocol.nodes import Known, Offer
 from tests.coordinator.ends import agent, at_once, client, coordinator, job, node, runs_on
 
 GRID = [sys.executable, "-m", "distributed_grid.cli.main", "coordinator"]
@@ -196,7 +197,8 @@ async def test_after_a_restore_nothing_is_run_again_and_each_job_says_what_is_kn
     restored = await asyncio.to_thread(restore, lost.backup, place, False, False)
     assert (restored.held_back, restored.on_nodes, restored.before) == (1, 1, None)
     async with coordinator(place) as running:
-        worker = await agent(running.url, node(cores=2, incarnation=2), runs_on)
+        stranger = Known("j-later.1", State.RUNNING, started_for=60.0)
+        worker = await agent(running.url, node(cores=2, incarnation=2), runs_on, held={"j-later.1": stranger})
         shown = await lost.show(running.url)
         assert {name: view.outcome and view.outcome.cause for name, view in shown.items()} == {
             "over": Cause.EXITED,
@@ -207,8 +209,10 @@ async def test_after_a_restore_nothing_is_run_again_and_each_job_says_what_is_kn
         # That there is room and work is done: a new job runs, and it is the only one.
         ann = await client(running.url)
         (fresh,) = await ann.submit(job("sleep", "1"))
+        await worker.say(Offer(number=2, expires_in=300, cores=(0,), memory=worker.facts.memory))
         await worker.until(Launch)
         assert [launch.job for launch in worker.launched] == [fresh]
+        assert not any(isinstance(seen, Stop) for seen in worker.seen)
         await ann.close()
         await worker.close()
 

@@ -85,6 +85,8 @@ def test_all_that_an_older_store_has_is_in_it_when_it_is_opened(tmp_path: Path, 
     assert held and holds(plain(living.allocations), held)
     assert holds(plain(living.nodes), then["nodes"])
     assert all(store.node_of(one["id"]) == one["node"] for one in then["past_allocations"])
+    seen = {row[0] for row in sqlite3.connect(path).execute("SELECT seen FROM nodes")}
+    assert seen == {then["meta"]["clock"]}  # nobody is forgotten for having been stored by older software
     assert (store.grid, store.clock) == (then["meta"]["grid"], then["meta"]["clock"])
     ledger = Ledger(store.epoch)
     ledger.restore(living.jobs, living.allocations, living.nodes, store.clock)
