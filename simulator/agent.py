@@ -1,0 +1,397 @@
+"""An agent: the real table and the real lender between models of the shell around them. Stands for agent/runtime.py
+(one connection after the other, claims, reports), agent/session.py (backing off) and agent/launcher.py (supervisors).
+"""
+
+from typing import Any
+
+import msgspec
+
+from distributed_grid.agent.core.spare import Lender, Limits
+from distributed_grid.agent.core.table import (
+    Command,
+    Event,
+    Forget,
+    Kill,
+    Prepare,
+    Ready,
+    Report,
+    Run,
+    SendSignal,
+    Table,
+)
+from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.link import PROTOCOL
+from distributed_grid.protocol.messages import (
+    Exited,
+    Heartbeat,
+    Hello,
+    Inventory,
+    Launch,
+    Refused,
+    Renewed,
+    Stale,
+    Started,
+    Stop,
+    Welcome,
+)
+from distributed_grid.protocol.nodes import Known, Offer
+from distributed_grid.simulator.engine import Engine, Process
+from distributed_grid.simulator.machine import Machine
+from distributed_grid.simulator.network import UP, Wire
+from distributed_grid.simulator.supervisor import Job as Supervised
+from distributed_grid.simulator.supervisor import Supervisor
+
+BEAT = 2.0
+OPEN_SECONDS = 5.0
+FRESH = 1.0
+PATIENCE = 5.0
+BACK_OFF_LEAST, BACK_OFF_MOST, STEADY = 0.1, 10.0, 10.0
+SILENCE = 15.0
+"""A ping every 5 s that has 10 s to be answered."""
+START_SECONDS = 0.05
+LIMITS = Limits(offer_after=1.0, offer_expiry=60.0, check_interval=20.0)
+CALM = 3.5
+"""Seconds after which a node where nothing changed has nothing new to offer but a repetition."""
+
+
+class Agent(Process):
+    """One life of a node's agent. `dial` opens a wire to whoever is at the coordinator's address, or gives None."""
+
+    def __init__(self, engine: Engine, machine: Machine, dial: Any) -> None:
+        super().__init__()
+        self.engine, self.machine = engine, machine
+        self.table = Table()
+        self.session = ""
+        self.last_word = 0
+        self._dial = dial
+        self._wire: Wire | None = None
+        self._dialled = 0.0
+        self._tries = 0
+        self._outbox: list[Any] = []
+        self._flush_due = False
+        self._offer_due = False
+        self._preparing: dict[str, object] = {}
+        self._unanswered: dict[str, list[dict[str, Any]]] = {}
+        self._told: dict[str, None] = {}
+        self._ops = 0
+        self._heard_ops = 0
+        self._lease_from = 0.0
+        self._sampled = 0.0
+        self._stirred = 0.0
+        self._again = 0.0
+        machine.incarnation += 1
+        self.facts = machine.facts()
+        self._lender = Lender(LIMITS, self.facts)
+        self._heartbeat: Heartbeat | None = None
+        engine.later(START_SECONDS, self, self._start)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        known = []
+        for job in self._supervisor().connect(self):
+            launch = self.machine.specs.get(job.id) if job.outcome is None else None
+            known.append((_known(job), launch.grant if launch is not None else None, 0))
+            if job.outcome is not None:
+                self._told[job.id] = None
+        self.table.restore(known, self.machine.clock())
+        if self.machine.newest is not None:
+            self.table.welcome(*self.machine.newest)
+        self._stir()
+        self._observe()
+        self.engine.later(self.machine.chance.random() * BEAT, self, self._beat)
+        self._connect()
+
+    def _supervisor(self) -> Supervisor:
+        """The one that lives, or a new one."""
+        machine = self.machine
+        if machine.supervisor is None or machine.supervisor.dead:
+            machine.supervisor = Supervisor(self.engine, machine)
+            self.engine.note(f"a supervisor starts on {machine.name}")
+        found: Supervisor = machine.supervisor
+        return found
+
+    def killed(self) -> None:
+        """kill -9: what it said last may not have left it."""
+        self.dead = True
+        self.last_word = self.machine.chance.randint(self._heard_ops, self._ops)
+        if self._wire is not None:
+            self._wire.close(UP, lose=True)
+
+    # --- the coordinator ----------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        self._dialled = self.engine.now
+        wire = None if any(self.machine.link.cut) else self._dial(self)
+        if wire is None:
+            self.engine.later(OPEN_SECONDS if any(self.machine.link.cut) else 0.001, self, self._back_off)
+            return
+        self._wire = wire
+        hello = Hello(protocol=PROTOCOL, software="sim", role="agent", name=self.machine.name, facts=self.facts)
+        self._hello_at = self.machine.clock()
+        wire.send(UP, hello)
+        self.engine.later(OPEN_SECONDS, self, self._not_welcomed, wire)
+
+    def _not_welcomed(self, wire: Wire) -> None:
+        if wire is self._wire and not self.session:
+            self._over(wire)
+
+    def _back_off(self) -> None:
+        self._tries = 1 if self.engine.now - self._dialled > STEADY else self._tries + 1
+        most = min(BACK_OFF_MOST, BACK_OFF_LEAST * 2 ** min(self._tries, 10))
+        self.engine.later(self.machine.chance.uniform(BACK_OFF_LEAST / 2, most), self, self._connect)
+
+    def _over(self, wire: Wire) -> None:
+        """This connection is done with."""
+        if wire is not self._wire:
+            return
+        self._flush()
+        wire.close(UP)
+        self._wire, self.session = None, ""
+        self._outbox.clear()
+        self._back_off()
+
+    def hung_up(self, wire: Wire) -> None:
+        """The coordinator's end is closed."""
+        self._over(wire)
+
+    def hear(self, wire: Wire, frame: Any) -> None:
+        """A frame of the coordinator."""
+        if wire is not self._wire:
+            return
+        match frame:
+            case Welcome():
+                self._welcomed(wire, frame)
+            case Refused():
+                self.engine.note(f"{self.machine.name} is refused: {frame.what}")
+                if frame.final:
+                    self.dead = True
+                wire.close(UP)
+                self._wire = None
+                if not frame.final:
+                    self._back_off()
+            case _:
+                for message in frame:
+                    if isinstance(message, Renewed):
+                        self._renewed(message.at)
+                    else:
+                        self._feed(message)
+
+    def knows(self, epoch: int, instance: str) -> bool:
+        """Whether it has obeyed this very coordinator."""
+        return False
+
+    def _welcomed(self, wire: Wire, welcome: Welcome) -> None:
+        before = self.table.epoch
+        self.table.welcome(welcome.grid, welcome.epoch)
+        if self.table.epoch != before:
+            self.machine.newest = self.table.epoch
+        self.session = welcome.session
+        wire.answered = self.engine.now
+        self._lease_from = self._hello_at
+        self._offer_due = False
+        self._say(Inventory(known=self.table.inventory(self.machine.clock())), self._whole_offer())
+        self._say(*self.table.unacknowledged())
+
+    def _say(self, *messages: Any) -> None:
+        """To the coordinator, if it is there, with what else this turn brings."""
+        if not self.session:
+            return
+        self._outbox += messages
+        if not self._flush_due:
+            self._flush_due = True
+            self.engine.later(0.0001, self, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._wire is None or not self.session:
+            return
+        if self._offer_due:
+            self._offer_due = False
+            self._outbox.append(self._whole_offer())
+        if self._outbox:
+            self._wire.send(UP, [*self._outbox])
+            self._outbox.clear()
+
+    # --- measuring, offers, heartbeats --------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        self.engine.later(self.machine.seconds(BEAT), self, self._beat)
+        now, wire = self.engine.now, self._wire
+        if now < self._stirred or now >= self._again:
+            self._observe()
+        if wire is None or not self.session:
+            return
+        if wire.well:
+            wire.answered = now
+        elif now - wire.answered > SILENCE:
+            self.engine.note(f"{self.machine.name} has no answer from the coordinator and hangs up")
+            self._over(wire)
+            return
+        if any(launch.lease for launch in self._leased()):
+            self._say(Heartbeat(sample=self.machine.sample(), at=self.machine.clock()))
+            return
+        if self._heartbeat is None or self._heartbeat.sample is not self.machine.sample():
+            self._heartbeat = Heartbeat(sample=self.machine.sample())
+        if self._outbox or not wire.quick or not wire.ends[1].heartbeat(wire, self._heartbeat):
+            self._say(self._heartbeat)
+
+    def _leased(self) -> list[Launch]:
+        specs = self.machine.specs
+        return [specs[one.allocation] for one in self.table.holdings() if one.allocation in specs]
+
+    def _renewed(self, at: float) -> None:
+        self._lease_from = max(self._lease_from, at)
+        self._ask({"op": "renew", "at": at})
+
+    def stir(self) -> None:
+        """Something changed on this node: it is measured at every beat for a while."""
+        self._stir()
+
+    def _stir(self) -> None:
+        self._stirred = self.engine.now + CALM
+
+    def _observe(self) -> None:
+        clock = self.machine.clock()
+        self._sampled = clock
+        self._again = self.engine.now + LIMITS.check_interval
+        sample = msgspec.structs.replace(self.machine.sample(), at=clock)
+        offer = self._lender.observe(sample, self.table.holdings(), clock)
+        if offer is not None:
+            self._say(offer)
+
+    def _whole_offer(self) -> Offer:
+        clock = self.machine.clock()
+        sample = msgspec.structs.replace(self.machine.sample(), at=self._sampled)
+        return self._lender.observe(sample, self.table.holdings(), clock) or self._lender.current(clock)
+
+    def _offer_soon(self) -> None:
+        self._offer_due = True
+        self._say()
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+
+    def _feed(self, event: Event) -> None:
+        for command in self.table.handle(event, self.machine.clock()):
+            self._perform(command)
+
+    def _perform(self, command: Command) -> None:
+        self._stir()
+        match command:
+            case Prepare(launch):
+                self._prepare(launch)
+            case Run(launch):
+                self._run(launch)
+            case Kill(stop):
+                self._preparing.pop(stop.allocation, None)
+                self._stop(stop)
+            case Forget(allocations):
+                for one in allocations:
+                    self._told.pop(one, None)
+                self._ask({"op": "forget", "ids": allocations})
+            case SendSignal():
+                pass
+            case Report():
+                self._report(command)
+
+    def _report(self, report: Report) -> None:
+        message = report.message
+        if isinstance(message, Exited) and report.freed is not None:
+            if self._lender.would_return(report.freed, self.table.holdings()):
+                message = msgspec.structs.replace(message, returned=True)
+            else:
+                self._offer_soon()
+        elif isinstance(message, Stale):
+            self.engine.note(f"{message.allocation} is not started on {self.machine.name}: {message.reason}")
+            self._offer_soon()
+        self._say(message)
+
+    # --- a launch -----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, launch: Launch) -> None:
+        fresh = self._sampled >= self.machine.clock() - FRESH
+        if fresh and not launch.grant.gpus and not launch.spec.bundle:
+            self._claim(launch)
+            return
+        task = self._preparing[launch.allocation] = object()
+        chance, slow = self.machine.chance, self.machine.slow_measure
+        seconds = chance.random() * (0.05 + self.machine.sluggish) + slow
+        self.engine.later(min(seconds, PATIENCE), self, self._prepared, launch, task, seconds > PATIENCE)
+
+    def _prepared(self, launch: Launch, task: object, hangs: bool) -> None:
+        if self._preparing.get(launch.allocation) is not task:
+            return
+        del self._preparing[launch.allocation]
+        if hangs:
+            self._feed(Stale(allocation=launch.allocation, reason="measuring this node hangs"))
+        else:
+            self._sampled = self.machine.clock()
+            self._claim(launch)
+
+    def _claim(self, launch: Launch) -> None:
+        sample = msgspec.structs.replace(self.machine.sample(), at=self._sampled)
+        stale = self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
+        self._feed(stale or Ready(launch.allocation))
+
+    # --- the supervisor -----------------------------------------------------------------------------------------------
+
+    def _run(self, launch: Launch) -> None:
+        self.machine.specs[launch.allocation] = launch
+        spec = launch.spec
+        self._ask({
+            "op": "launch", "id": launch.allocation, "limit": spec.time_limit, "grace": spec.grace,
+            "lease": launch.lease, "lease_from": self._lease_from if launch.lease else 0.0,
+        })  # fmt: skip
+
+    def _stop(self, stop: Stop) -> None:
+        self._ask({"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text})
+
+    def _ask(self, op: dict[str, Any]) -> None:
+        if "id" in op:
+            self._unanswered.setdefault(op["id"], []).append(op)
+        self._send(op)
+
+    def _send(self, op: dict[str, Any]) -> None:
+        self._ops += 1
+        supervisor = self.machine.supervisor
+        if not supervisor.dead and supervisor.agent is self:
+            self.engine.later(0.0003, supervisor, self._hears, supervisor, self._ops, op)
+
+    def _hears(self, supervisor: Supervisor, number: int, op: dict[str, Any]) -> None:
+        self._heard_ops = number
+        supervisor.hear(self, number, op)
+
+    def supervisor_gone(self) -> None:
+        """The supervisor was killed: another one takes over; what is not answered is asked again."""
+        jobs = {job.id: job for job in self._supervisor().connect(self)}
+        for job in jobs.values():
+            if job.outcome is not None and job.id not in self._told:
+                self._exited(job.id, job.outcome)
+            elif job.outcome is None and job.id in self._unanswered:
+                self._feed(Started(allocation=job.id))
+        for ops in [*self._unanswered.values()]:
+            for op in ops:
+                self._send(op)
+
+    def told(self, supervisor: Supervisor, key: str, outcome: Outcome | None) -> None:
+        """The supervisor says that this runs, or is over."""
+        if supervisor is not self.machine.supervisor or supervisor.agent is not self:
+            return
+        if outcome is not None:
+            self._exited(key, outcome)
+            return
+        stops = [op for op in self._unanswered.pop(key, []) if op["op"] == "stop"]
+        if stops:
+            self._unanswered[key] = stops
+        self._feed(Started(allocation=key))
+
+    def _exited(self, key: str, outcome: Outcome) -> None:
+        self._unanswered.pop(key, None)
+        self._told[key] = None
+        self._feed(Exited(allocation=key, outcome=outcome))
+
+
+def _known(job: Supervised) -> Known:
+    if job.outcome is not None:
+        return Known(job.id, State.ENDED, job.outcome)
+    return Known(job.id, State.STOPPING if job.cause else State.RUNNING)

@@ -1,0 +1,224 @@
+"""A coordinator: the driver with its ledger, and around that a model of the connections. Stands for
+coordinator/server.py (sessions; the newest wins) and coordinator/requests.py (submits by key).
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    AckExits,
+    CancelAsked,
+    Command,
+    Granted,
+    Heard,
+    Job,
+    JobsSubmitted,
+    NodeDown,
+    NodeUp,
+    Rejected,
+    Send,
+    Told,
+)
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.protocol.link import PROTOCOL, SILENCE
+from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Renewed, Welcome
+from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.simulator.disk import Disk
+from distributed_grid.simulator.driver import Driver, Weather
+from distributed_grid.simulator.engine import Engine
+from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.network import DOWN, Wire
+
+DOUBT_SECONDS = 0.5
+PROBE_SECONDS = 1.0
+
+
+class Session:
+    """An agent that was let in."""
+
+    def __init__(self, facts: NodeFacts, name: str, wire: Wire) -> None:
+        self.facts = facts
+        self.name = name
+        self.wire = wire
+
+
+class Coordinator(Driver):
+    """One life of a coordinator. `instance` is its own, as no other's."""
+
+    def __init__(
+        self, engine: Engine, disk: Disk, weather: Weather, judge: Judge, chance: random.Random, policy: Policy,
+        wall: float, instance: str,
+    ) -> None:  # fmt: skip
+        self.instance = instance
+        self.agents: dict[str, Session] = {}
+        self.wires: list[Wire] = []
+        self._answers: dict[int, Callable[[Any], None]] = {}
+        self._token = 0
+        self._sessions = 0
+        super().__init__(engine, disk, weather, judge, chance, policy, wall)
+
+    def killed(self) -> None:
+        """kill -9: all connections end as well."""
+        self.lost()
+        for wire in [*self.wires]:
+            wire.close(DOWN, lose=True)
+
+    # --- what the ledger commands -------------------------------------------------------------------------------------
+
+    def perform(self, commands: list[Command]) -> None:
+        """Send and answer; what goes to one agent goes in one frame."""
+        outbox: dict[str, list[Any]] = {}
+        for command in commands:
+            match command:
+                case Send(node, message):
+                    if isinstance(message, Launch):
+                        self.judge.launched(message.allocation)
+                    outbox.setdefault(node, []).append(message)
+                case AckExits(node, allocations):
+                    for allocation in allocations:
+                        self.judge.acknowledged(allocation)
+                    outbox.setdefault(node, []).append(Ack(allocations=allocations))
+                case Accepted() | Rejected() | Granted():
+                    if (answer := self._answers.pop(command.token, None)) is not None:
+                        answer(command)
+        for node, messages in outbox.items():
+            if (session := self.agents.get(node)) is not None:
+                session.wire.send(DOWN, messages)
+
+    # --- agents -------------------------------------------------------------------------------------------------------
+
+    def hear(self, wire: Wire, frame: Any) -> None:
+        """A frame came on a wire: a hello, or messages of a session."""
+        if isinstance(frame, Hello):
+            self._called(wire, frame)
+            return
+        name = wire.link_name
+        session = self.agents.get(name)
+        if session is None or session.wire is not wire:
+            self._end(wire)
+            return
+        for message in frame:
+            if type(message) is Heartbeat:
+                self._beat(session, message)
+            else:
+                self.put(Told(name, message))
+
+    def _beat(self, session: Session, message: Heartbeat) -> None:
+        self.put(Heard(session.facts.name, message.sample))
+        if message.at:
+            session.wire.send(DOWN, [Renewed(at=message.at)])
+
+    def heartbeat(self, wire: Wire, message: Heartbeat) -> bool:
+        """One that arrives at once on a quiet wire, which nearly all do: a turn of its own, without the waiting. False
+        if it must come as all else does."""
+        session = self.agents.get(wire.link_name)
+        if self._queue or message.at or session is None or session.wire is not wire:
+            return False
+        wire.heard, wire.doubted = self.engine.now, False
+        now = self.clock()
+        self._take(self.ledger.handle(Heard(session.facts.name, message.sample), now))
+        self._take(self.ledger.settle(now))
+        if self._commands or self._records:
+            self._finish_turn()
+        return True
+
+    def _called(self, wire: Wire, hello: Hello) -> None:
+        assert hello.facts is not None
+        self.wires.append(wire)
+        wire.link_name = hello.facts.name
+        self._settle_name(wire, hello.facts, None)
+
+    def _settle_name(self, wire: Wire, facts: NodeFacts, asked: Session | None) -> None:
+        """One agent per name: a newer incarnation wins, and so does anybody where the old one does not answer."""
+        if wire.closed[DOWN]:
+            return
+        old = self.agents.get(facts.name)
+        if old is not None:
+            same = facts.boot_id == old.facts.boot_id and facts.instance == old.facts.instance
+            restarted = same and facts.incarnation > old.facts.incarnation
+            if not restarted:
+                if old is not asked:
+                    self.engine.later(PROBE_SECONDS, self, self._settle_name, wire, facts, old)
+                    return
+                if old.wire.well:
+                    wire.send(DOWN, Refused(what=f"a node named {facts.name!r} is connected already", final=True))
+                    self._end(wire)
+                    return
+            self._left(old)
+            old.wire.close(DOWN, lose=True)
+        self._welcome(wire, facts)
+
+    def _welcome(self, wire: Wire, facts: NodeFacts) -> None:
+        self._sessions += 1
+        session = Session(facts, f"{self.instance}-{self._sessions}", wire)
+        self.agents[facts.name] = session
+        welcome = Welcome(
+            protocol=PROTOCOL, software="sim", epoch=self.epoch, grid="grid", session=session.name,
+            instance=self.instance,
+        )  # fmt: skip
+        wire.send(DOWN, welcome)
+        wire.heard = self.engine.now
+        self.put(NodeUp(facts, session.name))
+        self.engine.note(f"the coordinator lets {facts.name} in, session {session.name}")
+        self.engine.later(SILENCE, self, self._watch, session)
+
+    def _watch(self, session: Session) -> None:
+        """An agent is heard every few seconds, or its connection is dead."""
+        wire = session.wire
+        if wire.closed[DOWN]:
+            return
+        due = wire.heard + SILENCE
+        if due > self.engine.now:
+            self.engine.at(due + 0.001, self, self._watch, session)
+        elif not wire.doubted:
+            wire.doubted = True
+            self.engine.later(DOUBT_SECONDS, self, self._watch, session)
+        else:
+            self.engine.note(f"the coordinator has not heard {session.facts.name} and cuts the connection")
+            self._end(wire, lose=True)
+            self._left(session)
+
+    def hung_up(self, wire: Wire) -> None:
+        """The agent's end is closed."""
+        self._end(wire)
+        session = self.agents.get(wire.link_name)
+        if session is not None and session.wire is wire:
+            self._left(session)
+
+    def _left(self, session: Session) -> None:
+        if self.agents.get(session.facts.name) is session:
+            del self.agents[session.facts.name]
+            self.put(NodeDown(session.facts.name, session.name))
+
+    def _end(self, wire: Wire, lose: bool = False) -> None:
+        wire.close(DOWN, lose)
+        if wire in self.wires:
+            self.wires.remove(wire)
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job, answer: Callable[[Any], None]) -> None:
+        """A client submits. The answer is the id of the job its key stands for, or why not."""
+        key = (job.user, job.key)
+        if (known := self.disk.keys.get(key)) is not None:
+            answer(Accepted(0, (known,), 0, 0))
+        elif self.trouble and key not in self.ledger.keys:
+            answer(Rejected(0, "unavailable", "the disk is in trouble"))
+        else:
+            self.put(JobsSubmitted(self._expect(answer), (job,)))
+
+    def cancel(self, job: str, answer: Callable[[Any], None]) -> None:
+        """A client cancels."""
+        if job not in self.ledger.jobs:
+            answer(Granted(0, "ended already"))
+        elif self.trouble:
+            answer(Rejected(0, "unavailable", "the disk is in trouble"))
+        else:
+            self.put(CancelAsked(self._expect(answer), (job,)))
+
+    def _expect(self, answer: Callable[[Any], None]) -> int:
+        self._token += 1
+        self._answers[self._token] = answer
+        return self._token

@@ -1,0 +1,115 @@
+"""The coordinator's store: what is committed, as bytes, so that nothing of a ledger that is gone lives on in the next
+one. Stands for coordinator/store.py.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distributed_grid.coordinator.core.model import Allocation, Command, Job, RecordAllocation, RecordJob, RecordNode
+from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.nodes import NodeFacts
+
+_encode = msgspec.msgpack.Encoder().encode
+_job = msgspec.msgpack.Decoder(Job).decode
+_allocation = msgspec.msgpack.Decoder(Allocation).decode
+_facts = msgspec.msgpack.Decoder(NodeFacts).decode
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A job as it was when it was recorded."""
+
+    id: str
+    user: str
+    key: str
+    state: State
+    allocation: str
+    outcome: Outcome | None
+    body: bytes
+    held: bytes | None
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What one commit makes durable."""
+
+    clock: float
+    rows: list[Row] = field(default_factory=list)
+    past: list[str] = field(default_factory=list)
+    nodes: list[tuple[str, bytes]] = field(default_factory=list)
+
+
+class Disk:
+    """Everything committed. `past`: allocations that came to nothing."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.clock = 0.0
+        self.rows: dict[str, Row] = {}
+        self.keys: dict[tuple[str, str], str] = {}
+        self.past: dict[str, None] = {}
+        self.nodes: dict[str, bytes] = {}
+
+    def copy(self) -> "Disk":
+        """The same once more."""
+        other = Disk()
+        other.epoch, other.clock = self.epoch, self.clock
+        other.rows, other.keys, other.past = dict(self.rows), dict(self.keys), dict(self.past)
+        other.nodes = dict(self.nodes)
+        return other
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """A commit has taken place."""
+        self.clock = snapshot.clock
+        for row in snapshot.rows:
+            before = self.rows.get(row.id)
+            if row.held is None and before is not None:
+                row = msgspec.structs.replace(row, held=before.held)
+            self.rows[row.id] = row
+            self.keys[row.user, row.key] = row.id
+        self.past.update(dict.fromkeys(snapshot.past))
+        self.nodes.update(snapshot.nodes)
+
+    def jobs(self) -> Iterator[Job]:
+        """Jobs that have not ended, oldest first."""
+        found = [_job(row.body) for row in self.rows.values() if row.state is not State.ENDED]
+        return iter(sorted(found, key=lambda job: (job.submitted, job.id)))
+
+    def allocations(self) -> Iterator[Allocation]:
+        """What jobs hold that have not ended."""
+        for row in self.rows.values():
+            if row.state not in (State.ENDED, State.WAITING) and row.held is not None:
+                yield _allocation(row.held)
+
+    def facts(self) -> Iterator[NodeFacts]:
+        """All nodes ever seen."""
+        return (_facts(body) for _, body in sorted(self.nodes.items()))
+
+
+def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
+    """Records as they are now; of several of one thing the newest state."""
+    out = Snapshot(clock)
+    jobs: dict[str, Job] = {}
+    allocations: dict[str, Allocation] = {}
+    for record in records:
+        match record:
+            case RecordJob(job):
+                jobs[job.id] = job
+            case RecordAllocation(allocation):
+                allocations[allocation.id] = allocation
+            case RecordNode(facts):
+                out.nodes.append((facts.name, _encode(facts)))
+    newest: dict[str, bytes] = {}
+    for one in allocations.values():
+        of = jobs.get(one.job)
+        if of is not None and of.allocation == one.id:
+            newest[one.job] = _encode(one)
+        else:
+            assert one.state is State.ENDED, f"{one.id} is recorded without its job"
+        if one.state is State.ENDED and (of is None or of.state is not State.ENDED):
+            out.past.append(one.id)
+    for job in jobs.values():
+        held = newest.get(job.id)
+        out.rows.append(Row(job.id, job.user, job.key, job.state, job.allocation, job.outcome, _encode(job), held))
+    return out

@@ -1,0 +1,175 @@
+"""What must be true at every moment, held against what really runs. The judge sees everything and changes nothing; at
+the first thing that is not so it raises a Violation.
+"""
+
+from typing import Any
+
+from distributed_grid.protocol.jobs import Cause, Outcome, RetryOn, State
+from distributed_grid.protocol.resources import MILLI, Grant
+from distributed_grid.simulator.disk import Disk, Row
+from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.plan import JobPlan
+
+NEVER_RAN = (Cause.NOT_PLACED, Cause.RESTORED)
+
+
+class Run:
+    """A process that really ran: the truth about one attempt. `code` and `signal` once it is over."""
+
+    def __init__(self, allocation: str, node: str, grant: Grant, began: float) -> None:
+        self.allocation = allocation
+        self.job = allocation.rpartition(".")[0]
+        self.node = node
+        self.grant = grant
+        self.began = began
+        self.alive = True
+        self.code: int | None = None
+        self.signal = 0
+
+
+def number_of(job: str) -> int:
+    """Which planned job an id belongs to: ids are `j<number>x<try>`."""
+    return int(job[1:].partition("x")[0])
+
+
+class Judge:
+    """Keeps the truth: every process there ever was, every answer that a client ever got."""
+
+    def __init__(self, jobs: tuple[JobPlan, ...]) -> None:
+        self.plans = {job.number: job for job in jobs}
+        self.runs: dict[str, Run] = {}
+        self.of_key: dict[int, list[Run]] = {}
+        self.living: dict[str, dict[str, Run]] = {}
+        self.promised: dict[int, str] = {}
+        self.ended: dict[str, Outcome] = {}
+        self.disk: Disk | None = None
+
+    # --- what really runs ---------------------------------------------------------------------------------------------
+
+    def spawned(self, run: Run, cores: int, gpus: int, memory: int) -> None:
+        """A process begins on a node that has so much."""
+        if run.allocation in self.runs:
+            raise Violation(run.job, f"{run.allocation} is started twice, now on {run.node}")
+        self.runs[run.allocation] = run
+        number = number_of(run.job)
+        before = self.of_key.setdefault(number, [])
+        for other in before:
+            if other.alive:
+                raise Violation(
+                    run.job, f"{run.allocation} starts on {run.node}, {other.allocation} runs on {other.node}"
+                )
+        before.append(run)
+        plan = self.plans[number]
+        if len(before) > 1 + plan.request.retries:
+            names = ", ".join(one.allocation for one in before)
+            raise Violation(
+                run.job, f"it is started {len(before)} times ({names}), {plan.request.retries} retries allowed"
+            )
+        self._not_after_its_end(run)
+        here = self.living.setdefault(run.node, {})
+        here[run.allocation] = run
+        self._nothing_twice(run.node, here, cores, gpus, memory)
+
+    def _not_after_its_end(self, run: Run) -> None:
+        """What was acknowledged as never started, never is. (A node that was given up may run what it was sent.)"""
+        outcome = self.ended.get(run.job)
+        if outcome is None:
+            return
+        if outcome.cause in NEVER_RAN or (outcome.cause is Cause.CANCELLED and not outcome.started):
+            raise Violation(run.job, f"{run.allocation} starts on {run.node} after the job ended as {_words(outcome)}")
+
+    def _nothing_twice(self, node: str, here: dict[str, Run], cores: int, gpus: int, memory: int) -> None:
+        cpu: dict[int, int] = {}
+        gpu: dict[str, int] = {}
+        held = 0
+        for run in here.values():
+            grant = run.grant
+            for core in grant.cores:
+                cpu[core] = cpu.get(core, 0) + MILLI
+            if grant.shared_core >= 0:
+                cpu[grant.shared_core] = cpu.get(grant.shared_core, 0) + grant.shared_milli
+            for share in grant.gpus:
+                gpu[share.uuid] = gpu.get(share.uuid, 0) + share.milli
+            held += grant.memory
+        who = ", ".join(here)
+        if any(milli > MILLI for milli in cpu.values()) or len(cpu) > cores:
+            raise Violation(node, f"a core is used twice by {who}")
+        if any(milli > MILLI for milli in gpu.values()) or len(gpu) > gpus:
+            raise Violation(node, f"a GPU is used twice by {who}")
+        if held > memory:
+            raise Violation(node, f"{held} bytes are given to {who}, there are {memory}")
+
+    def over(self, run: Run, code: int | None, signal: int = 0) -> None:
+        """Nothing of it is alive any more."""
+        run.alive, run.code, run.signal = False, code, signal
+        self.living[run.node].pop(run.allocation, None)
+
+    # --- what the coordinator makes durable, and says -----------------------------------------------------------------
+
+    def stored(self, row: Row) -> None:
+        """The disk took this state of a job."""
+        before = self.ended.get(row.id)
+        if before is not None:
+            if row.state is not State.ENDED or row.outcome != before:
+                now = _words(row.outcome) if row.outcome is not None else row.state.value
+                raise Violation(row.id, f"its result was {_words(before)} and becomes {now}")
+            return
+        if row.state is not State.ENDED:
+            return
+        if row.outcome is None:
+            raise Violation(row.id, "it has ended without an outcome")
+        self.ended[row.id] = row.outcome
+        self._is_the_truth(row.id, row.allocation, row.outcome)
+
+    def _is_the_truth(self, job: str, allocation: str, outcome: Outcome) -> None:
+        run = self.runs.get(allocation)
+        if outcome.cause is Cause.EXITED:
+            if run is None or run.alive:
+                raise Violation(job, f"it is told to have exited; {allocation} {'runs' if run else 'never ran'}")
+            if run.code != outcome.code:
+                raise Violation(job, f"it is told to have exited with {outcome.code}, it did with {run.code}")
+        elif outcome.cause in (*NEVER_RAN, Cause.SPAWN_FAILED) or not outcome.started:
+            if run is not None and outcome.cause not in (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST):
+                raise Violation(
+                    job, f"it is told never to have run ({_words(outcome)}), {allocation} did on {run.node}"
+                )
+        elif run is None:
+            if outcome.cause not in (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST, Cause.LEASE_EXPIRED):
+                raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")
+        elif run.alive and outcome.cause is not Cause.NODE_LOST:
+            raise Violation(job, f"it is told to be over ({_words(outcome)}), {allocation} runs on {run.node}")
+
+    def acknowledged(self, allocation: str) -> None:
+        """An agent is told that it may forget this end."""
+        assert self.disk is not None
+        job = allocation.rpartition(".")[0]
+        row = self.disk.rows.get(job)
+        if row is not None and row.allocation == allocation and row.state not in (State.ENDED, State.WAITING):
+            raise Violation(job, f"the end of {allocation} is acknowledged and not on disk ({row.state.value} there)")
+
+    def accepted(self, number: int, job: str) -> None:
+        """A client hears that its job is taken."""
+        assert self.disk is not None
+        if job not in self.disk.rows:
+            raise Violation(job, "its submit is acknowledged and not on disk")
+        if self.promised.setdefault(number, job) != job:
+            raise Violation(job, f"its key stood for {self.promised[number]} before")
+
+    def launched(self, allocation: str) -> None:
+        """A launch leaves the coordinator."""
+        assert self.disk is not None
+        job = allocation.rpartition(".")[0]
+        row = self.disk.rows.get(job)
+        if row is None or row.allocation != allocation:
+            raise Violation(job, f"{allocation} is launched before that is on disk")
+
+
+def _words(outcome: Any) -> str:
+    started = "" if outcome.started else ", never started"
+    return f"{outcome.cause.value} {outcome.code or outcome.signal or ''}".strip() + started
+
+
+def may_retry(request: Any, cause: Cause) -> bool:
+    """Whether its owner allowed that it is run again after this."""
+    lost = cause in (Cause.NODE_LOST, Cause.SUPERVISOR_LOST, Cause.REBOOTED, Cause.LEASE_EXPIRED)
+    return (RetryOn.LOST if lost else RetryOn.FAILED) in request.retry_on

@@ -1,0 +1,162 @@
+"""A node: what outlives its processes (disk, clock, power) and the jobs' own processes, which are the truth."""
+
+import random
+from typing import Any
+
+import msgspec
+
+from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, Sample
+from distributed_grid.protocol.resources import GIB, MILLI, Resources
+from distributed_grid.simulator.engine import Engine, Process
+from distributed_grid.simulator.judge import Judge, Run, number_of
+from distributed_grid.simulator.network import Link
+from distributed_grid.simulator.plan import NodePlan
+
+GPU_MEMORY = 16 * GIB
+
+
+class Machine:
+    """One node. `boot` is its power: what is scheduled for it is gone when that is cut. `agent` and `supervisor` are
+    the processes of today, dead or alive."""
+
+    def __init__(self, engine: Engine, judge: Judge, plan: NodePlan) -> None:
+        self.engine, self.judge, self.plan = engine, judge, plan
+        self.chance = random.Random(plan.seed)
+        self.name = f"n{plan.number}"
+        self.link = Link(engine, self.chance)
+        self.boot = Process()
+        self.boots = 1
+        self.incarnation = 0
+        self.gone = False
+        self.agent: Any = None
+        self.supervisor: Any = None
+        # The disk: the journal with how much of it is synced, the specs of allocations, the newest coordinator seen.
+        self.journal: list[tuple[Any, ...]] = []
+        self.synced = 0
+        self.specs: dict[str, Launch] = {}
+        self.newest: tuple[Any, ...] | None = None
+        # What happens to it.
+        self.journal_bad = False
+        self.sluggish = 0.0
+        self.slow_measure = 0.0
+        self.owner_uses = 0.0
+        self.runs: dict[str, Run] = {}
+        self.main_over: dict[str, None] = {}
+        self._sample: Sample | None = None
+        gpus = tuple(GpuFacts(f"{self.name}-gpu{i}", i, "card", GPU_MEMORY) for i in range(plan.gpus))
+        self._facts = NodeFacts(
+            name=self.name,
+            hostname=self.name,
+            boot_id="",
+            incarnation=0,
+            cores=tuple(range(plan.cores)),
+            memory=plan.memory,
+            lendable=Resources(plan.cores * MILLI, plan.memory - GIB // 2, plan.gpus * MILLI),
+            gpus=gpus,
+            instance=self.name,
+        )
+
+    def facts(self) -> NodeFacts:
+        """What an agent that starts now says of the node."""
+        return msgspec.structs.replace(self._facts, boot_id=f"boot{self.boots}", incarnation=self.incarnation)
+
+    def clock(self) -> float:
+        """Seconds on the node's own clock, which goes a little wrong."""
+        return 1000.0 + self.engine.now * self.plan.rate
+
+    def seconds(self, own: float) -> float:
+        """So many seconds of the node's own clock in true ones."""
+        return own / self.plan.rate
+
+    def use(self, part: float) -> None:
+        """The owner uses this part of all cores from now on, and of the GPUs."""
+        self.owner_uses = part
+        self._sample = None
+
+    def sample(self) -> Sample:
+        """What is measured now."""
+        if self._sample is None:
+            plan, percent = self.plan, round(self.owner_uses * 100)
+            self._sample = Sample(
+                at=self.clock(),
+                cores=dict.fromkeys(range(plan.cores), percent),
+                foreign_cpu=self.owner_uses * plan.cores,
+                memory_total=plan.memory,
+                memory_foreign=int(self.owner_uses * plan.memory * 0.9),
+                gpus=tuple(
+                    GpuSample(gpu.uuid, float(percent), int(self.owner_uses * GPU_MEMORY), GPU_MEMORY)
+                    for gpu in self._facts.gpus
+                ),
+            )
+        return self._sample
+
+    # --- the jobs' processes ------------------------------------------------------------------------------------------
+
+    def spawn(self, allocation: str) -> None:
+        """A supervisor makes the process of this allocation."""
+        launch = self.specs[allocation]
+        run = Run(allocation, self.name, launch.grant, self.engine.now)
+        plan = self.judge.plans[number_of(run.job)]
+        self.engine.note(f"{allocation} runs on {self.name}")
+        self.judge.spawned(run, self.plan.cores, self.plan.gpus, self.plan.memory)
+        self.runs[allocation] = run
+        attempt = len(self.judge.of_key[plan.number]) - 1
+        self.engine.later(plan.seconds, self.boot, self._main_ends, run, plan.codes[attempt % len(plan.codes)], 0)
+
+    def _main_ends(self, run: Run, code: int | None, signal: int) -> None:
+        if run.allocation in self.main_over or not run.alive:
+            return
+        self.main_over[run.allocation] = None
+        run.code, run.signal = code, signal
+        self.engine.note(
+            f"{run.allocation} on {self.name} " + (f"is killed by {signal}" if signal else f"exits {code}")
+        )
+        if signal or not self.judge.plans[number_of(run.job)].daemon:
+            self.judge.over(run, code, signal)
+        if self.supervisor is not None and not self.supervisor.dead:
+            self.supervisor.main_ended(run.allocation, (code, signal))
+
+    def terminate(self, allocation: str) -> None:
+        """SIGTERM to all of it."""
+        run = self.runs.get(allocation)
+        if run is not None and run.alive:
+            self.engine.later(self.judge.plans[number_of(run.job)].dying, self.boot, self._dies, run, 15)
+
+    def kill(self, allocation: str) -> None:
+        """SIGKILL to all of it."""
+        run = self.runs.get(allocation)
+        if run is not None:
+            self._dies(run, 9)
+
+    def _dies(self, run: Run, signal: int) -> None:
+        if not run.alive:
+            return
+        if run.allocation in self.main_over:  # what it left behind
+            self.judge.over(run, run.code, run.signal)
+        else:
+            self._main_ends(run, None, signal)
+
+    def lives(self, allocation: str) -> bool:
+        """Whether anything of it is alive."""
+        run = self.runs.get(allocation)
+        return run is not None and run.alive
+
+    # --- power --------------------------------------------------------------------------------------------------------
+
+    def power_cut(self) -> None:
+        """All processes are gone at once, and of the journal what was not synced."""
+        self.boot.dead = True
+        for process in (self.agent, self.supervisor):
+            if process is not None:
+                process.dead = True
+        for wire in [*self.link.wires]:
+            if wire.ends[0] is self.agent:
+                wire.close(0, lose=True, silent=True)
+        del self.journal[self.chance.randint(self.synced, len(self.journal)) :]
+        self.synced = len(self.journal)
+        for run in [*self.runs.values()]:
+            if run.alive:
+                self.judge.over(run, run.code, run.signal or (0 if run.allocation in self.main_over else -1))
+        self.boot = Process()
+        self.boots += 1

@@ -1,0 +1,178 @@
+"""What a seed stands for: nodes, jobs and faults, all drawn beforehand, so that a plan can be cut piece by piece while
+what it shows stays.
+"""
+
+import random
+from collections.abc import Collection
+
+import msgspec
+
+from distributed_grid.protocol.jobs import Priority, Request, RetryOn
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a world is: `seconds` of adversity, then peace; it goes on until all is over, and for `events` events
+    at the least."""
+
+    nodes: int = 20
+    jobs: int = 10
+    faults: int = 7
+    seconds: float = 30.0
+    events: int = 200
+
+
+KINDS: dict[str, str] = {
+    "partition": "nothing passes between a node and the coordinator",
+    "deaf": "nothing reaches a node, what it says arrives",
+    "mute": "nothing leaves a node, what it is told arrives",
+    "slow-link": "what passes takes up to seconds",
+    "cut": "a connection breaks",
+    "late-hello": "the hello of a connection that was given up arrives after all",
+    "kill-coordinator": "kill -9 of the coordinator",
+    "stop-coordinator": "the coordinator is suspended, and goes on",
+    "slow-disk": "the coordinator's commits take up to seconds",
+    "bad-disk": "the coordinator's commits fail",
+    "second-coordinator": "a second one runs on a copy of the state directory, and claims the same epoch",
+    "kill-agent": "kill -9 of an agent",
+    "stop-agent": "an agent is suspended, and goes on",
+    "slow-measure": "measuring a node takes seconds",
+    "owner": "a node's owner uses it",
+    "kill-supervisor": "kill -9 of a supervisor",
+    "bad-journal": "a supervisor's journal cannot be written",
+    "reboot": "a node's power is cut, and it comes back",
+    "gone": "a node's power is cut for good",
+    "wall-jump": "a wall clock jumps by a day",
+}
+"""All kinds of faults."""
+_OFTEN = ("kill-coordinator", "kill-agent", "partition", "kill-supervisor", "reboot", "mute", "deaf")
+
+
+class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that a client submits at `at`, that runs `seconds` and exits with `codes` (one an attempt). `daemon`: it
+    leaves a process behind. It needs `dying` seconds from SIGTERM to its end. `unheard` answers to its submit get lost.
+    Times below zero: never."""
+
+    number: int
+    at: float
+    request: Request
+    seconds: float
+    codes: tuple[int, ...]
+    daemon: bool
+    dying: float
+    grace: float
+    time_limit: float
+    unheard: int
+    cancel_at: float
+
+
+class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault of this kind that begins at `at` and lasts `seconds`, at `node` where it is a node's. `how` (0 to 1) is
+    for the kind to make something of."""
+
+    number: int
+    kind: str
+    at: float
+    seconds: float
+    node: int
+    how: float
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A node: what it has, how fast its clock goes, and the seed of its own delays."""
+
+    number: int
+    cores: int
+    memory: int
+    gpus: int
+    rate: float
+    seed: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All that happens from outside. `sluggish`: seconds that disks and measuring take now and then."""
+
+    seed: int
+    shape: Shape
+    chance: int
+    lost_after: float
+    sluggish: float
+    nodes: tuple[NodePlan, ...]
+    jobs: tuple[JobPlan, ...]
+    faults: tuple[FaultPlan, ...]
+
+
+def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
+    """The plan of a seed. `without`: what is left out, such as `job3`, `fault7` or a kind of fault."""
+    chance = random.Random(seed)
+    lost_after = chance.choice((5.0, 20.0, 20.0, 60.0))
+    sluggish = chance.choice((0.0, 0.0, 0.02, 0.5))
+    nodes = tuple(_node(chance, number) for number in range(shape.nodes))
+    busy = min(shape.nodes, chance.choice((2, 4, 8, shape.nodes)))  # faults meet jobs where both keep to few nodes
+    jobs = [_job(chance, number, shape) for number in range(shape.jobs)]
+    faults = [_fault(chance, number, shape, busy) for number in range(shape.faults)]
+    return Plan(
+        seed=seed,
+        shape=shape,
+        chance=chance.getrandbits(32),
+        lost_after=lost_after,
+        sluggish=sluggish,
+        nodes=nodes,
+        jobs=tuple(job for job in jobs if f"job{job.number}" not in without),
+        faults=tuple(one for one in faults if f"fault{one.number}" not in without and one.kind not in without),
+    )
+
+
+def _node(chance: random.Random, number: int) -> NodePlan:
+    return NodePlan(
+        number=number,
+        cores=chance.choice((1, 2, 4)),
+        memory=8 * GIB,
+        gpus=chance.choice((0, 0, 0, 1)),
+        rate=chance.uniform(0.99, 1.01),
+        seed=chance.getrandbits(32),
+    )
+
+
+def _job(chance: random.Random, number: int, shape: Shape) -> JobPlan:
+    cpu = chance.choice((300, 500, MILLI, MILLI, 2 * MILLI))
+    gpu = chance.choice((0, 0, 0, 0, 500, MILLI)) if shape.nodes > 4 else 0
+    memory = chance.choice((256 * MIB, 1 * GIB, 3 * GIB))
+    retry: tuple[RetryOn, ...] = ()
+    if chance.random() < 0.4:
+        retry = chance.choice(((RetryOn.LOST,), (RetryOn.FAILED,), (RetryOn.LOST, RetryOn.FAILED)))
+    wanted = Resources(cpu, memory, gpu)
+    # Most want the same few nodes, so that they meet each other and the faults.
+    nodes = tuple(f"n{one}" for one in range(min(2, shape.nodes))) if chance.random() < 0.7 else ()
+    return JobPlan(
+        number=number,
+        at=chance.uniform(0.0, shape.seconds * 0.9),
+        request=Request(
+            wanted,
+            chance.choice((Priority.LOW, Priority.MEDIUM, Priority.MEDIUM, Priority.URGENT)),
+            nodes,
+            immediate=chance.random() < 0.05,
+            retry_on=retry,
+            retries=chance.choice((1, 2)) if retry else 0,
+        ),
+        seconds=chance.choice((0.01, 1.0, 1.0, chance.uniform(2.0, 20.0))),
+        codes=tuple(chance.choice((0, 0, 0, 1, 3)) for _ in range(3)),
+        daemon=chance.random() < 0.1,
+        dying=chance.choice((0.0, 0.01, 0.5, 30.0)),
+        grace=chance.choice((0.0, 1.0, 5.0)),
+        time_limit=chance.choice((0.0, 0.0, 0.0, 0.0, 3.0)),
+        unheard=chance.choice((0, 0, 0, 1, 2)),
+        cancel_at=chance.uniform(0.0, shape.seconds) if chance.random() < 0.3 else -1.0,
+    )
+
+
+def _fault(chance: random.Random, number: int, shape: Shape, busy: int) -> FaultPlan:
+    kind = chance.choice(_OFTEN) if chance.random() < 0.5 else chance.choice(list(KINDS))
+    return FaultPlan(
+        number=number,
+        kind=kind,
+        at=chance.uniform(1.0, shape.seconds),
+        seconds=chance.choice((0.05, 1.0, chance.uniform(1.0, 8.0), chance.uniform(8.0, 40.0))),
+        node=chance.randrange(busy),
+        how=chance.random(),
+    )

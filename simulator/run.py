@@ -1,0 +1,92 @@
+"""Running a seed, and what to do with one that shows something: tell its story, and cut its plan down."""
+
+import re
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.plan import KINDS, Shape, make
+from distributed_grid.simulator.world import World
+
+STORY_LINES = 40
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a seed: the hash of all that happened in order, how many events that were and over how many
+    simulated seconds, faults by kind, and how many processes ran. `about` and `what` say what was violated, if so."""
+
+    seed: int
+    trace: str
+    events: int
+    seconds: float
+    faults: dict[str, int]
+    started: int
+    about: str = ""
+    what: str = ""
+
+
+def run(seed: int, shape: Shape | None = None, without: Collection[str] = (), recording: bool = False) -> Run:
+    """Run the world of a seed to its end."""
+    return _run(seed, shape or Shape(), without, recording)[0]
+
+
+def _run(seed: int, shape: Shape, without: Collection[str], recording: bool) -> tuple[Run, list[tuple[float, str]]]:
+    world = World(make(seed, shape, without), recording)
+    about = what = ""
+    try:
+        world.go()
+    except Violation as violation:
+        about, what = violation.about, violation.what
+    engine = world.engine
+    found = Run(
+        seed=seed,
+        trace=engine.digest(),
+        events=engine.events,
+        seconds=engine.now,
+        faults=world.faults,
+        started=len(world.judge.runs),
+        about=about,
+        what=what,
+    )
+    return found, engine.story
+
+
+def story(seed: int, shape: Shape, without: Collection[str] = ()) -> list[str]:
+    """The last steps that concern what was violated, in plain words."""
+    found, lines = _run(seed, shape, without, recording=True)
+    names = {found.about, *re.findall(r"\b(?:n\d+|j\d+x\d+)\b", f"{found.about} {found.what}")}
+    jobs = {name.partition("x")[0] for name in names if re.fullmatch(r"j\d+x\d+", name)}
+    names |= {node for _, text in lines for node in re.findall(r"\bn\d+\b", text) if _concerns(text, names, jobs)}
+    kept = [f"{at:9.3f}  {text}" for at, text in lines if _concerns(text, names, jobs)]
+    return [*kept[-STORY_LINES:], f"           {found.about}: {found.what}"]
+
+
+def _concerns(text: str, names: set[str], jobs: set[str]) -> bool:
+    words = re.findall(r"\b(?:n\d+|j\d+)(?=\b|x)", text)
+    general = "coordinator" in text or text == "peace" or (text.startswith("fault") and " at " not in text)
+    return general or any(word in names or word in jobs for word in words)
+
+
+def shrink(
+    seed: int, shape: Shape, without: Collection[str] = (), said: Callable[[str], None] = lambda text: None
+) -> tuple[Shape, tuple[str, ...]]:
+    """The smallest shape and the most left out with which something is still violated about as it was."""
+    out = [*without]
+
+    def shows(shape: Shape, out: Collection[str]) -> bool:
+        return bool(run(seed, shape, out).what)
+
+    for kind in KINDS:
+        if kind not in out and shows(shape, [*out, kind]):
+            out.append(kind)
+    plan = make(seed, shape, out)
+    for name in (*(f"fault{one.number}" for one in plan.faults), *(f"job{one.number}" for one in plan.jobs)):
+        if shows(shape, [*out, name]):
+            out.append(name)
+            said(f"without {name} as well")
+    left = {one.kind for one in make(seed, shape, ()).faults if f"fault{one.number}" not in out}
+    for kind in [one for one in out if one in KINDS and one not in left]:
+        if shows(shape, [other for other in out if other != kind]):
+            out.remove(kind)
+    return shape, tuple(out)

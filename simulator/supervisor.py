@@ -1,0 +1,283 @@
+"""A supervisor: intents are on disk before their process is made, ends before they are told, and both are known to the
+next one. Stands for agent/supervisor.py and agent/supervisor_journal.py.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from distributed_grid.protocol.jobs import Cause, Outcome
+from distributed_grid.simulator.engine import Engine, Process
+from distributed_grid.simulator.machine import Machine
+
+NEVER = float("inf")
+LEASE_GRACE = 1.0
+
+
+class Job:
+    """An allocation from its intent to its end. `status` is (code, signal) of its main process, (None, -1) if nobody
+    knows it, None while it lives. `deadline` is when its lease ends, on the node's clock."""
+
+    def __init__(self, id: str, limit: float = 0.0, grace: float = 5.0, lease: float = 0.0, began: float = 0.0) -> None:
+        self.id, self.limit, self.grace, self.lease, self.began = id, limit, grace, lease, began
+        self.deadline = NEVER
+        self.outcome: Outcome | None = None
+        self.status: tuple[int | None, int] | None = None
+        self.cause = ""
+        self.text = ""
+        self.kill_at = NEVER
+        self.spawned = False
+
+
+class Supervisor(Process):
+    """One life of a node's supervisor."""
+
+    def __init__(self, engine: Engine, machine: Machine) -> None:
+        super().__init__()
+        self.engine, self.machine = engine, machine
+        self.agent: Any = None
+        self.jobs: dict[str, Job] = {}
+        self.forgotten: dict[str, None] = {}
+        self._launches: dict[str, dict[str, Any]] = {}
+        self._over: list[Job] = []
+        self._due = False
+        self._syncing_until = 0.0
+        self._restore()
+
+    def _restore(self) -> None:
+        boot = ""
+        for kind, key, *rest in self.machine.journal:
+            if kind == "boot":
+                boot = key
+            elif kind == "intent":
+                self.jobs[key] = Job(key, *rest)
+            elif kind == "start":
+                self.jobs[key].spawned = True
+            elif kind == "stop":
+                self.jobs[key].cause, self.jobs[key].text = rest
+            elif kind == "exit":
+                self.jobs.setdefault(key, Job(key)).outcome = rest[0]
+            elif kind == "forget":
+                self.jobs.pop(key, None)
+                self.forgotten[key] = None
+        now = f"boot{self.machine.boots}"
+        for job in [*self.jobs.values()]:
+            if job.outcome is not None:
+                continue
+            if boot and boot != now:
+                job.outcome = Outcome(Cause.REBOOTED, text="the node was restarted while it ran")
+            elif job.spawned and self.machine.lives(job.id) and job.id not in self.machine.main_over:
+                if job.cause:
+                    self._end(job, job.grace)
+                self._arm(job)
+                self._lease(job, job.began)
+            else:
+                self.main_ended(job.id, (None, -1))
+        self._append("boot", now)
+        for job in self.jobs.values():
+            if job.outcome is not None:
+                self._append("exit", job.id, job.outcome)
+        self.machine.synced = len(self.machine.journal)
+
+    def _append(self, *record: Any) -> None:
+        self.machine.journal.append(record)
+
+    # --- the agent ----------------------------------------------------------------------------------------------------
+
+    def connect(self, agent: Any) -> list[Job]:
+        """An agent comes and is told all there is. (What is over and not on disk yet is told later.)"""
+        self.agent = agent
+        return [job for job in self.jobs.values() if job not in self._over]
+
+    def hear(self, agent: Any, number: int, op: dict[str, Any]) -> None:
+        """What the agent asks for. Of what one said that was killed a little may never have left it."""
+        if agent.dead and number > agent.last_word:
+            return
+        if self._syncing(self.hear, agent, number, op):
+            return
+        match op["op"]:
+            case "launch":
+                self._launch(op)
+            case "stop":
+                self._stop(op)
+            case "renew":
+                for job in self.jobs.values():
+                    self._lease(job, op["at"])
+            case "forget":
+                for key in op["ids"]:
+                    if key in self.jobs and self.jobs[key].outcome is not None and self.jobs[key] not in self._over:
+                        del self.jobs[key]
+                        self.forgotten[key] = None
+                        self._append("forget", key)
+        self._soon()
+
+    def _launch(self, op: dict[str, Any]) -> None:
+        key = op["id"]
+        if key in self.jobs:
+            self._tell(self.jobs[key])
+        elif key in self.forgotten:
+            self._was_over(key, Cause.SPAWN_FAILED)
+        else:
+            self._launches.setdefault(key, op)
+
+    def _stop(self, op: dict[str, Any]) -> None:
+        key = op["id"]
+        self._launches.pop(key, None)
+        job = self.jobs.get(key)
+        if job is None:
+            if key in self.forgotten:
+                self._was_over(key, Cause(op["cause"]))
+            else:
+                job = self.jobs[key] = Job(key)
+                job.outcome = Outcome(Cause(op["cause"]), text=op["text"], started=False)
+                self._over.append(job)
+        elif job.outcome is not None:
+            self._tell(job)
+        else:
+            self._ask_end(job, op["cause"], op["text"], op["grace"])
+
+    def _was_over(self, key: str, cause: Cause) -> None:
+        self._say(key, Outcome(cause, text="it was over before; nothing is started twice", started=False))
+
+    def _tell(self, job: Job) -> None:
+        if job not in self._over:
+            self._say(job.id, job.outcome)
+
+    def _say(self, key: str, outcome: Outcome | None) -> None:
+        if self.agent is not None:
+            self.engine.later(0.0003, self.agent, self.agent.told, self, key, outcome)
+
+    # --- a turn -------------------------------------------------------------------------------------------------------
+
+    def _syncing(self, act: Callable[..., None], *args: Any) -> bool:
+        """Whether its one thread waits for the disk: then this happens afterwards."""
+        if self.engine.now >= self._syncing_until:
+            return False
+        self.engine.at(self._syncing_until, self, act, *args)
+        return True
+
+    def _soon(self, seconds: float = 0.0002) -> None:
+        if not self._due and (self._launches or self._over):
+            self._due = True
+            self.engine.later(seconds, self, self._act)
+
+    def _act(self) -> None:
+        """One write and one sync for all intents and ends of this turn; what comes meanwhile waits."""
+        if self._syncing(self._act):
+            return
+        self._due = False
+        fresh = [*self._launches.values()]
+        self._launches.clear()
+        now = self.machine.clock()
+        if self.machine.journal_bad:
+            for op in fresh:
+                self._say(op["id"], Outcome(Cause.SPAWN_FAILED, text="the journal cannot be written", started=False))
+            self._soon(1.0)
+            return
+        begun = []
+        for op in fresh:
+            job = self.jobs[op["id"]] = Job(op["id"], op["limit"], op["grace"], op["lease"], op["lease_from"] or now)
+            self._append("intent", job.id, job.limit, job.grace, job.lease, job.began)
+            begun.append(job)
+        for job in self._over:
+            self._append("exit", job.id, job.outcome)
+        self._syncing_until = self.engine.now + 0.0005 + self.machine.chance.random() * self.machine.sluggish
+        self.engine.at(self._syncing_until, self, self._synced, len(self.machine.journal), begun, [*self._over])
+
+    def _synced(self, length: int, begun: list[Job], told: list[Job]) -> None:
+        self.machine.synced = max(self.machine.synced, length)
+        self._over = [job for job in self._over if job not in told]
+        for job in told:
+            self._tell(job)
+        for job in begun:
+            self.machine.spawn(job.id)
+        if begun:
+            self._syncing_until = self.engine.now + 0.0001 + self.machine.sluggish / 4
+            self.engine.at(self._syncing_until, self, self._begun, begun)
+        self._soon()
+
+    def _begun(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._append("start", job.id)
+            self._tell(job)
+            self._arm(job)
+            self._lease(job, job.began)
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _arm(self, job: Job) -> None:
+        if job.limit:
+            self.engine.later(self.machine.seconds(job.limit), self, self._limit, job)
+
+    def _limit(self, job: Job) -> None:
+        if self._syncing(self._limit, job):
+            return
+        if job.outcome is None and job.status is None and not job.cause:
+            self._ask_end(job, Cause.TIME_LIMIT, "ran longer than its time limit", job.grace)
+
+    def _lease(self, job: Job, since: float) -> None:
+        """It may run so long from then on: word from the coordinator that old was heard."""
+        if not job.lease or job.outcome is not None:
+            return
+        due = since + job.lease
+        if job.deadline == NEVER or due > job.deadline:
+            job.deadline = due
+            self.engine.later(self.machine.seconds(due - self.machine.clock()), self, self._lease_over, job, due)
+
+    def _lease_over(self, job: Job, due: float) -> None:
+        if self._syncing(self._lease_over, job, due):
+            return
+        if job.deadline == due and job.outcome is None:
+            self.engine.note(f"the lease of {job.id} on {self.machine.name} is over")
+            self._ask_end(job, Cause.LEASE_EXPIRED, "its lease was not renewed", min(job.grace, LEASE_GRACE))
+
+    def _ask_end(self, job: Job, cause: str, text: str, grace: float) -> None:
+        if job.status is None and not job.cause:
+            job.cause, job.text = cause, text
+            self._append("stop", job.id, cause, text)
+        self._end(job, grace if grace >= 0 else job.grace)
+
+    def _end(self, job: Job, grace: float) -> None:
+        if grace > 0 and job.kill_at == NEVER:
+            self.machine.terminate(job.id)
+        kill_at = self.engine.now + grace
+        if kill_at < job.kill_at:
+            job.kill_at = kill_at
+            self.engine.at(kill_at, self, self._kill, job)
+
+    def _kill(self, job: Job) -> None:
+        if self._syncing(self._kill, job):
+            return
+        if job.outcome is None:
+            self.machine.kill(job.id)
+            self._look(job)
+
+    def main_ended(self, key: str, status: tuple[int | None, int]) -> None:
+        """Its main process is gone, with this status."""
+        if self._syncing(self.main_ended, key, status):
+            return
+        job = self.jobs.get(key)
+        if job is not None and job.outcome is None and job.status is None:
+            job.status = status
+            self._look(job)
+
+    def _look(self, job: Job) -> None:
+        """It is over when nothing of it is alive; what its main process left behind is ended first."""
+        if job.status is None or job.outcome is not None:
+            return
+        if self.machine.lives(job.id):
+            if job.kill_at == NEVER:
+                self._end(job, job.grace)
+            self.engine.later(0.2, self, self._look, job)
+            return
+        code, signal = job.status
+        if signal < 0:
+            cause = Cause(job.cause or "supervisor-lost")
+            job.outcome = Outcome(cause, text=job.text or "how it ended is not known")
+        elif job.cause:
+            job.outcome = Outcome(Cause(job.cause), code=code or 0, signal=signal, text=job.text)
+        elif signal:
+            job.outcome = Outcome(Cause.SIGNALLED, signal=signal)
+        else:
+            job.outcome = Outcome(Cause.EXITED, code=code or 0)
+        self._over.append(job)
+        self._soon()

@@ -1,0 +1,197 @@
+"""A whole grid made from a plan: run it through its faults, let peace return, and see that all came to its end."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from distributed_grid.coordinator.core.matching import could_ever
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.simulator import faults
+from distributed_grid.simulator.agent import Agent
+from distributed_grid.simulator.clients import Client
+from distributed_grid.simulator.coordinator import Coordinator
+from distributed_grid.simulator.disk import Disk
+from distributed_grid.simulator.driver import Weather
+from distributed_grid.simulator.engine import Engine, Violation
+from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.machine import Machine
+from distributed_grid.simulator.network import Wire
+from distributed_grid.simulator.plan import FaultPlan, Plan
+
+WALL = 1_700_000_000.0
+PEACE = 900.0
+"""Seconds of peace within which everything must have come to its end."""
+
+
+class World:
+    """One grid. `go` runs it to its end; a Violation comes out of that."""
+
+    def __init__(self, plan: Plan, recording: bool = False) -> None:
+        self.plan = plan
+        self.engine = Engine(recording)
+        self.judge = Judge(plan.jobs)
+        self.weather = Weather()
+        self.wall = WALL
+        self.faults: dict[str, int] = {}
+        self.peace = False
+        self._next_look = 0.0
+        self._chance = random.Random(plan.chance)
+        self._policy = Policy(lost_after=plan.lost_after)
+        self._disk = self.judge.disk = Disk()
+        self._lives = 0
+        self._second: Coordinator | None = None
+        self._before = self._disk.copy()
+        self._ending = 0
+        self._endings: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+        self.machines = [Machine(self.engine, self.judge, node) for node in plan.nodes]
+        self.coordinator = self._open(self._disk)
+        for machine in self.machines:
+            machine.sluggish = plan.sluggish
+            self.start_agent(machine)
+        self.clients = [Client(self.engine, self.judge, job, self.reachable) for job in plan.jobs]
+        for fault in plan.faults:
+            self.engine.at(fault.at, None, self._fault, fault)
+        self.engine.at(plan.shape.seconds, None, self._make_peace)
+
+    def go(self) -> None:
+        """Until all is over. Raises Violation, also where a core refuses its own state."""
+        try:
+            while self.engine.step():
+                if self.peace and self.engine.now >= self._next_look:
+                    self._next_look = self.engine.now + 1.0
+                    what = self._unfinished()
+                    if not what and self.engine.events >= self.plan.shape.events:
+                        break
+                    if what and self.engine.now > self.plan.shape.seconds + PEACE:
+                        raise Violation(*what)
+        except AssertionError as error:
+            raise Violation("the ledger", str(error)) from error
+        self.coordinator.ledger.check()
+
+    # --- who runs -----------------------------------------------------------------------------------------------------
+
+    def reachable(self) -> Coordinator | None:
+        """The coordinator, if it lives."""
+        return None if self.coordinator.dead else self.coordinator
+
+    def start_coordinator(self) -> None:
+        """Start it, unless it runs."""
+        if not self.coordinator.dead:
+            return
+        self._before = self._disk.copy()
+        self.coordinator = self._open(self._disk)
+        self.engine.note(f"the coordinator starts, epoch {self.coordinator.epoch}")
+
+    def _open(self, disk: Disk) -> Coordinator:
+        self._lives += 1
+        return Coordinator(
+            self.engine, disk, self.weather, self.judge, self._chance, self._policy,
+            self.wall + self.engine.now, f"c{self._lives}",
+        )  # fmt: skip
+
+    def kill_coordinator(self) -> None:
+        """kill -9."""
+        if not self.coordinator.dead:
+            self.engine.thaw(self.coordinator)
+            self.coordinator.killed()
+
+    def start_second(self) -> None:
+        """One more on a copy of the store as the first found it: it claims the same epoch."""
+        if self._second is None and not self.coordinator.dead:
+            self._second = self._open(self._before.copy())
+
+    def end_second(self) -> None:
+        """It is gone again."""
+        if self._second is not None:
+            self._second.killed()
+            self._second = None
+
+    def start_agent(self, machine: Machine) -> None:
+        """Start the agent of a node, unless it runs or the node is gone for good."""
+        if not machine.gone and (machine.agent is None or machine.agent.dead):
+            self.engine.note(f"the agent of {machine.name} starts")
+            machine.agent = Agent(self.engine, machine, self._dialled)
+
+    def _dialled(self, agent: Agent) -> Wire | None:
+        """Whoever answers at the coordinator's address. The second one is met only by those who know the first."""
+        coordinator = self.coordinator
+        if self._second is not None and agent.knows(coordinator.epoch, coordinator.instance):
+            coordinator = self._second
+        if coordinator.dead:
+            return None
+        return Wire(agent.machine.link, agent.machine.name, agent, coordinator)
+
+    # --- faults and peace ---------------------------------------------------------------------------------------------
+
+    def _fault(self, fault: FaultPlan) -> None:
+        if not self.machines[fault.node].gone:
+            faults.begin(self, fault)
+
+    def until(self, fault: FaultPlan, act: Callable[..., Any], *args: Any) -> None:
+        """Have this done when the fault is over, or peace comes before."""
+        number = self._ending = self._ending + 1
+        self._endings[number] = (act, args)
+        self.engine.later(fault.seconds, None, self._end_fault, number)
+
+    def _end_fault(self, number: int) -> None:
+        act, args = self._endings.pop(number, (_nothing, ()))
+        act(*args)
+
+    def _make_peace(self) -> None:
+        self.engine.note("peace")
+        for number in [*self._endings]:
+            self._end_fault(number)
+        self.end_second()
+        self.start_coordinator()
+        self.peace, self._next_look = True, self.engine.now
+        for machine in self.machines:
+            self.start_agent(machine)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _unfinished(self) -> tuple[str, str] | None:
+        """What is not as it must be in the end; None: nothing."""
+        ledger = self.coordinator.ledger
+        for client in self.clients:
+            if not client.job and not client.refused:
+                return f"job {client.plan.number}", "its submit is not answered"
+            if client.job and client.job not in self._disk.rows:
+                return client.job, "it was accepted and is not there any more"
+        able = [machine for machine in self.machines if not machine.gone]
+        for job in ledger.jobs.values():
+            facts = (machine.facts() for machine in able)
+            if job.state is not State.WAITING or any(could_ever(one, job.request.resources) for one in facts):
+                return job.id, f"it is {job.state.value} for ever, on {job.node or 'no node'}"
+        for row in self._disk.rows.values():
+            if row.state is not State.ENDED and row.id not in ledger.jobs:
+                return row.id, f"it is {row.state.value} on disk and not in the ledger"
+        return next(filter(None, map(self._not_at_rest, able)), None)
+
+    def _not_at_rest(self, machine: Machine) -> tuple[str, str] | None:
+        name, agent = machine.name, machine.agent
+        node = self.coordinator.ledger.nodes.get(name)
+        if agent.dead:
+            return name, "its agent has left for good"
+        if node is None or node.state is not NodeState.UP or not node.synced:
+            return name, f"it is {node.state.value if node else 'unknown'} to the coordinator"
+        if agent.table.entries:
+            return name, f"its agent still has {', '.join(agent.table.entries)}"
+        if agent.table.holdings():
+            return name, f"its agent holds something for {agent.table.holdings()[0].allocation}"
+        if machine.supervisor.jobs:
+            return name, f"its supervisor still has {', '.join(machine.supervisor.jobs)}"
+        for run in machine.runs.values():
+            if run.alive:
+                return name, f"{run.allocation} still runs"
+        room = node.room
+        if room is None or room.whole != machine.plan.cores or room.whole_gpus != machine.plan.gpus:
+            return name, "not all of it is to be had, though nobody uses it"
+        if node.strays or node.counting:
+            return name, f"{', '.join([*node.strays, *node.counting])} is held against it"
+        return None
+
+
+def _nothing() -> None:
+    """A fault that is over already."""
