@@ -35,7 +35,10 @@ def ship(invocation: Invocation, connection: Connection, directory: Path) -> str
         try:
             sent = _send_missing(connection, bundle)
         except (Denied, FileNotFoundError) as error:
-            if attempt == TRIES - 1 or (isinstance(error, Denied) and error.code != "bad-value"):
+            if isinstance(error, Denied) and error.code != "bad-value":
+                why = f"{error.what}: {error.why}" if error.why else error.what
+                raise ShippingError(f"{directory} cannot be shipped", why, error.hint) from None
+            if attempt == TRIES - 1:
                 raise ShippingError(
                     f"{directory} cannot be shipped",
                     why=f"{error}; files in it may be changing all the time",

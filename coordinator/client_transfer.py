@@ -26,7 +26,10 @@ async def ship_directory(session: Session, directory: Path, cache: HashCache) ->
             return bundle
         except (RequestRefused, FileNotFoundError) as error:
             cache.known.clear()
-            if attempt == _TRIES - 1 or (isinstance(error, RequestRefused) and error.code != "bad-value"):
+            if isinstance(error, RequestRefused) and error.code != "bad-value":
+                why = f"{error.what}: {error.why}" if error.why else error.what
+                raise ShippingError(f"{directory} cannot be shipped", why, error.hint) from error
+            if attempt == _TRIES - 1:
                 raise ShippingError(
                     f"{directory} cannot be shipped",
                     why=f"{error}; files in it may be changing all the time",

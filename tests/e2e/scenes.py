@@ -25,14 +25,22 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 40.0
 
 COORDINATOR = """
-import sys
-from pathlib import Path
-from distributed_grid.coordinator.main import CoordinatorSettings, main
-sys.exit(main(CoordinatorSettings(Path(sys.argv[1]), port=int(sys.argv[2]))))
-"""
-AGENT = """
 import json, sys
 from pathlib import Path
+from distributed_grid.coordinator.main import CoordinatorSettings, main
+sys.exit(main(CoordinatorSettings(Path(sys.argv[1]), port=int(sys.argv[2]), **json.loads(sys.argv[3]))))
+"""
+AGENT = """
+import json, os, subprocess, sys
+from pathlib import Path
+
+class Once(subprocess.Popen):  # faults are for the agent's first supervisor and not for the one that replaces it
+    def __init__(self, command, **more):
+        super().__init__(command, **more)
+        if "supervisor_main" in " ".join(map(str, command)):
+            os.environ.pop("GRID_FAULTS", None)
+
+subprocess.Popen = Once
 from distributed_grid.agent.core.spare import Limits
 from distributed_grid.agent.main import AgentSettings, main
 place, said = Path(sys.argv[1]), json.loads(sys.argv[2])
@@ -45,22 +53,31 @@ sys.exit(main(AgentSettings(state_dir=place, gpu_backend="nvml", limits=limits, 
 class Scene:
     """A running coordinator and its agents. Everything started is ended with the scene, jobs included."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, **settings: Any) -> None:
         self.place = place
+        self.settings = settings
+        """What the coordinator is told besides its place and port, from its next start."""
         self.url = ""
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
+        self.faults: dict[str, str] = {}
+        """GRID_FAULTS for the next start of a part, and for that one only."""
         self._agents: dict[str, dict[str, Any]] = {}
 
     # --- starting and ending parts -----------------------------------------------------------------------------------
 
     async def coordinator(self) -> None:
         """Start the coordinator, or start it again at the same address."""
+        announced = self.begin_coordinator()
+        await self.until(announced.exists, "the coordinator is up")
+        self.url = json.loads(announced.read_text())["url"]
+
+    def begin_coordinator(self) -> Path:
+        """Start the coordinator and do not wait; the file by which it tells that it is up."""
         announced = self.place / "coordinator" / "coordinator.json"
         announced.unlink(missing_ok=True)
         port = self.url.rpartition(":")[2] or "0"
-        self._run("coordinator", COORDINATOR, str(self.place / "coordinator"), port)
-        await self.until(announced.exists, "the coordinator is up")
-        self.url = json.loads(announced.read_text())["url"]
+        self._run("coordinator", COORDINATOR, str(self.place / "coordinator"), port, json.dumps(self.settings))
+        return announced
 
     async def agent(
         self,
@@ -117,6 +134,7 @@ class Scene:
         environment = os.environ | {
             "PYTHONPATH": str(ROOT / "standins" / "nvml"),
             "GRID_STANDIN_GPUS": str(self.place / f"{name}.json"),
+            "GRID_FAULTS": self.faults.pop(name, ""),
         }
         with open(self.place / f"{name}.log", "ab") as log:
             command = [sys.executable, "-c", code, *arguments]
@@ -189,10 +207,10 @@ def end_tree(pid: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def scene() -> AsyncIterator[Scene]:
+async def scene(**settings: Any) -> AsyncIterator[Scene]:
     """A coordinator without agents, in a folder with a short name (sockets lie in it)."""
     place = Path(tempfile.mkdtemp(prefix="grid-"))
-    made = Scene(place)
+    made = Scene(place, **settings)
     try:
         await made.coordinator()
         yield made
