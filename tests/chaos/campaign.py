@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from distributed_grid.coordinator.client import GridClient
@@ -71,7 +72,7 @@ async def campaign(arguments: argparse.Namespace, place: Path) -> bool:
     begun = uptime()
     tasks = [asyncio.create_task(users.submit()), asyncio.create_task(faults.run())]
     with contextlib.suppress(asyncio.CancelledError):  # ^C: end it here and tell what was found until now
-        await endure(tasks, arguments.minutes * 60, lambda: progress(begun, users, faults))
+        await endure(world, tasks, arguments.minutes * 60, lambda: progress(begun, users, faults))
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -99,10 +100,10 @@ async def begin(world: World) -> None:
         raise SystemExit(f"the grid did not come up: {await unfit(world)}")
 
 
-async def endure(tasks: list["asyncio.Task[None]"], seconds: float, report) -> None:  # type: ignore[no-untyped-def]
-    """Let it go on so long, with a line every ten seconds; a task that fails ends it."""
+async def endure(world: World, tasks: list["asyncio.Task[None]"], seconds: float, report: Callable[[], str]) -> None:
+    """Let it go on so long, with a line every ten seconds. A task that fails ends it, and a service that does."""
     end = uptime() + seconds
-    while uptime() < end:
+    while uptime() < end and not world.died_alone():
         done, _ = await asyncio.wait(tasks, timeout=min(10.0, end - uptime()), return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()

@@ -88,6 +88,7 @@ class World:
         self._environment["XDG_STATE_HOME"] = self._environment["XDG_CONFIG_HOME"] = str(place)
         self.services = {"coordinator": Service("coordinator", self._coordinator())}
         self.services |= {name: Service(name, self._agent(name)) for name in self.nodes}
+        self._died: list[str] = []
         self._lay_cables()
 
     # --- the network --------------------------------------------------------------------------------------------------
@@ -153,6 +154,7 @@ class World:
         """Start a service, or start it again."""
         service = self.services[name]
         assert not service.runs, f"{name} runs already"
+        self._died = self.died_alone()
         with open(self.place / f"{name}.log", "ab") as log:
             service.process = subprocess.Popen(
                 service.argv,
@@ -172,11 +174,16 @@ class World:
 
     def died_alone(self) -> list[str]:
         """The services that ended although nobody killed them."""
-        return [
-            f"{one.name} ended by itself with {one.process.returncode}"
+        now = [
+            f"{one.name} ended by itself with {one.process.returncode}: {self.log(one.name)}"
             for one in self.services.values()
             if one.process is not None and one.process.poll() not in (None, -signal.SIGKILL)
         ]
+        return [*dict.fromkeys([*self._died, *now])]
+
+    def log(self, name: str) -> str:
+        """The end of what a service said."""
+        return (self.place / f"{name}.log").read_text(errors="replace")[-1000:]
 
     def strangers(self) -> list[str]:
         """All processes beside the campaign, its services and the idle supervisors."""
