@@ -35,9 +35,9 @@ Value = list[Any]
 
 
 class Otherwise(msgspec.Struct):
-    """A decision that the other policy would have made elsewhere, earlier, not then, or in another way. `what` was
-    decided about `name`, an allocation or a job: then as `was`, by the other policy as `would`. `after`: so many
-    seconds later it was decided then too; below zero: it never was."""
+    """A decision that the other policy would have made elsewhere, earlier, not then, or in another way: that the
+    allocation `name` starts (`what` is start), or that the job `name` comes into the state `what`; then as `was`, by
+    the other policy as `would`. `after`: so many seconds later it was decided then too; below zero: it never was."""
 
     at: float
     kind: str
@@ -151,12 +151,11 @@ class _Pair:
 
     def _run_ahead(self, now: float) -> None:
         """The second may have to decide at times when nothing happened in the log."""
+        differs = False
         while (due := self.second.next_deadline()) is not None and due < now:
-            other = _facts(plain(self.second.settle(due)))
-            if other:
-                self._note(due, {}, other)
-                self._set_back()
-                return  # what is left of it comes up with the turn
+            differs |= self._note(due, {}, _facts(plain(self.second.settle(due))))
+        if differs:
+            self._set_back()
 
     def _note(self, at: float, first: dict[Key, Value], second: dict[Key, Value]) -> bool:
         """Keep what differs; whether anything does."""
@@ -196,7 +195,7 @@ def _facts(decided: Sequence[Plain]) -> dict[Key, Value]:
             case ["start", allocation, *where]:
                 facts[("start", allocation)] = where
             case ["job", job, state, *more] if state != State.STARTING.value:
-                facts[("job", job)] = [state, *more]
+                facts[(state, job)] = more
     return facts
 
 
@@ -244,8 +243,8 @@ def _sentence(one: Otherwise, who: str) -> str:
         case "earlier":
             span = "" if one.after < 0 else f" {format_duration(one.after)} earlier"
             never = "" if one.after >= 0 else "; it never was"
-            if one.would[0] == State.ENDED.value and one.would[2] == "node-lost" and one.was in ([], one.would):
-                return f"{one.would[1]} would have been taken for lost{span}, ending {who}{never}"
+            if one.would[1:] == ["node-lost"] and one.was in ([], one.would):
+                return f"{one.would[0]} would have been taken for lost{span}, ending {who}{never}"
             instead = f", not {_fate(one.what, one.was)}" if one.was and one.was != one.would else ""
             return f"{who} would have been {_fate(one.what, one.would)}{span}{instead}{never}"
         case "later":
@@ -257,15 +256,13 @@ def _sentence(one: Otherwise, who: str) -> str:
 def _fate(what: str, value: Value) -> str:
     """What became of a job, after `was` or `would have been`."""
     match what, value:
-        case "start", [node, *_]:
+        case "start", [node, _]:
             return f"granted on {node}"
-        case _, [State.ENDED.value, node, cause]:
+        case State.ENDED.value, [node, cause]:
             return f"ended as {cause}{f' on {node}' if node else ''}"
-        case _, [State.WAITING.value, *_]:
+        case State.WAITING.value, _:
             return "sent back to the queue"
-        case _, [State.LOST.value, node, *_]:
+        case State.LOST.value, [node, _]:
             return f"out of reach on {node}"
-        case _, [state, node, *_]:
-            return f"{state} on {node}"
         case _:
-            return str(value)
+            return f"{what} on {value[0]}"

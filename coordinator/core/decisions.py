@@ -33,6 +33,8 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
     found: list[Decision] = []
     for command in commands:
         if type(command) is RecordJob:
+            if command.new:
+                continue  # it was accepted
             job = command.job
             found.append(("job", job.id, job.state, job.node, job.outcome.cause if job.outcome is not None else ""))
         elif type(command) is RecordAllocation or type(command) is AckExits:
