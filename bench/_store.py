@@ -27,9 +27,8 @@ def fill(
         if len(records) >= 2 * BATCH:
             store.commit(store.snapshot(records, until))
             records = []
-    records += itertools.chain.from_iterable(
-        _live(first + ended + number, until, number % 10 == 0) for number in range(live)
-    )
+    for number in range(live):
+        records += _live(first + ended + number, until, number % 10 == 0)
     store.commit(store.snapshot(records, until))
     store.close()
 
