@@ -22,11 +22,13 @@ from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, ha
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import BlobData, PutBlob, WantBlob
+from distributed_grid.protocol.resources import format_bytes
 
 BLOB_BYTES = 1 << 30
 """The largest blob."""
 CACHE_BYTES = 10 << 30
-"""All blobs together; above it those used longest ago go, unless a live job needs them."""
+"""All blobs together; above it those used longest ago go, unless a live job needs them. Beyond twice this no upload
+begins."""
 UPLOADS = 16
 """Blobs one connection may be sending at the same time."""
 YOUNG = 3600.0
@@ -64,6 +66,7 @@ class Uploads:
         try:
             self._refuse()
             if upload is None:
+                await self._blobs.make_room()
                 upload = self._open[part.blob] = self._blobs.begin(part.blob, len(self._open))
             self._blobs.append(upload, part)
             if not part.end:
@@ -154,6 +157,17 @@ class Blobs:
 
     # --- uploads ------------------------------------------------------------------------------------------------------
 
+    async def make_room(self) -> None:
+        """Raise GridError where there are twice as many bytes as the bound and none of them may go."""
+        if self._size is not None and self._size > 2 * self._most:
+            self._size = await asyncio.to_thread(self._shrink, self._pinned())
+            if self._size > 2 * self._most:
+                raise GridError(
+                    "the coordinator has no room for shipped files now",
+                    why=f"it keeps {format_bytes(self._size)}, all used within the hour or needed by live jobs",
+                    hint="try again later, or put the files where the nodes see them and give --workdir",
+                )
+
     def begin(self, blob: str, others: int) -> _Upload:
         _check(blob)
         if others >= UPLOADS:
@@ -216,7 +230,9 @@ class Blobs:
         return pinned
 
     def _shrink(self, pinned: set[str]) -> int:
-        """Remove what was used longest ago until the bound is met; what is left, in bytes."""
+        """Remove what was used longest ago until the bound is met; what is left, in bytes. A use in the future is one
+        that was noted before the wall clock was set back: it says nothing."""
+        now = time.time()
         kept = [
             (entry.stat().st_mtime, entry.stat().st_size, entry.path)
             for folder in os.scandir(self._root)
@@ -225,8 +241,10 @@ class Blobs:
         ]
         size = sum(row[1] for row in kept)
         for used, bytes_, path in sorted(kept):
-            if size <= self._most or used > time.time() - YOUNG:
+            if size <= self._most:
                 break
+            if now - YOUNG < used <= now:
+                continue
             if os.path.basename(path) not in pinned:
                 with suppress(OSError):
                     os.unlink(path)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,30 @@ async def test_what_was_used_lately_stays_even_above_the_bound(tmp_path: Path) -
     blobs = Blobs(tmp_path / "blobs", lambda: (), most=10)
     await send(Uploads(blobs), parts())
     assert blobs.has(HASH)
+
+
+async def test_what_is_used_and_needed_may_be_twice_the_bound_and_not_more(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "blobs", lambda: (), most=15_000)
+    contents = [bytes([n]) * 10_000 for n in range(5)]
+    names = [blob_hash(content) for content in contents]
+    for name, content in zip(names[:4], contents[:4], strict=True):
+        await send(Uploads(blobs), parts(content, name))
+    with pytest.raises(GridError, match="no room for shipped files"):
+        await send(Uploads(blobs), parts(contents[4], names[4]))
+    assert [blobs.has(name) for name in names] == [True] * 4 + [False]
+    assert leftovers(blobs) == []
+    os.utime(blobs._path(names[0]), (1_000_000, 1_000_000))  # used long ago
+    await send(Uploads(blobs), parts(contents[4], names[4]))
+    assert [blobs.has(name) for name in names] == [False] + [True] * 4
+
+
+async def test_a_use_that_a_wall_clock_put_into_the_future_keeps_nothing(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "blobs", lambda: (), most=10)
+    await send(Uploads(blobs), parts())
+    ahead = time.time() + 86400
+    os.utime(blobs._path(HASH), (ahead, ahead))
+    await send(Uploads(blobs), parts(b"new", blob_hash(b"new")))
+    assert {path.name for path in (tmp_path / "blobs").glob("??/*")} == {blob_hash(b"new")}
 
 
 async def test_a_client_ships_and_an_agent_fetches(tmp_path: Path) -> None:
