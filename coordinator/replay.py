@@ -63,9 +63,10 @@ class Report(msgspec.Struct):
 
     def note(self, turn: Turn) -> None:
         """Count a turn."""
+        if not self.events:
+            self.began = turn.now
         self.events += len(turn.events)
         self.decisions += len(turn.decisions)
-        self.began = self.began or turn.now
         self.ended = turn.now
 
 

@@ -230,16 +230,17 @@ def lines(differences: Sequence[Otherwise]) -> list[Line]:
         alone = one.name if one.what == "start" else ""
         key = (one.at, one.kind, one.what, alone, str(one.was), str(one.would), one.after)
         groups.setdefault(key, []).append(one)
-    return [Line(some[0].at, _sentence(some[0], names([one.job for one in some]))) for some in groups.values()]
+    return [Line(some[0].at, _sentence(some[0], [one.job for one in some])) for some in groups.values()]
 
 
-def _sentence(one: Otherwise, who: str) -> str:
+def _sentence(one: Otherwise, jobs: list[str]) -> str:
+    who, was = names(jobs), "was" if len(jobs) == 1 else "were"
     match one.kind:
         case "elsewhere":
             if one.was[0] == one.would[0]:
                 would = f"would get {grant_words(one.would[1])}"
-                return f"{who} was granted {grant_words(one.was[1])} of {one.was[0]}, {would}"
-            return f"{who} was granted on {one.was[0]}, would go to {one.would[0]}"
+                return f"{who} {was} granted {grant_words(one.was[1])} of {one.was[0]}, {would}"
+            return f"{who} {was} granted on {one.was[0]}, would go to {one.would[0]}"
         case "earlier":
             span = "" if one.after < 0 else f" {format_duration(one.after)} earlier"
             never = "" if one.after >= 0 else "; it never was"
@@ -248,9 +249,9 @@ def _sentence(one: Otherwise, who: str) -> str:
             instead = f", not {_fate(one.what, one.was)}" if one.was and one.was != one.would else ""
             return f"{who} would have been {_fate(one.what, one.would)}{span}{instead}{never}"
         case "later":
-            return f"{who} was {_fate(one.what, one.was)}, and would not have been yet"
+            return f"{who} {was} {_fate(one.what, one.was)}, and would not have been yet"
         case _:
-            return f"{who} was {_fate(one.what, one.was)}, would have been {_fate(one.what, one.would)}"
+            return f"{who} {was} {_fate(one.what, one.was)}, would have been {_fate(one.what, one.would)}"
 
 
 def _fate(what: str, value: Value) -> str:

@@ -84,7 +84,7 @@ SILENT = in_order(
 def test_all_is_decided_the_same_again_and_counted(tmp_path: Path) -> None:
     report = replay(written(tmp_path, SILENT))
     assert report.difference is None and (report.files, report.events, report.cut) == (1, len(SILENT), 0)
-    assert report.ended == 89.0 and report.decisions > 10
+    assert (report.began, report.ended) == (0.0, 89.0) and report.decisions > 10
 
 
 def test_a_policy_that_was_not_the_ordinary_one_is_in_the_log(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_less_patience_would_have_lost_the_node_earlier(tmp_path: Path) -> None:
 
 def test_more_patience_would_not_have_lost_it_yet(tmp_path: Path) -> None:
     assert otherwise(written(tmp_path, SILENT), "lost_after=10m") == [
-        "72 j1, j2 was ended as node-lost on lab1, and would not have been yet"
+        "72 j1, j2 were ended as node-lost on lab1, and would not have been yet"
     ]
 
 
