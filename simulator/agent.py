@@ -76,6 +76,7 @@ class Agent(Process):
         self._ops = 0
         self._heard_ops = 0
         self._lease_from = 0.0
+        self._renewed_at = 0.0
         self._sampled = 0.0
         self._stirred = 0.0
         self._again = 0.0
@@ -241,7 +242,12 @@ class Agent(Process):
         return [specs[one.allocation] for one in self.table.holdings() if one.allocation in specs]
 
     def _renewed(self, at: float) -> None:
-        self._lease_from = max(self._lease_from, at)
+        self._lease_from = self._renewed_at = max(self._lease_from, at)
+        now = self.machine.clock()
+        for ops in self._unanswered.values():
+            for op in ops:
+                if op["op"] == "launch" and op["lease_from"] + op["lease"] > now:
+                    op["lease_from"] = max(op["lease_from"], at)
         self._ask({"op": "renew", "at": at})
 
     def stir(self) -> None:
@@ -369,6 +375,8 @@ class Agent(Process):
                 self._exited(job.id, job.outcome)
             elif job.outcome is None and job.id in self._unanswered:
                 self._feed(Started(allocation=job.id))
+        if self._renewed_at:
+            self._send({"op": "renew", "at": self._renewed_at})
         for ops in [*self._unanswered.values()]:
             for op in ops:
                 self._send(op)

@@ -15,11 +15,11 @@ LEASE_GRACE = 1.0
 
 class Job:
     """An allocation from its intent to its end. `status` is (code, signal) of its main process, (None, -1) if nobody
-    knows it, None while it lives. `deadline` is when its lease ends, on the node's clock."""
+    knows it, None while it lives. `leaseless`: its lease is over."""
 
-    def __init__(self, id: str, limit: float = 0.0, grace: float = 5.0, lease: float = 0.0, began: float = 0.0) -> None:
-        self.id, self.limit, self.grace, self.lease, self.began = id, limit, grace, lease, began
-        self.deadline = NEVER
+    def __init__(self, id: str, limit: float = 0.0, grace: float = 5.0, lease: float = 0.0, since: float = 0.0) -> None:
+        self.id, self.limit, self.grace, self.lease, self.since = id, limit, grace, lease, since
+        self.leaseless = False
         self.outcome: Outcome | None = None
         self.status: tuple[int | None, int] | None = None
         self.cause = ""
@@ -41,6 +41,8 @@ class Supervisor(Process):
         self._over: list[Job] = []
         self._due = False
         self._syncing_until = 0.0
+        self.renewed = 0.0
+        self._noted = 0.0
         self._restore()
 
     def _restore(self) -> None:
@@ -54,6 +56,8 @@ class Supervisor(Process):
                 self.jobs[key].spawned = True
             elif kind == "stop":
                 self.jobs[key].cause, self.jobs[key].text = rest
+            elif kind == "renewed":
+                self.renewed = key
             elif kind == "exit":
                 self.jobs.setdefault(key, Job(key)).outcome = rest[0]
             elif kind == "forget":
@@ -69,7 +73,7 @@ class Supervisor(Process):
                 if job.cause:
                     self._end(job, job.grace)
                 self._arm(job)
-                self._lease(job, job.began)
+                self._lease(job)
             else:
                 self.main_ended(job.id, (None, -1))
         self._append("boot", now)
@@ -100,8 +104,7 @@ class Supervisor(Process):
             case "stop":
                 self._stop(op)
             case "renew":
-                for job in self.jobs.values():
-                    self._lease(job, op["at"])
+                self._renew(op["at"])
             case "forget":
                 for key in op["ids"]:
                     if key in self.jobs and self.jobs[key].outcome is not None and self.jobs[key] not in self._over:
@@ -116,6 +119,10 @@ class Supervisor(Process):
             self._tell(self.jobs[key])
         elif key in self.forgotten:
             self._was_over(key, Cause.SPAWN_FAILED)
+        elif op["lease"] and op["lease_from"] + op["lease"] <= self.machine.clock():
+            job = self.jobs[key] = Job(key)
+            job.outcome = Outcome(Cause.LEASE_EXPIRED, text="its lease was over before it came", started=False)
+            self._over.append(job)
         else:
             self._launches.setdefault(key, op)
 
@@ -167,7 +174,6 @@ class Supervisor(Process):
         self._due = False
         fresh = [*self._launches.values()]
         self._launches.clear()
-        now = self.machine.clock()
         if self.machine.journal_bad:
             for op in fresh:
                 self._say(op["id"], Outcome(Cause.SPAWN_FAILED, text="the journal cannot be written", started=False))
@@ -175,8 +181,8 @@ class Supervisor(Process):
             return
         begun = []
         for op in fresh:
-            job = self.jobs[op["id"]] = Job(op["id"], op["limit"], op["grace"], op["lease"], op["lease_from"] or now)
-            self._append("intent", job.id, job.limit, job.grace, job.lease, job.began)
+            job = self.jobs[op["id"]] = Job(op["id"], op["limit"], op["grace"], op["lease"], op["lease_from"])
+            self._append("intent", job.id, job.limit, job.grace, job.lease, job.since)
             begun.append(job)
         for job in self._over:
             self._append("exit", job.id, job.outcome)
@@ -200,7 +206,7 @@ class Supervisor(Process):
             self._append("start", job.id)
             self._tell(job)
             self._arm(job)
-            self._lease(job, job.began)
+            self._lease(job)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -214,21 +220,36 @@ class Supervisor(Process):
         if job.outcome is None and job.status is None and not job.cause:
             self._ask_end(job, Cause.TIME_LIMIT, "ran longer than its time limit", job.grace)
 
-    def _lease(self, job: Job, since: float) -> None:
-        """It may run so long from then on: word from the coordinator that old was heard."""
-        if not job.lease or job.outcome is not None:
-            return
-        due = since + job.lease
-        if job.deadline == NEVER or due > job.deadline:
-            job.deadline = due
-            self.engine.later(self.machine.seconds(due - self.machine.clock()), self, self._lease_over, job, due)
+    def _lease(self, job: Job) -> None:
+        """Have its lease looked at when it ends, unless it is renewed until then."""
+        if job.lease:
+            due = self.machine.seconds(self._deadline(job) - self.machine.clock())
+            self.engine.later(max(0.0, due), self, self._lease_due, job)
 
-    def _lease_over(self, job: Job, due: float) -> None:
-        if self._syncing(self._lease_over, job, due):
+    def _deadline(self, job: Job) -> float:
+        return max(job.since, self.renewed) + job.lease
+
+    def _lease_due(self, job: Job) -> None:
+        if self._syncing(self._lease_due, job):
             return
-        if job.deadline == due and job.outcome is None:
+        if job.outcome is None and not job.leaseless:
+            if self.machine.clock() < self._deadline(job) - 1e-6:
+                self._lease(job)
+                return
             self.engine.note(f"the lease of {job.id} on {self.machine.name} is over")
+            job.leaseless = True
             self._ask_end(job, Cause.LEASE_EXPIRED, "its lease was not renewed", min(job.grace, LEASE_GRACE))
+
+    def _renew(self, at: float) -> None:
+        now = self.machine.clock()
+        held = [job for job in self.jobs.values() if job.lease and job.outcome is None and not job.leaseless]
+        for job in held:
+            if self._deadline(job) <= now:
+                self._lease_due(job)  # what is over by now is not revived
+        self.renewed = max(self.renewed, min(at, now))
+        if self.renewed - self._noted >= min((job.lease for job in held), default=NEVER) / 4:
+            self._noted = self.renewed
+            self._append("renewed", self.renewed)
 
     def _ask_end(self, job: Job, cause: str, text: str, grace: float) -> None:
         if job.status is None and not job.cause:
