@@ -34,8 +34,8 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
 from distributed_grid.service import configure_logs, locked, prepare
 
-OURS = (STORE, f"{STORE}-wal", f"{STORE}-shm", BLOBS)
-"""What a restore replaces in a state directory. Logs stay."""
+OURS = (STORE, f"{STORE}-wal", f"{STORE}-shm", BLOBS, "events")
+"""What a restore moves aside in a state directory: the store, the shipped files, and the events that led to them."""
 
 
 class Restored(NamedTuple):
