@@ -134,8 +134,7 @@ class _Pair:
         self._set_back()
 
     def _set_back(self) -> None:
-        at = checkpoint.decode(checkpoint.encode(checkpoint.take(self.first)))
-        self.second = checkpoint.resume(at, self.policy)
+        self.second = checkpoint.fork(self.first, self.policy)
 
     def take(self, turn: Turn) -> str:
         """A turn, by both; what the second refuses and the first does not (empty: nothing)."""

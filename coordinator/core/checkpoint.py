@@ -6,17 +6,20 @@ from dataclasses import fields
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from distributed_grid.coordinator.core.agents import arm
 from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
 from distributed_grid.coordinator.core.matching import usable
-from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue import Queue
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Reason
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
+
+_NODE = fields(Node)
 
 
 class RoomAt(msgspec.Struct, frozen=True):
@@ -108,6 +111,32 @@ def take(ledger: Ledger) -> Checkpoint:
     )
 
 
+def fork(ledger: Ledger, policy: Policy) -> Ledger:
+    """A second ledger that goes on from here by this policy; the two share nothing that changes. (As through bytes,
+    in a third of the time.)"""
+    at = take(ledger)
+    nodes = {
+        name: Node(**_own({part.name: getattr(node, part.name) for part in _NODE})) for name, node in at.nodes.items()
+    }
+    for node in nodes.values():
+        node.allocations = {name: Allocation(**_own(asdict(one))) for name, one in node.allocations.items()}
+        if node.room is not None:
+            room, node.room = node.room, Room.__new__(Room)
+            for name in Room.__slots__:
+                setattr(node.room, name, _owned(getattr(room, name)))
+    jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
+    parts = _own({name: getattr(at, name) for name in at.__struct_fields__})
+    return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs})), policy)
+
+
+def _owned(value: Any) -> Any:
+    return value.copy() if isinstance(value, dict | list) else value
+
+
+def _own(parts: dict[str, Any]) -> dict[str, Any]:
+    return {name: _owned(value) for name, value in parts.items()}
+
+
 def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     """A ledger that goes on from here, with the same policy or another one. It takes over what the checkpoint holds, so
     a checkpoint that was not decoded is of no more use after it."""
@@ -151,7 +180,7 @@ def differs(one: Checkpoint, other: Checkpoint) -> str:
     for node in one.nodes | other.nodes:
         if (mine := one.nodes.get(node)) is None or (its := other.nodes.get(node)) is None:
             return node
-        for field in fields(Node):
+        for field in _NODE:
             if _parts(getattr(mine, field.name)) != _parts(getattr(its, field.name)):
                 return f"{field.name} of {node}"
     return ""

@@ -49,7 +49,8 @@ class Twins(Grid):
 
     def happen(self, event: Event) -> None:
         if self.rng.random() < 0.02:
-            self.twin = copied(self.ledger)
+            forked = self.rng.random() < 0.5
+            self.twin = checkpoint.fork(self.ledger, self.ledger.policy) if forked else copied(self.ledger)
             assert_equal(self.twin, self.ledger)
         self.now += 0.01
         again = same_event(event)
