@@ -68,6 +68,14 @@ def content(db: sqlite3.Connection) -> Content:
     return Content(str(meta["grid"]), int(meta["epoch"]), live, ended, at, "backup" in meta)
 
 
+def copy_store(db: sqlite3.Connection, to: Path) -> None:
+    """Write what the store has at this moment to an empty file. Raises GridError about that file."""
+    try:
+        db.execute("VACUUM INTO ?", (str(to),))
+    except sqlite3.Error as error:
+        raise failure(to, error) from None
+
+
 # --- shipped files ----------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from distributed_grid.coordinator.keeping import (
     blobs_of_the_living,
     content,
     copy_blobs,
+    copy_store,
     looking_into,
     sync_tree,
 )
@@ -74,9 +75,9 @@ def _refuse(target: Path, force: bool) -> None:
 
 def _write(db: sqlite3.Connection, state_dir: Path, fresh: Path) -> Backup:
     store = fresh / STORE
+    store.touch(0o600)
+    copy_store(db, store)
     try:
-        store.touch(0o600)
-        db.execute("VACUUM INTO ?", (str(store),))
         with sqlite3.connect(store) as copy:
             copy.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('backup', ?)", (time.time(),))
         what = content(copy)

@@ -23,6 +23,7 @@ from distributed_grid.coordinator.keeping import (
     blobs_of_the_living,
     content,
     copy_blobs,
+    copy_store,
     looking_into,
     sync_tree,
 )
@@ -90,7 +91,7 @@ def _epoch_of(state_dir: Path) -> int:
 def _copy(source: Path, fresh: Path) -> None:
     (fresh / STORE).touch(0o600)
     with looking_into(source) as db:
-        db.execute("VACUUM INTO ?", (str(fresh / STORE),))
+        copy_store(db, fresh / STORE)
         blobs, missing = blobs_of_the_living(db, source)
     copy_blobs(blobs - missing.keys(), source, fresh)
 

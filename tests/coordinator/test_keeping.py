@@ -159,27 +159,63 @@ def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
     assert check(tmp_path / "backup").findings == []
 
 
-def test_of_a_backup_that_the_disk_did_not_take_nothing_is_left(tmp_path: Path) -> None:
-    """A child that may write only so much to a file: for SQLite that is a disk that is full."""
-    state = a_store(tmp_path / "state")
-    db = sqlite3.connect(state / STORE)
+SHORT_OF_ROOM = """
+import resource, signal, sys
+from distributed_grid.cli.main import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+main()
+"""
+"""A process that may write only so much to a file: for SQLite that is a disk that is full."""
+
+
+def a_large_store(folder: Path) -> Path:
+    db = sqlite3.connect(a_store(folder) / STORE)
     db.executemany("INSERT INTO audit VALUES (1, '', ?)", [("x" * 5000,)] * 200)
     db.commit()
     db.close()
+    return folder
+
+
+def short_of_room(place: Path, *words: str) -> str:
+    command = [sys.executable, "-c", SHORT_OF_ROOM, "coordinator", *words]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == "" and "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_of_a_backup_that_the_disk_did_not_take_nothing_is_left(tmp_path: Path) -> None:
+    a_large_store(tmp_path / "state")
     (tmp_path / "to").mkdir()
-    program = (
-        "import resource, signal, sys\nfrom pathlib import Path\n"
-        "from distributed_grid.coordinator.keeping_backup import backup\n"
-        "from distributed_grid.protocol.errors import GridError\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
-        "try:\n    backup(Path(sys.argv[1]), Path(sys.argv[2]), False)\n"
-        "except GridError as error:\n    sys.exit(chr(10).join(error.lines()))"
-    )
-    command = [sys.executable, "-c", program, str(state), str(tmp_path / "to" / "backup")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and str(tmp_path / "to") in done.stderr and "Traceback" not in done.stderr
+    said = short_of_room(tmp_path, "backup", "to/saved", "--state-dir", "state")
+    assert str(tmp_path / "to") in said.splitlines()[0]
     assert stores(tmp_path / "to") == set()
+
+
+def test_of_a_restore_that_the_disk_did_not_take_nothing_is_left_and_what_was_there_is(tmp_path: Path) -> None:
+    backup(a_large_store(tmp_path / "lost"), tmp_path / "saved", force=False)
+    before = content_of(a_store(tmp_path / "state"))
+    said = short_of_room(tmp_path, "restore", "saved", "--state-dir", "state", "--force")
+    assert str(tmp_path / "state") in said.splitlines()[0] or "state/" in said.splitlines()[0]
+    assert content_of(tmp_path / "state") == before
+    assert stores(tmp_path / "state") - {f"{STORE}-wal", f"{STORE}-shm"} == {STORE, "lock"}
+
+
+async def test_backups_taken_while_jobs_rush_through_are_each_of_one_moment(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as running:
+        worker, ann = await agent(running.url, node(cores=4), at_once), await client(running.url)
+        seen = []
+        for number in range(4):
+            taking = asyncio.create_task(asyncio.to_thread(backup, tmp_path, tmp_path / f"b{number}", False))
+            while not taking.done():
+                await ann.submit(*(job("true") for _ in range(50)), watch=False)
+            await taking
+            checked = check(tmp_path / f"b{number}")
+            assert checked.findings == [] and checked.content is not None
+            seen.append(checked.content.live + checked.content.ended)
+        assert seen == sorted(seen) and seen[-1] > seen[0]
+        await worker.close()
+        await ann.close()
 
 
 def test_a_coordinator_cannot_be_started_on_a_backup_by_mistake(tmp_path: Path) -> None:
