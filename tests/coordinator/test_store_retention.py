@@ -1,6 +1,10 @@
 """What ended goes when it is too old, too many or too much; what lives stays, and nobody waits for it."""
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -167,6 +171,27 @@ def test_a_wall_clock_that_jumps_makes_nothing_older(store: Store, monkeypatch: 
     keep(store, a_job(1, 29 * DAY))
     monkeypatch.setattr(time, "time", lambda: NOW + 366 * DAY)
     assert retention(store, Keep()).look() == 0
+
+
+def test_a_coordinator_keeps_what_its_configuration_says(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    store = Store(state / "grid.db")
+    keep(store, *(a_job(days, days * DAY) for days in (32, 34, 36)))  # grid time goes on from NOW
+    store.close()
+    command = [sys.executable, "-m", "distributed_grid.cli.main", "coordinator", "run", "--port", "0"]
+    environment = os.environ | {"GRID_COORDINATOR__KEEP_DAYS": "35", "GRID_COORDINATOR__KEEP_JOBS": "1"}
+    command += ["--state-dir", str(state)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        removed = next(line for line in process.stderr if "removed" in line)
+        assert '"jobs": 2' in removed
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert left(Store(state / "grid.db")) == [32]
 
 
 def test_nodes_that_were_not_seen_for_long_are_forgotten_unless_a_job_is_on_them(tmp_path: Path) -> None:
