@@ -110,14 +110,16 @@ class EventLog:
 
     def _turn(self, now: float, broken: str = "") -> None:
         """One record of what has gathered."""
-        if self._files.open:
+        events, self._events = self._events, []
+        commands, self._commands = self._commands, []
+        out = self._files
+        if out.open:
             try:
-                said = decisions(self._commands) if self._commands else ()
-                self._files.add(("turn", now, self._events, said, broken))
+                _encode_into(("turn", now, events, decisions(commands) if commands else (), broken), out.buffer, -1)
             except Exception as error:
-                self._files.pause(error)
-        self._events.clear()
-        self._commands.clear()
+                out.pause(error)
+            if len(out.buffer) >= FLUSH_BYTES or not out.timed:
+                out.push()
 
     def _broken(self, now: float, error: Exception) -> None:
         self._turn(now, f"{type(error).__name__}: {error}")
@@ -143,8 +145,9 @@ class _Files:
         self.full = False
         """Whether a new file is due."""
         self._bytes = self._limit = 0
-        self._buffer = bytearray()
-        self._timer: asyncio.TimerHandle | None = None
+        self.buffer = bytearray()
+        """Records that are still to be handed over."""
+        self.timed = False
         self._waiting = 0
         self._again = 0.0
         self._pause = PAUSE_SECONDS
@@ -165,13 +168,13 @@ class _Files:
         self.open, self.full = True, False
         self._hand_over(len(head), self._start, self.path, head)
 
-    def add(self, record: Any) -> None:
-        """Write this, soon."""
-        _encode_into(record, self._buffer, -1)
-        if len(self._buffer) >= FLUSH_BYTES:
+    def push(self) -> None:
+        """Have what is in the buffer written: now where it is much, else soon."""
+        if len(self.buffer) >= FLUSH_BYTES:
             self._flush()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(FLUSH_SECONDS, self._flush)
+        elif not self.timed:
+            self.timed = True
+            self._loop.call_later(FLUSH_SECONDS, self._flush)
 
     def pause(self, error: BaseException) -> None:
         """Write nothing for a while."""
@@ -181,7 +184,7 @@ class _Files:
         self._again = self._loop.time() + self._pause
         self._pause = min(PAUSE_MOST, 2 * self._pause)
         self.open = self.full = False
-        self._buffer.clear()
+        self.buffer.clear()
 
     def close(self) -> None:
         """Write what is left."""
@@ -190,12 +193,10 @@ class _Files:
         self._thread.shutdown(wait=True)
 
     def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._buffer:
+        self.timed = False
+        if not self.buffer:
             return
-        data, self._buffer = self._buffer, bytearray()
+        data, self.buffer = self.buffer, bytearray()
         self._bytes += len(data)
         self.full = self._bytes >= self._limit
         self._hand_over(len(data), self._write, data)
@@ -230,12 +231,16 @@ class _Files:
         self._write(head)
 
     def _write(self, data: bytes) -> None:
-        there = os.statvfs(self._folder)
-        if there.f_bavail * there.f_frsize < SPARE_BYTES + len(data):
-            raise OSError(errno.ENOSPC, f"there are less than {SPARE_BYTES >> 20} MiB left on the disk")
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._fd, left) :]
+        try:
+            there = os.statvfs(self._folder)
+            if there.f_bavail * there.f_frsize < SPARE_BYTES + len(data):
+                raise OSError(errno.ENOSPC, f"there are less than {SPARE_BYTES >> 20} MiB left on the disk")
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._fd, left) :]
+        except OSError:
+            self._close()  # what is on its way here must not come after a gap
+            raise
 
     def _close(self) -> None:
         if self._fd >= 0:

@@ -2,6 +2,8 @@
 it, the grid goes on."""
 
 import asyncio
+import errno
+import os
 import random
 import stat
 from collections.abc import Callable
@@ -162,6 +164,28 @@ async def test_a_full_disk_pauses_it_and_it_goes_on_with_a_new_file(tmp_path: Pa
     assert report.difference is None
     assert {job for one in read(last) if isinstance(one, Turn) for job in map(str, one.events) if "j6" in job}
     assert set(ledger.jobs) == {"j1", "j2", "j3", "j4", "j6"}
+
+
+async def test_nothing_comes_after_a_gap(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(eventlog, "FLUSH_BYTES", 1)
+    log = EventLog(Ledger(), tmp_path, SIZE, "grid")
+    await settled(lambda: files(tmp_path) and files(tmp_path)[0].stat().st_size)
+    right, lengths = os.write, list[int]()
+
+    def refusing_once(fd: int, data: memoryview) -> int:
+        lengths.append(len(data))
+        if len(lengths) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return right(fd, data)
+
+    with monkeypatch.context() as sick:
+        sick.setattr(os, "write", refusing_once)
+        for number in range(1, 5):  # all are on their way before the second is refused
+            log.handle(one_job(number), float(number))
+            log.settle(float(number))
+        log.close()
+    report = replay(tmp_path)
+    assert report.difference is None and report.events == 1
 
 
 async def test_a_place_that_cannot_be_written_troubles_nobody(tmp_path: Path) -> None:
