@@ -94,9 +94,10 @@ def lendable(limits: Limits, cores: Sequence[int], memory: int, gpus: Sequence[G
     """The most a node with these cores, bytes and GPUs could ever lend, were it idle."""
     if not limits.can_share:
         return Resources()
+    cpu, left = max(0, len(cores) * MILLI - limits.reserve_cpu), max(0, memory - limits.reserve_memory)
     return Resources(
-        at_most(max(0, len(cores) * MILLI - limits.reserve_cpu), limits.max_share_cpu),
-        at_most(max(0, memory - limits.reserve_memory), limits.max_share_memory),
+        at_most(cpu if cpu >= limits.cpu_min_cores else 0, limits.max_share_cpu),
+        at_most(left if left >= limits.memory_min else 0, limits.max_share_memory),
         at_most(len(gpus) * MILLI, None if limits.max_share_gpu is None else limits.max_share_gpu * MILLI),
     )
 

@@ -221,6 +221,12 @@ def test_what_a_node_could_ever_lend_is_capped_and_less_the_reserve() -> None:
     assert lendable(Limits(can_share=False), FACTS.cores, 16 * GIB, FACTS.gpus) == Resources()
 
 
+def test_what_is_too_little_to_be_lent_even_when_idle_is_no_part_of_what_a_node_could_ever_lend() -> None:
+    limits = Limits(memory_min=2 * GIB, reserve_memory=GIB, cpu_min_cores=2000)
+    assert lendable(limits, (0,), 3 * GIB - 1, ()) == Resources()
+    assert lendable(limits, (0, 1), 3 * GIB, ()) == Resources(2000, 2 * GIB)
+
+
 # --- the claim -------------------------------------------------------------------------------------------------------
 
 WANTED = Grant(cores=(1,), memory=GIB, gpus=(GpuShare("GPU-0"),))
