@@ -41,6 +41,8 @@ class Once(subprocess.Popen):  # faults are for the agent's first supervisor and
             os.environ.pop("GRID_FAULTS", None)
 
 subprocess.Popen = Once
+from distributed_grid.agent import runtime
+runtime.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anywhere else
 from distributed_grid.agent.core.spare import Limits
 from distributed_grid.agent.main import AgentSettings, main
 place, said = Path(sys.argv[1]), json.loads(sys.argv[2])
