@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from tests.chaos.world import World, uptime
 
+TO_REPLACE = 3.0
+"""Seconds that an agent is left alone whose supervisor was killed. Until it has started another one, nobody ends leased
+jobs there: that an agent and its supervisor are gone together for longer than a lease is beyond what is promised."""
+
 
 @dataclass
 class Fault:
@@ -60,17 +64,18 @@ class Faults:
     async def _coordinator_killed(self, dice: random.Random) -> None:
         """In bursts: also while it starts, and while agents return to it."""
         while True:
-            await self._quiet(dice, 5, 20)
-            for _ in range(dice.randint(1, 7)):
+            await self._quiet(dice, 3, 35)
+            for _ in range(dice.randint(1, 10)):
                 await self._kill("coordinator", dice.choice([0.0, dice.uniform(0, 3)]))
-                await self._quiet(dice, 0, 4)
+                await self._quiet(dice, 0, 3)
 
     async def _agents_killed(self, dice: random.Random) -> None:
         while True:
             await self._quiet(dice, 2, 16)
             node = dice.choice(self._world.nodes)
             for _ in range(dice.choice([1, 1, 2])):
-                await self._kill(node, dice.choice([0.0, dice.uniform(0, 3)]))
+                short, long = dice.uniform(0, 3), dice.uniform(10, 30)
+                await self._kill(node, dice.choices([0.0, short, long], [5, 4, 1])[0])
                 await self._quiet(dice, 0, 2)
 
     async def _killed_together(self, dice: random.Random) -> None:
@@ -88,13 +93,14 @@ class Faults:
             node = dice.choice(self._world.nodes)
             async with self._parts[node]:
                 self._kill_supervisor(node)
+                await asyncio.sleep(TO_REPLACE)
 
     async def _stopped(self, dice: random.Random) -> None:
         """SIGSTOP, and SIGCONT after some seconds."""
         while True:
             await self._quiet(dice, 10, 30)
             name = dice.choice([*self._world.services, "coordinator"])
-            seconds = dice.choice([dice.uniform(0.2, 3), dice.uniform(3, 20)])
+            seconds = dice.choice([dice.uniform(0.2, 3), dice.uniform(3, 10), dice.uniform(10, 25)])
             async with self._parts[name]:
                 fault = self._begin("stopped", name)
                 self._world.services[name].signal(signal.SIGSTOP)
@@ -125,13 +131,13 @@ class Faults:
 
     async def _link_cut(self, node: str, dice: random.Random) -> None:
         while True:
-            await self._quiet(dice, 10, 60)
+            await self._quiet(dice, 10, 50)
             way = dice.choice(["both", "to", "from"])
             async with self._parts[f"link of {node}"]:
                 fault = self._begin({"both": "cut", "to": "cut to", "from": "cut from"}[way], node)
                 self._world.cut(node, way)
                 try:
-                    await asyncio.sleep(dice.choice([dice.uniform(0.5, 5), dice.uniform(5, 15), dice.uniform(15, 25)]))
+                    await asyncio.sleep(dice.choice([dice.uniform(0.5, 5), dice.uniform(5, 15), dice.uniform(16, 35)]))
                 finally:
                     self._world.mend(node, way)
                     fault.end = uptime()
@@ -153,6 +159,8 @@ class Faults:
             await asyncio.sleep(down)
             self._world.start(name)
             fault.end = uptime()
+            if supervisor:
+                await asyncio.sleep(TO_REPLACE)
 
     def _kill_supervisor(self, node: str) -> None:
         pid = self._world.supervisor(node)
