@@ -23,7 +23,7 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     Send,
 )
-from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.messages import Launch, Renewed
 
 Decision = tuple[Any, ...]
 
@@ -43,7 +43,7 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
             message = command.message
             if type(message) is Launch:
                 found.append(("start", message.allocation, command.node, message.grant))
-            else:
+            elif not isinstance(message, Renewed):  # said with every heartbeat
                 what = type(message).__name__.lower()
                 found.append(("send", command.node, what, getattr(message, "allocation", "")))
         elif type(command) is Accepted:
