@@ -104,14 +104,12 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
         "jobs": {"held_back": made.held_back, "on_nodes": made.on_nodes, "ended": made.content.ended},
         "before": str(made.before or ""),
     }
-    lines = [
-        f"{place}: restored as it was on {words.clock(made.content.at)}, epoch {made.epoch}",
-        f"{made.on_nodes} jobs held resources then: their nodes will say what became of them",
-        f"{made.held_back} jobs waited then and are ended as `restored`: submit again those that should run",
-        "jobs submitted since are not known any more; those that run on nodes are left to run on",
-    ]
-    if resume:
-        lines[2] = "jobs that waited then wait again"
+    lines = [f"{place}: restored as it was on {words.clock(made.content.at)}, epoch {made.epoch}"]
+    if made.on_nodes:
+        lines.append(f"{made.on_nodes} of its jobs held resources then: their nodes will say what became of them")
+    if made.held_back:
+        lines.append(f"{made.held_back} of its jobs waited then and are ended as `restored`: submit them again")
+    lines.append("jobs submitted since are not known any more; those that run on nodes are left to run on")
     if made.before:
         lines.append(f"what was there before is in {made.before}")
     _tell(invocation, about, "\n".join(lines), about["state_dir"])

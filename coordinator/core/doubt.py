@@ -23,8 +23,11 @@ def hold_back(ledger: "Ledger", text: str) -> list[Command]:
             continue
         allocation.started = job.started = allocation.started or allocation.granted
         job.request = msgspec.structs.replace(job.request, retry_on=(), retries=0)
-        if allocation.state is State.STARTING:
-            ledger.move(allocation, State.RUNNING, "taken for started, after a backup was restored")
+        said = f"a backup was restored: {job.node} will say what became of it"
+        if allocation.state is State.STARTING:  # it may have started since
+            ledger.move(allocation, State.RUNNING, said)
+        else:
+            ledger.tell(job, said)
         ledger.changed(job, allocation)
     out, ledger.out = ledger.out, []
     return out
