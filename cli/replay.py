@@ -27,7 +27,7 @@ LINES = 50
 @click.option("--job", default="", metavar="ID", help="Tell what happened to this job, or only its differences.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Ask another policy; repeatable.")
 def replay(log: str, until: str | None, job: str, changes: tuple[str, ...]) -> None:
-    """Decide again what is in LOG, and say where it comes out otherwise.
+    """Decide again what an event log says, by the same policy or another.
 
     LOG is a file of the event log, a folder of such, or a coordinator's state directory. Exits with 1 where the same
     policy decides otherwise than it did, or the ledger refuses its own state."""
