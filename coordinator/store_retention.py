@@ -26,7 +26,7 @@ LOOK_EVERY = 60.0
 """Seconds between two looks at whether there is too much."""
 STEP_SECONDS = 0.01
 """How long a step may hold the store; the number of its rows follows from how long the last one did."""
-LEAST_ROWS, MOST_ROWS = 10, 1000
+MOST_ROWS = 1000
 SHARE = 10
 """After a step this many times its length belongs to others."""
 SPARE = 64 << 20
@@ -131,6 +131,6 @@ class Retention:
             removed += went
             if went < rows:
                 break
-            self._rows = max(LEAST_ROWS, min(MOST_ROWS, int(rows * min(2.0, STEP_SECONDS / max(took, 1e-6)))))
+            self._rows = max(1, min(MOST_ROWS, int(rows * min(2.0, STEP_SECONDS / max(took, 1e-6)))))
             self._stop.wait(took * SHARE)
         return removed

@@ -114,11 +114,11 @@ def test_attempts_and_the_key_of_a_removed_job_go_with_it(store: Store) -> None:
     assert store.known("ann", ["k1", "k10"]) == {"k10": young.id}
 
 
-@pytest.mark.parametrize(("took", "first", "last"), [(0.005, 50, 1000), (0.1, 50, 10)])
+@pytest.mark.parametrize(("took", "count", "last"), [(0.005, 3000, 1000), (0.1, 100, 1)])
 def test_it_goes_in_steps_that_hold_the_store_for_10_ms_and_leaves_it_to_others_ten_times_as_long(
-    store: Store, monkeypatch: pytest.MonkeyPatch, took: float, first: int, last: int
+    store: Store, monkeypatch: pytest.MonkeyPatch, took: float, count: int, last: int
 ) -> None:
-    keep(store, *(a_job(n, 40 * DAY + n) for n in range(1, 3001)))
+    keep(store, *(a_job(n, 40 * DAY + n) for n in range(count)))
     keeper = retention(store, Keep())
     ticks = (took * number for number in range(10**6))
     monkeypatch.setattr(store_retention, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
@@ -128,10 +128,10 @@ def test_it_goes_in_steps_that_hold_the_store_for_10_ms_and_leaves_it_to_others_
         steps.append((seconds, len(left(store))))
 
     monkeypatch.setattr(keeper._stop, "wait", wait)
-    assert keeper.look() == 3000
-    counts = [3000, *(count for _, count in steps)]
+    assert keeper.look() == count
+    counts = [count, *(there for _, there in steps)]
     sizes = [before - after for before, after in zip(counts, counts[1:], strict=False)]
-    assert (sizes[0], sizes[-1]) == (first, last)
+    assert (sizes[0], sizes[-1]) == (50, last)
     assert all(seconds == pytest.approx(10 * took) for seconds, _ in steps)
     assert left(store) == []
 
