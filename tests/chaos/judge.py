@@ -7,7 +7,7 @@ from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, JobView, Outcome, 
 from tests.chaos.clients import Told
 from tests.chaos.faults import Fault
 from tests.chaos.jobs import RETRIES, Book, Plan
-from tests.chaos.world import CORES
+from tests.chaos.world import CORES, by_uptime
 
 MAY_END = {
     "exits": {Cause.EXITED},
@@ -132,8 +132,9 @@ def _unjustified(view: JobView, outcome: Outcome, own: dict[str, Book], faults: 
         ("killed",) if outcome.cause is Cause.SUPERVISOR_LOST else ("killed", "stopped", "cut", "cut to", "cut from")
     )
     ours = {f"supervisor of {view.node}"} | ({view.node} if outcome.cause is Cause.NODE_LOST else set())
-    since = min(own[view.allocation].starts) - 1 if view.allocation in own else 0.0
-    near = [one for one in faults if one.target in ours and one.kind in kinds and one.end >= since]
+    over = by_uptime(view.ended)
+    since = min(own[view.allocation].starts) - 1 if view.allocation in own else by_uptime(view.submitted)
+    near = [one for one in faults if one.target in ours and one.kind in kinds and since <= one.end and one.begin < over]
     return [] if near else [f"ended as {outcome.cause.value}, and nothing had happened to {view.node}"]
 
 

@@ -9,7 +9,7 @@ from tests.chaos.clients import Users
 from tests.chaos.faults import Faults
 from tests.chaos.jobs import read_books
 from tests.chaos.judge import Verdict
-from tests.chaos.world import World, uptime
+from tests.chaos.world import World, by_uptime, uptime
 
 STORIES = 10
 AROUND = 30.0
@@ -80,7 +80,7 @@ def stories(verdict: Verdict, users: Users, faults: Faults, world: World) -> str
                 times += [*book.starts, *(at for at, _ in book.ends)]
         view = verdict.views.get(job)
         for step in view.story if view is not None else ():
-            lines.append(f"   the grid at {step.at:.2f}: {step.state.value} {step.text}")
+            lines.append(f"   the grid at {by_uptime(step.at):.2f}: {step.state.value} {step.text}")
         if times:
             lines += _around(faults, min(times) - AROUND, max(times) + AROUND)
     if len(verdict.violations) > STORIES:

@@ -1,6 +1,7 @@
 """The judge of a campaign finds what it is there to find."""
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.chaos.clients import Told
 from tests.chaos.faults import Fault
 from tests.chaos.jobs import Book, Plan, Shipment, draw, read_books
 from tests.chaos.judge import Verdict, judge
-from tests.chaos.world import CORES
+from tests.chaos.world import CORES, uptime
 
 
 def planned(kind: str) -> Plan:
@@ -62,7 +63,7 @@ def case(kind: str = "exits") -> Case:
     )
     view = JobView(
         id="j1", user="u", state=State.ENDED, spec=plan.submission.spec, request=plan.submission.request,
-        submitted=1.0, attempt=1, allocation="j1.1", node="n1", outcome=outcome,
+        submitted=time.time() - uptime() + 9.0, ended=time.time() - uptime() + 11.0, attempt=1, allocation="j1.1", node="n1", outcome=outcome,
     )  # fmt: skip
     result = JobResult(
         job_id="j1", name="", success=True, exit_code=0, signal=0, cause="exited", text="", node="n1", seconds=1.0,
@@ -160,6 +161,7 @@ def test_an_end_may_be_unknown_where_the_node_was_in_trouble_while_the_job_lived
     found.outcome(cause=Cause.SUPERVISOR_LOST, code=0)
     found.faults.append(Fault("killed", "supervisor of n2", 10.5, 10.5))
     found.faults.append(Fault("killed", "supervisor of n1", 8.0, 8.0))
+    found.faults.append(Fault("killed", "supervisor of n1", 12.0, 12.0))
     assert found.verdict().wrong
     found.faults.append(Fault("killed", "supervisor of n1", 10.5, 10.5))
     assert found.verdict().violations == []

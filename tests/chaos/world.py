@@ -53,6 +53,11 @@ def uptime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def by_uptime(grid_time: float) -> float:
+    """A time that the grid tells, by `uptime`. (The machine's clock is not set while a campaign runs.)"""
+    return grid_time - time.time() + uptime()
+
+
 @dataclass
 class Service:
     """A service that is killed and started again. `starts`: when, by `uptime`."""
