@@ -181,7 +181,7 @@ class Server:
                     if self._agents.get(name) is not agent:
                         return
                     if type(message) is Heartbeat:
-                        self._driver.put(Heard(name, message.sample))
+                        self._driver.put(Heard(name, message.sample, message.at))
                     else:
                         self._driver.put(Told(name, message))
                 if self._driver.crowded:

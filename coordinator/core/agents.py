@@ -5,6 +5,7 @@ patience, ends an allocation: what has not been given back is in use.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from distributed_grid.coordinator.core import retries
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Allocation,
@@ -46,13 +47,11 @@ def know(ledger: "Ledger", facts: NodeFacts) -> Node:
 def node_up(ledger: "Ledger", event: NodeUp) -> None:
     """An agent is there; what it knows of comes next, and until then it is given no work."""
     old = ledger.nodes.get(event.facts.name)
-    rebooted = old is not None and (old.rebooted or old.facts.boot_id != event.facts.boot_id)
     if old is None or old.facts != event.facts:
         ledger.out.append(RecordNode(event.facts))
     node = know(ledger, event.facts)
     node.session, node.heard, node.state = event.session, ledger.now, NodeState.UP
-    node.synced, node.rebooted = False, rebooted
-    node.offer = None
+    node.synced, node.offer = False, None
     node.strays.clear()  # what was on its way on the old connection is gone; what runs is taken off the next offer
     ledger.rebuild(node)
     arm(ledger, node)
@@ -112,18 +111,20 @@ def _lose(ledger: "Ledger", allocation: Allocation, text: str) -> None:
 def _give_up(ledger: "Ledger", node: Node) -> None:
     """The node is taken for lost. Whatever still runs there is told to stop if the node can be reached after all."""
     silence = ledger.policy.disconnected_after + ledger.policy.lost_after
-    text = f"{node.facts.name} was not heard for {silence:g} s; the job may have run on there"
     for allocation in list(node.allocations.values()):
         if allocation.state is not State.LOST:
             ledger.move(allocation, State.LOST, "")
         node.strays[allocation.id] = allocation.grant
-        _end_lost(ledger, allocation, Cause.NODE_LOST, text)
+        over = retries.is_over(allocation, ledger.policy)
+        after = "its lease has run out there" if over else "the job may have run on there"
+        text = f"{node.facts.name} was not heard for {silence:g} s; {after}"
+        _end_lost(ledger, allocation, Cause.NODE_LOST, text, again=over)
         ledger.out.append(Send(node.facts.name, Stop(allocation=allocation.id, cause=Cause.NODE_LOST.value, text=text)))
 
 
-def _end_lost(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str) -> None:
-    job = ledger.jobs[allocation.job]
-    ledger.finish(job, Outcome(cause=cause, text=text, started=allocation.started > 0), allocation)
+def _end_lost(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str, again: bool) -> None:
+    outcome = Outcome(cause=cause, text=text, started=allocation.started > 0)
+    ledger.over(ledger.jobs[allocation.job], outcome, allocation, text, again)
 
 
 def heard(ledger: "Ledger", event: Heard) -> None:
@@ -192,7 +193,6 @@ def _inventory(ledger: "Ledger", node: Node, inventory: Inventory) -> None:
         _reconcile(ledger, node, allocation, known.pop(allocation.id, None))
     for item in known.values():
         _stranger(ledger, node, item)
-    node.rebooted = False
     ledger.refresh(node)
 
 
@@ -204,11 +204,15 @@ def _reconcile(ledger: "Ledger", node: Node, allocation: Allocation, item: Known
         pass  # how it ended is told by itself, right after
     elif item is not None:
         _found(ledger, node, allocation, item.state is not State.STARTING, item.started_for)
-    elif node.rebooted:
+    elif allocation.boot not in ("", node.facts.boot_id):
         # Also where nothing is known to have started: it may have, and ended with the node.
-        _end_lost(ledger, allocation, Cause.REBOOTED, f"{name} was rebooted")
+        _end_lost(ledger, allocation, Cause.REBOOTED, f"{name} was rebooted", again=True)
+    elif allocation.instance not in ("", node.facts.instance):
+        # It may have started, and may run on, and who is there now cannot know. So nothing is started again either.
+        text = f"{name} has an agent with another state directory; the job may have run on there"
+        _end_lost(ledger, allocation, Cause.NODE_LOST, text, again=False)
     elif allocation.started:
-        _end_lost(ledger, allocation, Cause.NODE_LOST, f"{name} does not know it any more")
+        _end_lost(ledger, allocation, Cause.NODE_LOST, f"{name} does not know it any more", again=True)
     else:
         _found(ledger, node, allocation, running=False)
 
@@ -322,7 +326,7 @@ def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
         job = ledger.jobs[allocation.job]
         if message.outcome.started and not job.started:
             allocation.started = job.started = ledger.now - message.outcome.seconds
-        ledger.finish(job, message.outcome, allocation, _words(message.outcome))
+        ledger.over(job, message.outcome, allocation, _words(message.outcome))
     ledger.out.append(AckExits(node.facts.name, (message.allocation,)))
 
 

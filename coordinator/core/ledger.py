@@ -8,7 +8,7 @@ number or talks to anybody; the same events give the same commands. What happens
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
-from distributed_grid.coordinator.core import agents, checks, deadlines, reasons, requests, serving, views
+from distributed_grid.coordinator.core import agents, checks, deadlines, reasons, requests, retries, serving, views
 from distributed_grid.coordinator.core.index import Index
 from distributed_grid.coordinator.core.matching import Placement, usable
 from distributed_grid.coordinator.core.model import (
@@ -37,7 +37,7 @@ from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
-from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.messages import Launch, Renewed
 from distributed_grid.protocol.nodes import AllocationView, NodeFacts, NodeState, NodeView, OfferView
 from distributed_grid.protocol.resources import Grant, Resources
 
@@ -122,8 +122,10 @@ class Ledger:
                 return []
             node.heard = now
             node.sample = event.sample
+            if event.at and not node.strays:  # what was given up there is to end
+                self.out.append(Send(event.node, Renewed(event.at)))
             if node.state is NodeState.UP:
-                return []
+                return self._take_out() if event.at else []
         _ON[type(event)](self, event)
         return self._take_out()
 
@@ -219,6 +221,9 @@ class Ledger:
             grant=placement.grant,
             state=State.WAITING,
             granted=self.now,
+            lease=retries.lease(job, self.policy),
+            boot=node.facts.boot_id,
+            instance=node.facts.instance,
         )
         self.allocations[allocation.id] = node.allocations[allocation.id] = allocation
         self.placements[allocation.id] = placement
@@ -239,7 +244,17 @@ class Ledger:
             epoch=self.epoch,
             grant=allocation.grant,
             spec=job.spec,
+            lease=allocation.lease,
         )
+
+    def over(self, job: Job, outcome: Outcome, allocation: Allocation, text: str, again: bool = True) -> None:
+        """An attempt has ended: the job is over, or is run `again` if its owner wants that after such an end."""
+        if again and retries.wanted(job, allocation, outcome):
+            job.retried += 1
+            allocation.outcome = outcome
+            self.requeue(job, allocation, f"{text}; to be run again ({job.retried} of {job.request.retries})")
+        else:
+            self.finish(job, outcome, allocation, text)
 
     def finish(self, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
         """The job is over."""
@@ -257,9 +272,9 @@ class Ledger:
         self.changed(job, allocation)
 
     def requeue(self, job: Job, allocation: Allocation, text: str) -> None:
-        """The allocation came to nothing: the job waits again, at its old place in the queue."""
+        """The allocation is over and the job is not: it waits again, at its old place in the queue."""
         self.move(allocation, State.ENDED)
-        job.node, job.grant = "", None
+        job.node, job.grant, job.started = "", None, 0.0
         self.move(job, State.WAITING, text)
         self.wait(job)
         self.changed(job, allocation)

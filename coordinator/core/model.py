@@ -9,7 +9,17 @@ import msgspec
 
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step
-from distributed_grid.protocol.messages import Exited, Inventory, Launch, OpenData, Signal, Stale, Started, Stop
+from distributed_grid.protocol.messages import (
+    Exited,
+    Inventory,
+    Launch,
+    OpenData,
+    Renewed,
+    Signal,
+    Stale,
+    Started,
+    Stop,
+)
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
 from distributed_grid.protocol.resources import Grant
 
@@ -39,6 +49,14 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     ended: float = 0.0
     stop: Stop | None = None
     """Set once the end was asked for; told again to an agent that comes back."""
+    lease: float = 0.0
+    """Seconds after which its node ends it by itself without our word; 0: never."""
+    outcome: Outcome | None = None
+    """How it ended, where the job was run again after it; else the job has it."""
+    boot: str = ""
+    instance: str = ""
+    """The life of the node, and the state directory of its agent, that it was granted on: another one cannot know of
+    it."""
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False):
@@ -60,6 +78,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     reason: Reason | None = None
     outcome: Outcome | None = None
     story: list[Step] = []
+    retried: int = 0
+    """How often it was run again after an attempt had ended."""
 
 
 @dataclass(slots=True)
@@ -86,8 +106,6 @@ class Node:
     """What was given up here after a long silence and may still run there, or start: held until the agent says not."""
     synced: bool = False
     """Whether the agent has told its whole inventory on this session."""
-    rebooted: bool = False
-    """The node came back with another boot id, and its inventory is still to come."""
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------
@@ -109,10 +127,11 @@ class NodeDown(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True)
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A heartbeat."""
+    """A heartbeat. `at`: when it was sent, on the node's own clock, where it asks for its leases to be renewed."""
 
     node: str
     sample: Sample
+    at: float = 0.0
 
 
 class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
@@ -195,7 +214,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     """Send this to the agent of this node, if it is connected."""
 
     node: str
-    message: Launch | Stop | Signal | OpenData
+    message: Launch | Stop | Signal | OpenData | Renewed
 
 
 class AckExits(msgspec.Struct, frozen=True, gc=False):

@@ -29,7 +29,7 @@ def match(ledger: "Ledger") -> None:
         waiting = ledger.jobs.get(name)
         if waiting is not None and waiting.state is State.WAITING:
             ledger.queue.line(name).blocked = True
-            if waiting.request.immediate:
+            if waiting.request.immediate and not waiting.retried:  # it was placed at once, as was asked
                 why = reasons.find(ledger, waiting.request).text
                 ledger.finish(waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
     reasons.announce(ledger, [line for line in refused if line.count], fresh)

@@ -1,0 +1,52 @@
+"""When a job is run again, and the leases that make it safe. Never unless its owner said so, and never before the last
+attempt is known to be over: by its node's word, by a reboot, or because its lease has run out there.
+"""
+
+from distributed_grid.coordinator.core.model import Allocation, Job
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.protocol.jobs import Cause, Outcome, RetryOn
+
+DRIFT = 1.01
+"""A node's clock may run this much slower than ours."""
+ENDING = 3.0
+"""Seconds that a node may need to end a job whose lease has run out."""
+CLASSES: dict[Cause, RetryOn] = {
+    Cause.NODE_LOST: RetryOn.LOST,
+    Cause.SUPERVISOR_LOST: RetryOn.LOST,
+    Cause.REBOOTED: RetryOn.LOST,
+    Cause.LEASE_EXPIRED: RetryOn.LOST,
+    Cause.EXITED: RetryOn.FAILED,
+    Cause.SIGNALLED: RetryOn.FAILED,
+    Cause.SPAWN_FAILED: RetryOn.FAILED,
+    Cause.WORKDIR_FAILED: RetryOn.FAILED,
+    Cause.OUT_OF_MEMORY: RetryOn.OOM,
+}
+"""Ends after which an owner may want another attempt. A time limit, a cancel and a command that is not there are not
+among them: the same would happen again."""
+
+
+def longest_lease(policy: Policy) -> float:
+    """A lease that has run out, and its job has ended, by the time a silent node is taken for lost: counted there from
+    the sending of what is counted here from its receipt."""
+    silence = policy.disconnected_after + policy.lost_after
+    return max(0.0, min(policy.lost_after, (silence - ENDING) / DRIFT))
+
+
+def lease(job: Job, policy: Policy) -> float:
+    """The lease of the next attempt: only what may be run again when it is lost has one."""
+    leased = RetryOn.LOST in job.request.retry_on and job.retried < job.request.retries
+    return longest_lease(policy) if leased else 0.0
+
+
+def is_over(allocation: Allocation, policy: Policy) -> bool:
+    """Whether an allocation has ended for sure on a node that was silent for so long that it is taken for lost."""
+    return 0.0 < allocation.lease <= longest_lease(policy)
+
+
+def wanted(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
+    """Whether its owner wants another attempt after this end."""
+    if allocation.stop is not None or job.retried >= job.request.retries:
+        return False
+    if outcome.cause is Cause.EXITED and outcome.code == 0:
+        return False
+    return CLASSES.get(outcome.cause) in job.request.retry_on
