@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.agent.core.spare import Lender, Limits
+from distributed_grid.agent.core.spare import Lender
 from distributed_grid.agent.core.table import (
     Command,
     Event,
@@ -36,7 +36,7 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.nodes import Known, Offer
 from distributed_grid.simulator.engine import Engine, Process
-from distributed_grid.simulator.machine import Machine
+from distributed_grid.simulator.machine import LIMITS, Machine
 from distributed_grid.simulator.network import UP, Wire
 from distributed_grid.simulator.supervisor import Job as Supervised
 from distributed_grid.simulator.supervisor import Supervisor
@@ -49,7 +49,6 @@ BACK_OFF_LEAST, BACK_OFF_MOST, STEADY = 0.1, 10.0, 10.0
 SILENCE = 15.0
 """A ping every 5 s that has 10 s to be answered."""
 START_SECONDS = 0.05
-LIMITS = Limits(offer_after=1.0, offer_expiry=60.0, check_interval=20.0)
 CALM = 3.5
 """Seconds after which a node where nothing changed has nothing new to offer but a repetition."""
 

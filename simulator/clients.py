@@ -10,7 +10,7 @@ from distributed_grid.protocol.jobs import JobSpec
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine
 from distributed_grid.simulator.judge import Judge
-from distributed_grid.simulator.plan import JobPlan
+from distributed_grid.simulator.plan import ENDLESS, JobPlan
 
 PATIENCE = 5.0
 """Seconds after which an answer is not waited for any more."""
@@ -82,6 +82,12 @@ class Client:
             coordinator.cancel(self.job, self._hearing(coordinator, self._cancel_heard))
         if not self.cancelled:
             self.engine.later(1.0, None, self.cancel)
+
+    def make_peace(self) -> None:
+        """What would run for ever is not wanted any more."""
+        if self.plan.seconds >= ENDLESS and self.cancelled:
+            self.cancelled = False
+            self.cancel()
 
     def _cancel_heard(self, answer: Any) -> None:
         if not isinstance(answer, Rejected):

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.model import (
     Command,
     Event,
     Hold,
+    Job,
     RecordAllocation,
     RecordJob,
     RecordNode,
@@ -20,9 +21,10 @@ from distributed_grid.coordinator.core.model import (
     Tick,
 )
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Launch, Stop
 from distributed_grid.simulator.disk import Disk, Snapshot, snapshot
-from distributed_grid.simulator.engine import Engine, Process
+from distributed_grid.simulator.engine import Engine, Process, Violation
 from distributed_grid.simulator.judge import Judge
 
 BATCH = 256
@@ -36,6 +38,7 @@ class Weather:
     """How the coordinator's disk is: seconds that a commit takes at the most, and whether it fails."""
 
     def __init__(self) -> None:
+        self.sluggish = 0.0
         self.slow = 0.0
         self.bad = False
 
@@ -106,9 +109,19 @@ class Driver(Process):
         for command in commands:
             if isinstance(command, RECORDS):
                 self._records.append(command)
+                if type(command) is RecordJob and command.job.outcome is not None:
+                    self._patient(command.job)
                 self._urgent = self._urgent or not (isinstance(command, MAY_WAIT) and command.soon)
             else:
                 self._commands.append(command)
+
+    def _patient(self, job: Job) -> None:
+        """A job whose node has not lost anything is not ended as lost before that node was silent for long."""
+        if job.outcome is not None and job.outcome.cause is Cause.NODE_LOST and job.node:
+            policy = self.ledger.policy
+            silent = self.clock() - self.ledger.nodes[job.node].heard
+            if silent < policy.disconnected_after + policy.lost_after - 0.001:
+                raise Violation(job.id, f"it is given up, {job.node} was heard {silent:.1f} s ago")
 
     def _finish_turn(self) -> None:
         self._arm()
@@ -130,7 +143,7 @@ class Driver(Process):
 
     def _hand_over(self, commands: list[Command]) -> None:
         self._snapshot = snapshot(self._storing, self.clock())
-        seconds = 0.0005 + self.chance.random() * (0.001 + self.weather.slow)
+        seconds = 0.0005 + self.chance.random() * (0.001 + max(self.weather.sluggish, self.weather.slow))
         self.engine.later(seconds, self, self._commit_returns, commands)
 
     def _commit_returns(self, commands: list[Command]) -> None:

@@ -5,15 +5,18 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.agent.core.spare import Limits, lendable
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, Sample
-from distributed_grid.protocol.resources import GIB, MILLI, Resources
+from distributed_grid.protocol.resources import GIB
 from distributed_grid.simulator.engine import Engine, Process
 from distributed_grid.simulator.judge import Judge, Run, number_of
 from distributed_grid.simulator.network import Link
 from distributed_grid.simulator.plan import NodePlan
 
 GPU_MEMORY = 16 * GIB
+LIMITS = Limits(offer_after=1.0, offer_expiry=60.0, check_interval=20.0)
+"""What a node's owner allows: the defaults, but an idle node offers sooner and says more often that its offer holds."""
 
 
 class Machine:
@@ -52,7 +55,7 @@ class Machine:
             incarnation=0,
             cores=tuple(range(plan.cores)),
             memory=plan.memory,
-            lendable=Resources(plan.cores * MILLI, plan.memory - GIB // 2, plan.gpus * MILLI),
+            lendable=lendable(LIMITS, range(plan.cores), plan.memory, gpus),
             gpus=gpus,
             instance=self.name,
         )

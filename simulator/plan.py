@@ -22,6 +22,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     events: int = 200
 
 
+ENDLESS = 1e6
+"""Seconds that a job runs which is only ended by somebody."""
 KINDS: dict[str, str] = {
     "partition": "nothing passes between a node and the coordinator",
     "deaf": "nothing reaches a node, what it says arrives",
@@ -107,10 +109,11 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     chance = random.Random(seed)
     lost_after = chance.choice((5.0, 20.0, 20.0, 60.0))
     sluggish = chance.choice((0.0, 0.0, 0.02, 0.5))
-    nodes = tuple(_node(chance, number) for number in range(shape.nodes))
-    busy = min(shape.nodes, chance.choice((2, 4, 8, shape.nodes)))  # faults meet jobs where both keep to few nodes
-    jobs = [_job(chance, number, shape) for number in range(shape.jobs)]
-    faults = [_fault(chance, number, shape, busy) for number in range(shape.faults)]
+    busy = min(shape.nodes, chance.choice((1, 1, 2, 2, 3, 5)))
+    nodes = tuple(_node(chance, number, number < busy) for number in range(shape.nodes))
+    moments = [chance.uniform(2.0, shape.seconds) for _ in range(2)]
+    jobs = [_job(chance, number, shape, moments) for number in range(shape.jobs)]
+    faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     return Plan(
         seed=seed,
         shape=shape,
@@ -123,56 +126,61 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     )
 
 
-def _node(chance: random.Random, number: int) -> NodePlan:
+def _node(chance: random.Random, number: int, large: bool) -> NodePlan:
+    """Only few have what most jobs want, so that jobs, and faults, meet each other there."""
     return NodePlan(
         number=number,
-        cores=chance.choice((1, 2, 4)),
-        memory=8 * GIB,
-        gpus=chance.choice((0, 0, 0, 1)),
+        cores=chance.choice((1, 2, 4)) if large else 1,
+        memory=8 * GIB if large else 1 * GIB,
+        gpus=1 if large and chance.random() < 0.5 else 0,
         rate=chance.uniform(0.99, 1.01),
         seed=chance.getrandbits(32),
     )
 
 
-def _job(chance: random.Random, number: int, shape: Shape) -> JobPlan:
-    cpu = chance.choice((300, 500, MILLI, MILLI, 2 * MILLI))
-    gpu = chance.choice((0, 0, 0, 0, 500, MILLI)) if shape.nodes > 4 else 0
-    memory = chance.choice((256 * MIB, 1 * GIB, 3 * GIB))
+def _when(chance: random.Random, first: float, last: float, moments: list[float]) -> float:
+    """Any time, or, as troubles seldom come alone, one shortly after some moment of the plan."""
+    if chance.random() < 0.4:
+        return chance.uniform(first, last)
+    return max(first, chance.choice(moments) + chance.choice((0.01, 0.5, 0.5, 5.0)) * chance.uniform(-0.2, 1.0))
+
+
+def _job(chance: random.Random, number: int, shape: Shape, moments: list[float]) -> JobPlan:
     retry: tuple[RetryOn, ...] = ()
     if chance.random() < 0.4:
         retry = chance.choice(((RetryOn.LOST,), (RetryOn.FAILED,), (RetryOn.LOST, RetryOn.FAILED)))
-    wanted = Resources(cpu, memory, gpu)
-    # Most want the same few nodes, so that they meet each other and the faults.
-    nodes = tuple(f"n{one}" for one in range(min(2, shape.nodes))) if chance.random() < 0.7 else ()
+    cpu = chance.choice((300, 500, MILLI, MILLI, 2 * MILLI))
+    memory = chance.choice((0, 256 * MIB, 1 * GIB, 1 * GIB, 3 * GIB))
+    wanted = Resources(cpu, memory, chance.choice((0, 0, 0, 0, 500, MILLI)))
+    at = _when(chance, 0.0, shape.seconds * 0.9, moments)
     return JobPlan(
         number=number,
-        at=chance.uniform(0.0, shape.seconds * 0.9),
+        at=at,
         request=Request(
             wanted,
             chance.choice((Priority.LOW, Priority.MEDIUM, Priority.MEDIUM, Priority.URGENT)),
-            nodes,
             immediate=chance.random() < 0.05,
             retry_on=retry,
             retries=chance.choice((1, 2)) if retry else 0,
         ),
-        seconds=chance.choice((0.01, 1.0, 1.0, chance.uniform(2.0, 20.0))),
+        seconds=chance.choice((0.01, 0.3, 1.0, chance.uniform(2.0, 20.0), chance.uniform(20.0, 60.0), ENDLESS)),
         codes=tuple(chance.choice((0, 0, 0, 1, 3)) for _ in range(3)),
         daemon=chance.random() < 0.1,
         dying=chance.choice((0.0, 0.01, 0.5, 30.0)),
         grace=chance.choice((0.0, 1.0, 5.0)),
         time_limit=chance.choice((0.0, 0.0, 0.0, 0.0, 3.0)),
         unheard=chance.choice((0, 0, 0, 1, 2)),
-        cancel_at=chance.uniform(0.0, shape.seconds) if chance.random() < 0.3 else -1.0,
+        cancel_at=_when(chance, at, shape.seconds, moments) if chance.random() < 0.35 else -1.0,
     )
 
 
-def _fault(chance: random.Random, number: int, shape: Shape, busy: int) -> FaultPlan:
+def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:
     kind = chance.choice(_OFTEN) if chance.random() < 0.5 else chance.choice(list(KINDS))
     return FaultPlan(
         number=number,
         kind=kind,
-        at=chance.uniform(1.0, shape.seconds),
-        seconds=chance.choice((0.05, 1.0, chance.uniform(1.0, 8.0), chance.uniform(8.0, 40.0))),
-        node=chance.randrange(busy),
+        at=_when(chance, 0.5, shape.seconds, moments),
+        seconds=chance.choice((0.05, 0.3, 1.0, chance.uniform(1.0, 8.0), chance.uniform(8.0, 40.0))),
+        node=chance.randrange(busy) if chance.random() < 0.9 else chance.randrange(shape.nodes),
         how=chance.random(),
     )

@@ -41,12 +41,13 @@ class World:
         self._policy = Policy(lost_after=plan.lost_after)
         self._disk = self.judge.disk = Disk()
         self._lives = 0
+        self.weather.sluggish = plan.sluggish / 2
         self._second: Coordinator | None = None
         self._before = self._disk.copy()
         self._ending = 0
         self._endings: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.machines = [Machine(self.engine, self.judge, node) for node in plan.nodes]
-        self.coordinator = self._open(self._disk)
+        self.coordinator = self._open(self._disk, self.judge)
         for machine in self.machines:
             machine.sluggish = plan.sluggish
             self.start_agent(machine)
@@ -81,13 +82,13 @@ class World:
         if not self.coordinator.dead:
             return
         self._before = self._disk.copy()
-        self.coordinator = self._open(self._disk)
+        self.coordinator = self._open(self._disk, self.judge)
         self.engine.note(f"the coordinator starts, epoch {self.coordinator.epoch}")
 
-    def _open(self, disk: Disk) -> Coordinator:
+    def _open(self, disk: Disk, judge: Judge) -> Coordinator:
         self._lives += 1
         return Coordinator(
-            self.engine, disk, self.weather, self.judge, self._chance, self._policy,
+            self.engine, disk, self.weather, judge, self._chance, self._policy,
             self.wall + self.engine.now, f"c{self._lives}",
         )  # fmt: skip
 
@@ -100,7 +101,9 @@ class World:
     def start_second(self) -> None:
         """One more on a copy of the store as the first found it: it claims the same epoch."""
         if self._second is None and not self.coordinator.dead:
-            self._second = self._open(self._before.copy())
+            apart = Judge(self.plan.jobs)  # what it makes of its copy is nobody's truth
+            apart.disk = self._before.copy()
+            self._second = self._open(apart.disk, apart)
 
     def end_second(self) -> None:
         """It is gone again."""
@@ -148,6 +151,8 @@ class World:
         self.peace, self._next_look = True, self.engine.now
         for machine in self.machines:
             self.start_agent(machine)
+        for client in self.clients:
+            client.make_peace()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
