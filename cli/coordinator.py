@@ -46,6 +46,14 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
 # --- keeping ----------------------------------------------------------------------------------------------------------
 
 
+def _leave_nothing_half() -> None:
+    """Be ended as by ^C, which cleans up, also by what ends a service."""
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+
 def _state_dir(given: str | None) -> Path:
     flags = {} if given is None else {"coordinator.state_dir": given}
     return Path(current().whole_config(flags).coordinator_state_dir())
@@ -62,6 +70,7 @@ def backup(directory: str, state_dir: str | None, force: bool) -> None:
     It has the store, whole and of one moment, and the shipped files of the jobs that live in it."""
     from distributed_grid.coordinator.keeping_backup import backup as make
 
+    _leave_nothing_half()
     invocation = current()
     made = make(_state_dir(state_dir), Path(directory), force)
     for job in made.lacking:
@@ -94,6 +103,7 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
     the one from before. Jobs submitted after the backup are not known any more."""
     from distributed_grid.coordinator.keeping_restore import restore as make
 
+    _leave_nothing_half()
     invocation = current()
     place = _state_dir(state_dir)
     made = make(Path(source), place, force, resume)
