@@ -21,6 +21,7 @@ import msgspec
 from distributed_grid.agent import supervisor_main, workdir
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
+from distributed_grid.faults import fault
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
@@ -183,8 +184,19 @@ class Launcher:
     def _flush(self) -> None:
         messages, self._outbox = self._outbox, bytearray()
         # Without a connection, or with one that is going: what needs an answer is asked again.
-        if self._writer is not None and messages and not self._writer.is_closing():
-            self._writer.write(bytes(messages))
+        if self._writer is None or not messages or self._writer.is_closing():
+            return
+        try:
+            written = self._write(self._writer, bytes(messages))
+        except OSError:
+            written = False
+        if not written:
+            self._writer.close()
+
+    @fault("agent.launch")
+    def _write(self, writer: asyncio.StreamWriter, orders: bytes) -> bool:
+        writer.write(orders)
+        return True
 
     async def _listen(self) -> None:
         while True:

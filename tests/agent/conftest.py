@@ -58,8 +58,16 @@ class Bench:
         self._supervisors.add(self.launcher.supervisor_pid)
 
     def launch(
-        self, *argv: str, grant: Grant | None = None, id: str = "", directory: Path | None = None, **spec: object
+        self,
+        *argv: str,
+        grant: Grant | None = None,
+        id: str = "",
+        directory: Path | None = None,
+        lease: float = 0.0,
+        since: float = 0.0,
+        **spec: object,
     ) -> str:
+        """Launch it, leased from `since` on (seconds since boot, 0: from now on) if `lease` is not 0."""
         self._count += 1
         id = id or f"j-{self._ours}{self._count}.1"
         launch = Launch(
@@ -69,9 +77,11 @@ class Bench:
             epoch=1,
             grant=grant or Grant(),
             spec=JobSpec(argv=argv, **spec),  # type: ignore[arg-type]
+            lease=lease,
         )
         target = directory or workdir.create(self.dir, id)
-        self.launcher.launch(launch, target, workdir.build_env(launch, "node1", target, os.environ))
+        env = workdir.build_env(launch, "node1", target, os.environ)
+        self.launcher.launch(launch, target, env, since or procs.now())
         return id
 
     def stop(self, id: str, grace: float = 5.0, cause: str = "cancelled") -> None:
