@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 import structlog
 
-from distributed_grid.coordinator.core.model import MAY_WAIT, RECORDS, Command, Event, Hold, Tick
+from distributed_grid.coordinator.core.model import MAY_WAIT, RECORDS, Command, Event, Hold, Send, Tick
 from distributed_grid.coordinator.store import Record, Snapshot
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed
 from distributed_grid.coordinator.trouble import Trouble, newest_commands, newest_records
 from distributed_grid.faults import fault
+from distributed_grid.protocol.messages import Renewed
 
 BATCH = 256
 """Events a turn hands to the ledger; then the loop gets to its sockets."""
@@ -181,6 +182,8 @@ class Driver:
             if isinstance(command, RECORDS):
                 self._records.append(command)
                 self._urgent = self._urgent or not (isinstance(command, MAY_WAIT) and command.soon)
+            elif type(command) is Send and type(command.message) is Renewed:
+                self._perform(command)  # it rests on no record, and a slow disk must not let a lease expire
             else:
                 self._commands.append(command)
 

@@ -34,7 +34,7 @@ from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, 
 from distributed_grid.coordinator.trouble import LINES_KEPT, newest_commands, newest_records
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec, Request
-from distributed_grid.protocol.messages import Launch, Stop
+from distributed_grid.protocol.messages import Launch, Renewed, Stop
 from distributed_grid.protocol.resources import Grant, Resources
 
 
@@ -384,6 +384,25 @@ async def test_a_record_is_stored_as_it_is_when_the_disk_takes_it_and_only_once(
     await until(lambda: done == list(range(200)))
     found = ailing.job("j-1")
     assert found is not None and found.tries == 199
+    await driver.close()
+
+
+async def test_leases_are_renewed_while_the_disk_takes_nothing(ailing: Ailing) -> None:
+    done: list[Command] = []
+    renewed = Send("n1", Renewed(7.0))
+
+    def answer(number: int) -> list[Command]:
+        return recorded_and_granted(number) if number == 1 else [renewed]
+
+    driver = driven(Held(answer), ailing, done.append)
+    ailing.ails = full()
+    driver.put(1)  # type: ignore[arg-type]
+    await until(lambda: ailing.reopened)
+    driver.put(2)  # type: ignore[arg-type]
+    await until(lambda: done)
+    assert done == [renewed]
+    ailing.ails = None
+    await until(lambda: done == [renewed, Granted(1)])
     await driver.close()
 
 
