@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distributed_grid.coordinator.client import GridClient
+from distributed_grid.coordinator.replay import replay
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Status
 from distributed_grid.protocol.nodes import NodeState
@@ -123,7 +124,14 @@ async def settle(world: World, users: Users, watch: Watch) -> list[str]:
     await until(over, PATIENCE)
     await until(fit, 60.0, 0.5)
     left = [f"left over: {process}" for process in world.strangers()]
-    return [*await unfit(world), *left, *world.died_alone(), *world.tracebacks()]
+    again = await asyncio.to_thread(decided_otherwise, world)
+    return [*await unfit(world), *left, *world.died_alone(), *world.tracebacks(), *again]
+
+
+def decided_otherwise(world: World) -> list[str]:
+    """Where the coordinators' event log, all their deaths in it, does not come out the same when it is replayed."""
+    found = replay(world.place / "coordinator").difference
+    return [] if found is None else [f"decided otherwise when it was replayed: {found}"]
 
 
 async def unfit(world: World) -> list[str]:
