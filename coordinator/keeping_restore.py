@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,8 +36,8 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
 from distributed_grid.service import configure_logs, locked, prepare
 
-OURS = (STORE, f"{STORE}-wal", f"{STORE}-shm", BLOBS, "events")
-"""What a restore moves aside in a state directory: the store, the shipped files, and the events that led to them."""
+BESIDE = (f"{STORE}-wal", f"{STORE}-shm", BLOBS, "events")
+"""What else a restore moves aside: what belongs to the store's file, the shipped files, and the events of before."""
 
 
 class Restored(NamedTuple):
@@ -122,17 +123,23 @@ def _renew(fresh: Path, what: Content, epoch: int, resume: bool) -> Restored:
 
 
 def _put_in_place(fresh: Path, state_dir: Path) -> Path | None:
-    """The store comes last: without it a start would begin a new grid, with it all is there."""
+    """Move aside what is there, and what was made to its place. The store is replaced at once and last: at no moment is
+    there none, since a start would then begin a new grid."""
     sync(fresh / STORE)
     sync_tree(fresh)
-    there = [name for name in OURS if (state_dir / name).exists()]
+    store = state_dir / STORE
     before = None
-    if there:
+    if any((state_dir / name).exists() for name in (STORE, *BESIDE)):
         before = Path(tempfile.mkdtemp(prefix=time.strftime("before-restore-%Y%m%d-%H%M%S-"), dir=state_dir))
-        for name in there:
+    if before is not None and store.exists():
+        with suppress(sqlite3.Error):  # it may be damaged
+            connect(store).close()  # so that nothing of it is beside it
+        os.link(store, before / STORE)
+    for name in BESIDE:
+        if before is not None and (state_dir / name).exists():
             os.rename(state_dir / name, before / name)
-    for name in reversed(OURS):
         if (fresh / name).exists():
             os.rename(fresh / name, state_dir / name)
+    os.replace(fresh / STORE, store)
     sync(state_dir)
     return before

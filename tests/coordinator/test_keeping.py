@@ -311,6 +311,40 @@ def test_what_is_there_is_not_replaced_unless_that_is_asked_for_and_then_kept(tm
     assert content_of(state).epoch > before.epoch
 
 
+async def test_a_restore_that_dies_anywhere_leaves_the_store_from_before_or_the_new_one(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never none: a coordinator that is started then would begin a new grid, and agents would stop what they run."""
+    calls: list[str] = []
+
+    def dies(real: Callable[..., None], at: int) -> Callable[..., None]:
+        def move(*paths: Any) -> None:
+            calls.append(str(paths[1]))
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            real(*paths)
+
+        return move
+
+    for at in range(1, 10):
+        state = lost.place / f"state-{at}"
+        await asyncio.to_thread(restore, lost.backup, state, False, True)
+        old = content_of(state)
+        calls.clear()
+        with monkeypatch.context() as patched:
+            for name in ("link", "rename", "replace"):
+                patched.setattr(os, name, dies(getattr(os, name), at))
+            try:
+                await asyncio.to_thread(restore, lost.backup, state, True, False)
+            except KeyboardInterrupt:
+                assert content_of(state) == old
+                assert check(state).content == old
+            else:
+                assert content_of(state).live < old.live and at > 3
+                return
+    raise AssertionError(f"it never came to its end: {calls}")
+
+
 def test_a_running_coordinator_is_not_restored_over(tmp_path: Path) -> None:
     state, saved = a_store(tmp_path / "state"), tmp_path / "backup"
     backup(state, saved, force=False)
