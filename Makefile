@@ -44,6 +44,7 @@ bench: $(STAMP)
 	@$(PY) bench/run.py $(ARGS)
 
 chaos: $(STAMP)
+	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/test_faults.py
 	@$(PY) -m tests.chaos.campaign $(ARGS)
 
 docs: $(STAMP)
