@@ -77,6 +77,14 @@ class Start(msgspec.Struct, frozen=True):
     follows: bool
     at: Checkpoint
 
+    def ledger(self) -> Ledger:
+        """It, to go on with. Raises BadLog."""
+        try:
+            return checkpoint.resume(self.at)
+        except Exception as error:
+            what = f"{self.path}: record 2, the ledger as it was, does not hold together"
+            raise BadLog(what, f"{type(error).__name__}: {error}", "the file was changed or damaged") from None
+
 
 def logs(path: Path) -> list[Path]:
     """The files that a name stands for: a file, a folder of them, or a coordinator's state directory. Raises BadLog."""
@@ -154,7 +162,7 @@ def replay(path: Path, until: float = float("inf"), job: str = "") -> Report:
             state = checkpoint.differs(checkpoint.take(ledger), one.at) if one.follows and file else ""
             if state:
                 report.difference = Difference(file, last.now, _events(last), [], [], state)
-            file, ledger = str(one.path), checkpoint.resume(one.at)
+            file, ledger = str(one.path), one.ledger()
         else:
             last = one
             if job:

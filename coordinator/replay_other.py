@@ -129,7 +129,7 @@ class _Pair:
 
     def start(self, one: Start) -> None:
         """A file begins."""
-        self.first = checkpoint.resume(one.at)
+        self.first = one.ledger()
         self.policy = changed(one.at.policy, self.pairs)
         self._set_back()
 

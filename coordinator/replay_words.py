@@ -81,8 +81,8 @@ def decision_words(decision: Sequence[Any]) -> str:
             return f"{job} is {state} on {node}"
         case ["send", node, what, allocation]:
             return f"tell {node}: {what} {allocation}".rstrip()
-        case ["accept", _, jobs]:
-            return f"take {names(jobs)}"
+        case ["accept", _, [*jobs]]:
+            return f"take {names([str(job) for job in jobs])}"
         case ["refuse", _, code, what]:
             return f"refuse ({code}): {what}"
         case ["audit", node, what]:
@@ -98,7 +98,7 @@ def decision_concerns(decision: Sequence[Any], job: str) -> bool:
             return str(allocation).rpartition(".")[0] == job
         case ["job", name, *_]:
             return bool(name == job)
-        case ["accept", _, jobs]:
+        case ["accept", _, [*jobs]]:
             return job in jobs
         case _:
             return False

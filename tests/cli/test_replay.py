@@ -98,3 +98,11 @@ def test_a_damaged_log_is_told_without_a_traceback(log: Path) -> None:
 def test_until_takes_local_time_and_seconds(log: Path) -> None:
     assert grid(log, "--until", "50.5").stdout != grid(log).stdout
     assert grid(log, "--until", "2001-01-01 00:00:00").stdout == grid(log).stdout
+
+
+def test_a_time_that_no_clock_shows_is_told_as_it_stands(log: Path) -> None:
+    values = list(msgpack.Unpacker(log.open("rb"), strict_map_key=False))
+    values[-1][1] = 1e30
+    log.write_bytes(b"".join(msgpack.packb(value) for value in values))
+    assert " to 1e+30: " in grid(log).stdout
+    assert json.loads(grid(log, "-o", "json").stdout)["to"] == "1e+30"

@@ -187,6 +187,16 @@ def test_the_record_that_cannot_be_read_is_numbered(tmp_path: Path) -> None:
     assert "Nonsense" in error.value.why
 
 
+def test_a_checkpoint_that_does_not_hold_together_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path, SILENT)
+    values = list(msgpack.Unpacker(path.open("rb"), strict_map_key=False))
+    values[1]["allocations"] = ["j9.1"]
+    path.write_bytes(b"".join(msgpack.packb(value) for value in values))
+    for replaying in (lambda: replay(path), lambda: compare(path, ["lost_after=30"])):
+        with pytest.raises(BadLog, match="record 2, the ledger as it was, does not hold together"):
+            replaying()
+
+
 def test_a_newer_log_and_what_is_none_are_refused_in_words(tmp_path: Path) -> None:
     path = written(tmp_path, SILENT)
     values = list(msgpack.Unpacker(path.open("rb"), strict_map_key=False))
