@@ -238,8 +238,13 @@ class Attached:
         if self.job not in ("", view.id) and self.view is not None:
             return
         if self.view is not None and view.allocation != self.view.allocation:
-            for stream in self._streams:  # it had not run there, and begins elsewhere
+            for stream in self._streams:  # it begins anew, elsewhere
                 stream.offset = stream.asked = 0
+                stream.done = stream.sink.closed
+        if self.view is not None and view.retried > self.view.retried:
+            self._line.clear()
+            why = next((step.text for step in reversed(view.story) if step.state is State.WAITING), "it is run again")
+            self.invocation.say(f"{view.id}: {why}")
         if self._submission is None or view.state is not State.WAITING:
             self._line.show(view)
         self.job, self.view = view.id, view

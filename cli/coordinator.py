@@ -35,6 +35,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         port=config.coordinator.port,
         insecure=insecure,
         log_level=log_level,
+        lost_after=config.coordinator.lost_after,
         event_log_size=config.coordinator.event_log_size,
         keep_days=config.coordinator.keep_days,
         keep_jobs=config.coordinator.keep_jobs,

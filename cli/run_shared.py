@@ -11,7 +11,7 @@ from distributed_grid.cli.completion_of import nodes as complete_nodes
 from distributed_grid.cli.invocation import Invocation, common, current
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority
+from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority, parse_retries
 from distributed_grid.protocol.resources import (
     MILLI,
     Resources,
@@ -46,6 +46,8 @@ NOT_PLACED = 75
 @click.option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
 @click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
 @click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
+@click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
+@click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
 @click.option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
 @click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -135,6 +137,7 @@ def _request(kind: str | None, amount: str | None, options: dict[str, Any]) -> R
         priority=parse_priority(options["priority"]),
         nodes=options["nodes"],
         immediate=options["immediate"],
+        **parse_retries(options["retry_on"], options["retries"]),
     )
 
 

@@ -32,7 +32,7 @@ from distributed_grid.coordinator.shipping import HashCache, ShippingError
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, Request, State, parse_priority
+from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, Request, State, parse_priority, parse_retries
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
@@ -83,13 +83,17 @@ def describe_job(
     time_limit: float | str | None = None,
     grace: float = 5.0,
     immediate: bool = False,
+    retry_on: Iterable[str] = (),
+    retries: int | None = None,
     key: str = "",
 ) -> Submission:
     """A job to submit. Raises BadValue for what cannot be asked.
 
     A command given as text is split as a shell would split it, but no shell runs it; as a sequence it is taken as is.
     `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`. Without `cpus`
-    a job gets one core. `key` makes submitting it again safe across processes: per user, one key is one job, ever.
+    a job gets one core. `retry_on` names after which ends (lost, failed, preempted, oom) it is run again, at most
+    `retries` times (once, if that is not said). `key` makes submitting it again safe across processes: per user, one
+    key is one job, ever.
     """
     wanted = resources or Resources(
         cpu=parse_cpu(str(cpus)) if cpus is not None else 0,
@@ -109,6 +113,7 @@ def describe_job(
     )
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
     request = Request(resources=wanted, priority=level, nodes=tuple(nodes), immediate=immediate)
+    request = msgspec.structs.replace(request, **parse_retries(retry_on, retries))
     return Submission(key=key or _new_key(), spec=spec, request=request)
 
 

@@ -134,8 +134,12 @@ async def _pull(
             if answer.data:
                 yield answer.data
             offset = answer.offset + len(answer.data)
-            if answer.end:
+            if not answer.end:
+                continue
+            newer = await _settled(watches, view)
+            if newer.allocation == view.allocation:
                 return
+            offset, view = 0, await _begun(watches, newer)  # it is run again
             continue
         failures += 1
         newer = await session.show(view.id)
@@ -145,6 +149,17 @@ async def _pull(
             offset = 0  # it had not run there, and begins on another node
         view = await _begun(watches, newer)
         await asyncio.sleep(_PAUSE)
+
+
+async def _settled(watches: Watches, view: JobView) -> JobView:
+    """The job once it is over, or has been given another try, where its owner asked for more."""
+    if not view.request.retry_on:
+        return view
+    async with aclosing(watches.follow(view)) as views:
+        async for newer in views:
+            if newer.state is State.ENDED or newer.allocation != view.allocation:
+                return newer
+    return view
 
 
 async def _begun(watches: Watches, view: JobView) -> JobView:

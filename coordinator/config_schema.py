@@ -73,6 +73,9 @@ class Coordinator:
     url: str = setting("", TEXT, "where agents and clients find it, as ws://HOST:PORT; empty: from host and port")
     state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
     heartbeat: float = setting(2.0, SECONDS, "how often agents are to be heard")
+    lost_after: float = setting(
+        60.0, SECONDS, "how long a node may be cut off (from 10 s of silence on) before its jobs are taken for lost"
+    )
     keep_days: float = setting(30.0, AMOUNT, "for how many days jobs that ended are kept")
     keep_jobs: int = setting(1_000_000, count(0, 10**9, "a whole number from 0 up"), "how many of them, at most")
     keep_size: int = setting(2 << 30, SIZE, "how large the store may get before the oldest of them go")

@@ -15,6 +15,7 @@ import structlog
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.reserve import Reserve
@@ -37,6 +38,7 @@ ANOTHER = "use that one, stop it first, or give another --state-dir"
 class CoordinatorSettings:
     """How to run a coordinator. `port` 0: any free one, told in `coordinator.json` under the state directory.
     `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody is.
+    `lost_after`: seconds after its disconnection that a silent node is taken for lost.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended."""
 
@@ -45,6 +47,7 @@ class CoordinatorSettings:
     port: int = 7433
     insecure: bool = False
     log_level: str = "info"
+    lost_after: float = DEFAULT.lost_after
     event_log_size: int = 256 << 20
     keep_days: float = Keep.days
     keep_jobs: int = Keep.jobs
@@ -123,7 +126,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     clock = Clock(store.clock)
     store.forget_nodes(clock() - (settings.keep_days + 1) * DAY)
     living = store.load()
-    ledger = Ledger(store.epoch)
+    ledger = Ledger(store.epoch, policy=Policy(lost_after=settings.lost_after))
     restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock(), store.restored)
     _spare_the_collector()
     events = None

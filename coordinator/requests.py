@@ -36,7 +36,7 @@ from distributed_grid.coordinator.relay import Asker, Relay
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import LONGEST, complaint
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import Cause, JobView, State
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
@@ -233,6 +233,7 @@ class Requests:
         known = self._store.known(user, keys)
         if self._driver.trouble.error and any((user, key) not in self._ledger.keys for key in keys if key not in known):
             self._driver.trouble.refuse()
+        self._same_jobs(client.user, message, known)
         now = self._clock()
         fresh: dict[str, Job] = {}
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
@@ -258,6 +259,22 @@ class Requests:
                 client.connection.send(Failed(message.id, command.code, command.what, command.why, command.hint))
 
         self._driver.put(JobsSubmitted(self._token(waiting), tuple(fresh.values())))
+
+    def _same_jobs(self, user: str, message: Submit, known: dict[str, str]) -> None:
+        """A key that was used stands for its job: with another command it would be a job that silently never runs."""
+        said: dict[str, JobSpec] = {}
+        for one in message.jobs:
+            spec = said.setdefault(one.key, one.spec)
+            there = known.get(one.key) or self._ledger.keys.get((user, one.key))
+            if there is not None:
+                job = self._ledger.jobs.get(there) or self._store.job(there)
+                spec = job.spec if job is not None else spec
+            if spec != one.spec:
+                raise BadValue(
+                    f"the key {one.key!r} was used for another command",
+                    why=f"{there or 'another job of this call'} has it, and one key is one job",
+                    hint="give each job a key of its own",
+                )
 
     def _submitted(self, client: Client, message: Submit, ids: dict[str, str], fit: int, nodes: int) -> None:
         """The answer; who watches also gets the jobs that were there already as they stand."""

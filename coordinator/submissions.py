@@ -4,7 +4,7 @@ import math
 
 from distributed_grid.protocol.bundle import is_blob_hash
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.jobs import JobSpec
+from distributed_grid.protocol.jobs import MOST_RETRIES, JobSpec, Request
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.resources import MILLI, MOST_CPU, MOST_GPU, MOST_MEMORY, Resources
 
@@ -19,7 +19,12 @@ def complaint(submission: Submission) -> BadValue | None:
     spec = submission.spec
     if not 0 < len(submission.key) <= 128:
         return BadValue("a submission's key must have 1 to 128 characters")
-    return _about_command(spec) or _about_surroundings(spec) or _about_amounts(submission.request.resources)
+    return (
+        _about_command(spec)
+        or _about_surroundings(spec)
+        or _about_amounts(submission.request.resources)
+        or _about_retries(submission.request)
+    )
 
 
 def _about_command(spec: JobSpec) -> BadValue | None:
@@ -61,4 +66,15 @@ def _about_amounts(wanted: Resources) -> BadValue | None:
         return BadValue(f"{wanted} is more than can be asked for")
     if wanted.gpu > MILLI and wanted.gpu % MILLI:
         return BadValue(f"{wanted} cannot be granted", why="above 1 only whole GPUs can be asked for")
+    return None
+
+
+def _about_retries(request: Request) -> BadValue | None:
+    if not 0 <= request.retries <= MOST_RETRIES:
+        return BadValue(f"{request.retries} retries cannot be asked for", hint=f"give 0 to {MOST_RETRIES}")
+    if bool(request.retries) != bool(request.retry_on):
+        return BadValue(
+            "retries need both: after what a job is to be run again, and how often",
+            hint="use --retry-on lost|failed|preempted|oom with --retries N",
+        )
     return None

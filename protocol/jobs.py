@@ -1,6 +1,8 @@
 """What a job is, on the wire and on disk: what was asked for, where it stands, how it ended."""
 
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
+from typing import Any
 
 import msgspec
 
@@ -128,6 +130,9 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: float = 5.0
 
 
+MOST_RETRIES = 100
+
+
 class RetryOn(StrEnum):
     """What may have happened to a job that is to be run again."""
 
@@ -135,6 +140,26 @@ class RetryOn(StrEnum):
     FAILED = "failed"
     PREEMPTED = "preempted"
     OOM = "oom"
+
+
+def parse_retries(words: Iterable[str], retries: int | None) -> dict[str, Any]:
+    """The fields `retry_on` and `retries` of a Request. Words may hold several, with commas; `retries` None: once if
+    there are words, else never. Raises BadValue."""
+    names = [name.strip().lower() for word in words for name in word.split(",") if name.strip()]
+    for name in names:
+        if name not in [*RetryOn]:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, [*RetryOn], 1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise BadValue(f"unknown end {name!r} to retry on", hint=f"{meant}there are {', '.join(RetryOn)}")
+    if retries is None:
+        retries = 1 if names else 0
+    if retries and not names:
+        raise BadValue(f"{retries} retries after what?", hint="say it with --retry-on lost, failed, preempted or oom")
+    if names and not 1 <= retries <= MOST_RETRIES:
+        raise BadValue(f"{retries} retries cannot be asked for", hint=f"give a number from 1 to {MOST_RETRIES}")
+    return {"retry_on": tuple(dict.fromkeys(map(RetryOn, names))), "retries": retries}
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,7 +190,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A job as clients see it. Times are grid time: seconds since the epoch that never jump."""
+    """A job as clients see it. Times are grid time: seconds since the epoch that never jump. `attempt` counts the
+    allocations it was granted, `retried` how often it was run again after one had ended."""
 
     id: str
     user: str
@@ -182,3 +208,4 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     reason: Reason | None = None
     outcome: Outcome | None = None
     story: tuple[Step, ...] = ()
+    retried: int = 0

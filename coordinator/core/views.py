@@ -36,6 +36,7 @@ def job_view(job: Job, reason: Reason | None) -> JobView:
         reason=reason,
         outcome=job.outcome,
         story=tuple(job.story),
+        retried=job.retried,
     )
 
 
