@@ -61,9 +61,10 @@ def case(kind: str = "exits") -> Case:
         stdout_tail=out[-TAIL_BYTES:],
         stderr_tail=err[-TAIL_BYTES:],
     )
+    booted = time.time() - uptime()
     view = JobView(
         id="j1", user="u", state=State.ENDED, spec=plan.submission.spec, request=plan.submission.request,
-        submitted=time.time() - uptime() + 9.0, ended=time.time() - uptime() + 11.0, attempt=1, allocation="j1.1", node="n1", outcome=outcome,
+        submitted=booted + 9.0, ended=booted + 11.0, attempt=1, allocation="j1.1", node="n1", outcome=outcome,
     )  # fmt: skip
     result = JobResult(
         job_id="j1", name="", success=True, exit_code=0, signal=0, cause="exited", text="", node="n1", seconds=1.0,
