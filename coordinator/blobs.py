@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import structlog
 
+from distributed_grid.coordinator.store_open import sync
 from distributed_grid.faults import fault
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, hasher, is_blob_hash
 from distributed_grid.protocol.codec import PART_BYTES
@@ -205,16 +206,15 @@ class Blobs:
     def _keep(upload: _Upload, path: Path) -> None:
         _sync(upload.file.fileno())
         upload.file.close()
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            sync(path.parent.parent)
         os.replace(upload.path, path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(folder)
+            sync(path.parent)
         except OSError:
-            path.unlink()
+            path.unlink(missing_ok=True)
             raise
-        finally:
-            os.close(folder)
 
     # --- the bound ----------------------------------------------------------------------------------------------------
 

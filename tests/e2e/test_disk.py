@@ -152,6 +152,10 @@ async def test_a_full_disk_stops_new_jobs_and_nothing_else(place: Path) -> None:
             await jobs.submit(RUNNING + 2)
             await jobs.run(RUNNING)
             fill(disk)
+            with pytest.raises(ShippingError) as unshipped:
+                await client.ship(place / "here")
+            assert "No space left on device" in unshipped.value.why
+            assert list((disk / "blobs" / "arriving").iterdir()) == []
             jobs.let_go(0)
             assert "no space left" in await in_trouble(grid, client)
             view = await asyncio.wait_for(client.wait(jobs.ids[0]), 30)
