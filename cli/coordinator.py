@@ -119,7 +119,9 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
     if made.on_nodes:
         lines.append(f"{made.on_nodes} of its jobs held resources then: their nodes will say what became of them")
     if made.held_back:
-        lines.append(f"{made.held_back} of its jobs waited then and are ended as `restored`: submit them again")
+        lines.append(
+            f"{made.held_back} of its jobs waited then and are ended as `restored`: submit again what should run"
+        )
     lines.append("jobs submitted since are not known any more; those that run on nodes are left to run on")
     if made.before:
         lines.append(f"what was there before is in {made.before}")

@@ -7,6 +7,7 @@ as it was, and a backup of it is as small as what is in it.
 """
 
 import json
+import math
 import shutil
 import sqlite3
 import threading
@@ -116,9 +117,9 @@ class Retention:
         used = (pages - free) * page
         if used > self._keep.size:
             ended = db.execute("SELECT count(*) FROM jobs INDEXED BY jobs_ended WHERE state = 'ended'").fetchone()[0]
-            share = int(ended * (1 - self._keep.size / used))
-            if (oldest := db.execute(_BOUNDARY.format("ASC"), (share,)).fetchone()) is not None:
-                boundary = max(boundary, oldest[0])
+            share = math.ceil(ended * (1 - self._keep.size / used))
+            if share and (last := db.execute(_BOUNDARY.format("ASC"), (share - 1,)).fetchone()) is not None:
+                boundary = max(boundary, last[0])
         return min(boundary, now - YOUNG)
 
     def _remove(self, db: sqlite3.Connection, boundary: float) -> int:

@@ -87,6 +87,12 @@ def test_of_too_much_the_oldest_goes_until_it_fits_and_its_room_is_used_again(st
     assert store._path.stat().st_size <= size
 
 
+@pytest.mark.parametrize("nothing", [Keep(days=0), Keep(jobs=0), Keep(days=1e9, size=0)])
+def test_each_bound_may_be_nothing(store: Store, nothing: Keep) -> None:
+    keep(store, *(a_job(n, n * DAY) for n in range(1, 7)))
+    assert retention(store, nothing).look() == 6
+
+
 def test_what_lives_never_goes(store: Store) -> None:
     keep(store, a_job(1, -1), a_job(2, 2 * YOUNG))
     assert retention(store, Keep(days=0, jobs=0, size=0)).look() == 1
