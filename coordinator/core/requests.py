@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Signal, Stop
+from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import MILLI, Resources
 
 if TYPE_CHECKING:
@@ -158,12 +159,15 @@ def cancel(ledger: "Ledger", event: CancelAsked) -> None:
 def _end(ledger: "Ledger", job: Job, reason: str, grace: float) -> None:
     allocation = ledger.allocations.get(job.allocation)
     if job.state is State.WAITING or allocation is None:
-        ledger.finish(job, Outcome(cause=Cause.CANCELLED, text=reason, started=False))
+        # An attempt before may have run: then nobody is told that it never did.
+        ledger.finish(job, Outcome(cause=Cause.CANCELLED, text=reason, started=job.retried > 0))
         return
     if allocation.stop is not None:
         return  # asked before, and it takes effect once
     allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=Cause.CANCELLED.value, text=reason)
-    if allocation.state is State.LOST:
+    node = ledger.nodes[allocation.node]
+    # It is lost also on a node that is back, from when its launch is said again until it has started.
+    if allocation.state is State.LOST and not (node.synced and node.state is NodeState.UP):
         ledger.tell(job, f"to be stopped when {allocation.node} is back: {reason}")
         ledger.changed(job, allocation)
         return

@@ -31,7 +31,7 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import GIB, Grant, Resources
@@ -143,6 +143,37 @@ def test_a_cancel_while_the_node_is_lost_is_told_when_it_returns_and_takes_effec
     out = step(ledger, Told("n1", Inventory(known=(Known("a.1", State.RUNNING),))), 13.0)
     assert [line(c) for c in out if isinstance(c, Send)] == ["n1 <- stop a.1 after 5 s: cancelled, cancelled"]
     assert ledger.jobs["a"].state is State.STOPPING
+
+
+def test_a_cancel_after_the_node_is_back_and_before_it_has_said_that_a_lost_job_started_is_told_at_once() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1"))
+    step(ledger, JobsSubmitted(1, (job("a", ONE),)), 0.0)
+    step(ledger, NodeDown("n1", "session-n1"), 1.0)
+    step(ledger, Tick(), 11.0)
+    step(ledger, NodeUp(facts("n1"), "new"), 12.0)
+    step(ledger, Told("n1", Inventory(known=())), 12.0)  # the launch is said again
+    assert ledger.jobs["a"].state is State.LOST
+    out = step(ledger, CancelAsked(1, ("a",)), 13.0)
+    assert [line(c) for c in out if isinstance(c, Send)] == ["n1 <- stop a.1 after 5 s: cancelled, cancelled"]
+    step(ledger, started("a.1"), 13.1)
+    assert ledger.jobs["a"].state is State.STOPPING
+
+
+def test_a_job_that_is_cancelled_while_it_waits_to_be_run_again_is_not_said_never_to_have_run() -> None:
+    ledger = Ledger()
+    join(ledger, facts("n1", cores=1))
+    again = msgspec.structs.replace(ONE, retry_on=(RetryOn.FAILED,), retries=1)
+    step(ledger, JobsSubmitted(1, (job("a", again), job("b", ONE))), 0.0)
+    a = ledger.jobs["a"]
+    step(ledger, started("a.1"), 1.0)
+    step(ledger, NodeDown("n1", "session-n1"), 1.5)
+    step(ledger, NodeUp(facts("n1", cores=1), "new"), 2.0)
+    step(ledger, Told("n1", Inventory(known=(Known("a.1", State.ENDED),))), 2.0)
+    step(ledger, exited("a.1", code=3), 2.0)
+    assert a.state is State.WAITING
+    step(ledger, CancelAsked(1, ("a",)), 3.0)
+    assert a.outcome == Outcome(cause=Cause.CANCELLED, text="cancelled", started=True)
 
 
 def test_a_move_that_is_not_in_the_table_is_an_assertion() -> None:
