@@ -89,10 +89,10 @@ class Agent(Process):
 
     def _start(self) -> None:
         known = []
-        for job in self._supervisor().connect(self):
-            launch = self.machine.specs.get(job.id) if job.outcome is None else None
-            known.append((_known(job), launch.grant if launch is not None else None, 0))
-            if job.outcome is not None:
+        for job, outcome in self._supervisor().connect(self):
+            launch = self.machine.specs.get(job.id) if outcome is None else None
+            known.append((_known(job, outcome), launch.grant if launch is not None else None, 0))
+            if outcome is not None:
                 self._told[job.id] = None
         self.table.restore(known, self.machine.clock())
         if self.machine.newest is not None:
@@ -368,11 +368,10 @@ class Agent(Process):
 
     def supervisor_gone(self) -> None:
         """The supervisor was killed: another one takes over; what is not answered is asked again."""
-        jobs = {job.id: job for job in self._supervisor().connect(self)}
-        for job in jobs.values():
-            if job.outcome is not None and job.id not in self._told:
-                self._exited(job.id, job.outcome)
-            elif job.outcome is None and job.id in self._unanswered:
+        for job, outcome in self._supervisor().connect(self):
+            if outcome is not None and job.id not in self._told:
+                self._exited(job.id, outcome)
+            elif outcome is None and job.id in self._unanswered:
                 self._feed(Started(allocation=job.id))
         if self._renewed_at:
             self._send({"op": "renew", "at": self._renewed_at})
@@ -398,7 +397,7 @@ class Agent(Process):
         self._feed(Exited(allocation=key, outcome=outcome))
 
 
-def _known(job: Supervised) -> Known:
-    if job.outcome is not None:
-        return Known(job.id, State.ENDED, job.outcome)
+def _known(job: Supervised, outcome: Outcome | None) -> Known:
+    if outcome is not None:
+        return Known(job.id, State.ENDED, outcome)
     return Known(job.id, State.STOPPING if job.cause else State.RUNNING)

@@ -23,7 +23,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
-from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Renewed, Welcome
+from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.driver import Driver, Weather
@@ -101,14 +101,9 @@ class Coordinator(Driver):
             return
         for message in frame:
             if type(message) is Heartbeat:
-                self._beat(session, message)
+                self.put(Heard(name, message.sample, message.at))
             else:
                 self.put(Told(name, message))
-
-    def _beat(self, session: Session, message: Heartbeat) -> None:
-        self.put(Heard(session.facts.name, message.sample))
-        if message.at:
-            session.wire.send(DOWN, [Renewed(at=message.at)])
 
     def heartbeat(self, wire: Wire, message: Heartbeat) -> bool:
         """One that arrives at once on a quiet wire, which nearly all do: a turn of its own, without the waiting. False

@@ -134,7 +134,8 @@ class Judge:
                     job, f"it is told never to have run ({_words(outcome)}), {allocation} did on {run.node}"
                 )
         elif run is None:
-            if outcome.cause not in (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST, Cause.LEASE_EXPIRED):
+            retried = outcome.cause is Cause.CANCELLED and self.plans[number_of(job)].request.retries
+            if not retried and outcome.cause not in (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST, Cause.LEASE_EXPIRED):
                 raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")
         elif run.alive and outcome.cause is not Cause.NODE_LOST:
             raise Violation(job, f"it is told to be over ({_words(outcome)}), {allocation} runs on {run.node}")

@@ -87,10 +87,12 @@ class Supervisor(Process):
 
     # --- the agent ----------------------------------------------------------------------------------------------------
 
-    def connect(self, agent: Any) -> list[Job]:
-        """An agent comes and is told all there is. (What is over and not on disk yet is told later.)"""
+    def connect(self, agent: Any) -> list[tuple[Job, Outcome | None]]:
+        """An agent comes and is told all there is. What is over and not on disk yet is told as running still."""
         self.agent = agent
-        return [job for job in self.jobs.values() if job not in self._over]
+        over = [job.id for job in self._over]
+        known = [job for job in self.jobs.values() if job.id not in over or (job.outcome and job.outcome.started)]
+        return [(job, None if job.id in over else job.outcome) for job in known]
 
     def hear(self, agent: Any, number: int, op: dict[str, Any]) -> None:
         """What the agent asks for. Of what one said that was killed a little may never have left it."""
