@@ -64,14 +64,14 @@ class Faults:
     async def _coordinator_killed(self, dice: random.Random) -> None:
         """In bursts: also while it starts, and while agents return to it."""
         while True:
-            await self._quiet(dice, 3, 35)
+            await self._quiet(dice, 3, 30)
             for _ in range(dice.randint(1, 10)):
                 await self._kill("coordinator", dice.choice([0.0, dice.uniform(0, 3)]))
                 await self._quiet(dice, 0, 3)
 
     async def _agents_killed(self, dice: random.Random) -> None:
         while True:
-            await self._quiet(dice, 2, 16)
+            await self._quiet(dice, 2, 12)
             node = dice.choice(self._world.nodes)
             for _ in range(dice.choice([1, 1, 2])):
                 short, long = dice.uniform(0, 3), dice.uniform(10, 30)

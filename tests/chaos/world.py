@@ -29,6 +29,7 @@ _NOTHING = ["tbf", "rate", "8bit", "burst", "1", "limit", "1"]
 CONFIG = f"""
 coordinator:
   url: ws://{HUB}:{PORT}
+  lost_after: {LOST_AFTER:g}
 resource_sharing:
   monitoring_interval_seconds: 1
   thresholds: {{cpu_percent_max: 100, memory_percent_max: 100, memory_min_gb: 0.1}}
