@@ -9,26 +9,27 @@ from distributed_grid.agent.supervisor_procs import punch
 
 KEPT_FIRST = 1 << 20
 _BLOCK = 4096
-_FAST = 1 << 30  # bytes a second that a stream may begin to grow by at any time
+_FAST = 3 << 30  # bytes a second that a stream may begin to grow by at any time
 _SOONEST, _LATEST = 0.02, 1.0  # seconds to the next look at a stream
 
 
 class _Stream:
-    """An output file: what it took on disk when it was looked at last, when that was, and when it will be again."""
+    """An output file: its size when it was looked at last and when that was, and from when until when it is to be
+    looked at again. `uncut`: it takes more than it may, and could not be cut."""
 
     def __init__(self, path: str, now: float) -> None:
         self.path = path
-        self.used = 0
+        self.size = 0
         self.seen = now
-        self.due = now
+        self.early = self.due = now
         self.uncut = False
 
 
 class Outputs:
     """The output of all jobs that run, each stream at most `limit` bytes on disk. A stream is looked at again before it
     can take half as much again as it may, growing as fast as it did, or as fast as a job may begin to write at any
-    time: with the usual limit about three times a second, which costs microseconds. `due` is when one is due, or
-    earlier (seconds since boot)."""
+    time: with the usual limit some ten times a second, which costs microseconds. `due` is when one is due, or earlier
+    (seconds since boot)."""
 
     def __init__(self, folder: str, limit: int, log: Callable[[str], None]) -> None:
         self.due = NEVER
@@ -42,7 +43,7 @@ class Outputs:
         folder = os.path.join(self._folder, key)
         both = _Stream(os.path.join(folder, "stdout"), now), _Stream(os.path.join(folder, "stderr"), now)
         for stream in both:
-            self._plan(stream, 0, now)
+            self._plan(stream, 0, 0, now)
         self._streams[key] = both
         self.due = min(self.due, both[0].due)
 
@@ -52,45 +53,44 @@ class Outputs:
             self._bound(stream)
 
     def look(self, now: float) -> None:
-        """Look at what is due, and cut what is too long."""
+        """Look at what is due, and cut what is too long. With it at what is due soon: one wake-up does for many."""
         if now < self.due:
             return
         self.due = NEVER
         for both in self._streams.values():
             for stream in both:
-                if stream.due <= now:
-                    self._plan(stream, self._bound(stream), now)
+                if stream.early <= now:
+                    self._plan(stream, *self._bound(stream), now)
                 self.due = min(self.due, stream.due)
 
-    def _plan(self, stream: _Stream, used: int, now: float) -> None:
-        grown = (used - stream.used) / (now - stream.seen) if now > stream.seen else 0.0
+    def _plan(self, stream: _Stream, used: int, size: int, now: float) -> None:
+        grown = (size - stream.size) / (now - stream.seen) if now > stream.seen else 0.0
         room = 1.25 * self._limit - used  # the other quarter is for a look that comes late
-        wait = room / max(grown, _FAST) if not stream.uncut else _LATEST
-        stream.used, stream.seen = used, now
-        stream.due = now + min(max(wait, _SOONEST), _LATEST)
+        wait = _LATEST if stream.uncut else min(max(room / max(grown, _FAST), _SOONEST), _LATEST)
+        stream.size, stream.seen = size, now
+        stream.early, stream.due = now + wait / 2, now + wait
 
-    def _bound(self, stream: _Stream) -> int:
-        """If it takes more than it may, give back all but its first MiB and its last half limit. What it takes then."""
+    def _bound(self, stream: _Stream) -> tuple[int, int]:
+        """If it takes more than it may, give back all but its first MiB and its last half limit. What it takes on disk
+        then, and its size."""
         path, limit = stream.path, self._limit
         try:
             seen = os.lstat(path)
         except OSError:
-            return 0
-        used = seen.st_blocks * 512
-        if used <= limit:
-            return used
-        end = (seen.st_size - limit // 2) // _BLOCK * _BLOCK
-        if end <= KEPT_FIRST:
-            return used
+            return 0, 0
+        used, size = seen.st_blocks * 512, seen.st_size
+        end = (size - limit // 2) // _BLOCK * _BLOCK
+        if used <= limit or end <= KEPT_FIRST:
+            return used, size
         try:
             _cut(path, end)
         except OSError as error:
             if not stream.uncut:
                 self._log(f"{path} takes more than {limit} bytes and cannot be cut ({error.strerror})")
             stream.uncut = True
-            return used
+            return used, size
         stream.uncut = False
-        return limit // 2 + KEPT_FIRST
+        return size - end + KEPT_FIRST, size
 
 
 def _cut(path: str, end: int) -> None:
