@@ -7,6 +7,7 @@ is on disk.
 import itertools
 import math
 import secrets
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -120,6 +121,9 @@ class Requests:
             client.connection.send(Failed(message.id, "bad-value", error.what, error.why, error.hint))
         except GridError as error:
             client.connection.send(Failed(message.id, "unavailable", error.what, error.why, error.hint))
+        except sqlite3.Error as error:
+            what, hint = "the coordinator's store cannot be read now", "look at the disk it is on"
+            client.connection.send(Failed(message.id, "unavailable", what, str(error), hint))
         except Exception as error:
             log.exception("a request failed", user=client.user, request=type(message).__name__)
             what = f"the coordinator could not do this: {type(error).__name__}"

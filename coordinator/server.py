@@ -41,7 +41,7 @@ from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
 from distributed_grid.protocol.link import PROTOCOL
-from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Refused, WantBlob, Welcome
+from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, WantBlob, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
 
 HALF_OPEN = 1024
@@ -68,6 +68,7 @@ class Server:
         self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock)
         ledger.watched = self._requests.watched
         self._loopback = True
+        self._instance = secrets.token_hex(8)
         self._listener: Listener | None = None
 
     def _job(self, job: str) -> Job | None:
@@ -157,6 +158,7 @@ class Server:
                 epoch=self._store.epoch,
                 grid=self._store.grid,
                 session=session,
+                instance=self._instance,
             )
         )
 
@@ -262,7 +264,9 @@ class Server:
         that it has to know when it comes back."""
         match command:  # the most frequent first
             case Send(node, message):
-                self._tell(node, [message])
+                # A launch that waited for the disk may be of what was given up meanwhile: it is never to run.
+                if type(message) is not Launch or message.allocation in self._ledger.allocations:
+                    self._tell(node, [message])
             case AckExits(node, allocations):
                 self._tell(node, [Ack(allocations)])
             case Over(job, cause):
