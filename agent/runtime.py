@@ -2,7 +2,6 @@
 table commands is done. Measuring, bulk data and the connection itself live beside this, each in its own file."""
 
 import asyncio
-import contextlib
 import os
 import random
 import shutil
@@ -32,6 +31,7 @@ from distributed_grid.agent.core.table import (
     Table,
 )
 from distributed_grid.agent.data import Data
+from distributed_grid.agent.fencing import Fence
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.meter import Measures, Meter
 from distributed_grid.agent.outputs import Outputs
@@ -49,6 +49,7 @@ from distributed_grid.protocol.messages import (
     Launch,
     OpenData,
     Refused,
+    Renewed,
     Stale,
     Welcome,
 )
@@ -100,6 +101,11 @@ class Runtime:
         self._blobs = BlobCache(self._dir / "blobs", self._data.part)
         self._session: Session | None = None
         self._preparing: dict[str, asyncio.Task[None]] = {}
+        self._fence = Fence(self._dir, self.table)
+        self._leased: set[str] = set()
+        """What runs here on a lease."""
+        self._asked = self._lease_from = 0.0
+        """When the newest heartbeat that asks for renewal was sent, and the newest that was answered."""
         self._offer_due = False
         self._environment = workdir.passed_on(os.environ)
 
@@ -136,18 +142,13 @@ class Runtime:
             grant = launch.grant if launch is not None else None
             granted.append((one, grant, self.launcher.pids.get(one.allocation, 0)))
             if one.outcome is None:
+                if launch is not None and launch.lease:
+                    self._leased.add(one.allocation)
                 log.info("adopted", allocation=one.allocation, running_for=round(one.started_for, 1))
                 if grant is None:
                     log.warning("it is not known what it holds", allocation=one.allocation)
         self.table.restore(granted, boot_clock())
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            self.table.welcome(*msgspec.json.decode((self._dir / "epoch").read_bytes(), type=tuple[str, int]))
-
-    def _write_epoch(self) -> None:
-        """Keep which coordinator is the newest, so that an older one is not obeyed by the next agent either."""
-        fresh = self._dir / "epoch.new"
-        fresh.write_bytes(msgspec.json.encode(self.table.epoch))
-        os.replace(fresh, self._dir / "epoch")
+        self._fence.load()
 
     async def _sweep(self) -> None:
         """Keep the disk bounded: what ended long ago is removed."""
@@ -179,7 +180,11 @@ class Runtime:
 
     async def _connection(self) -> None:
         """One connection, from its hello to its end."""
-        session = await dial(self._place.url, self._hello("agent"))
+        session = await dial(self._place.url, self._hello("agent"), boot_clock)
+        if why := self._fence.pass_by(session.welcome):
+            await session.close()
+            what = f"the coordinator at {self._place.url} is not the one this node obeys"
+            raise CannotConnect(what, why, "stop the one left over; `grid coordinator restore` makes a backup new")
         beating = asyncio.create_task(self._beat(session))
         try:
             log.info("connected", coordinator=self._place.url, grid=session.welcome.grid, epoch=session.welcome.epoch)
@@ -200,11 +205,9 @@ class Runtime:
 
     def _introduce(self, session: Session) -> None:
         """Tell a coordinator that knows nothing of this node all there is: what it has, what it lends, what ended."""
-        before = self.table.epoch
-        self.table.welcome(session.welcome.grid, session.welcome.epoch)
-        if self.table.epoch != before:
-            self._write_epoch()
         self._offer_due = False
+        self._asked = self._lease_from = session.began  # the coordinator has heard the hello
+        self.launcher.renew(session.began)
         session.last = self._offer_if_due
         session.send(Inventory(known=self.table.inventory(boot_clock())))
         session.send(self._whole_offer())
@@ -215,13 +218,25 @@ class Runtime:
         while True:
             await asyncio.sleep(session.welcome.heartbeat)
             if self._meter.newest is not None and not session.crowded:
-                session.send(Heartbeat(sample=self._meter.newest))
+                self._leased = {allocation for allocation in self._leased if self.table.runs(allocation)}
+                at = self._asked = boot_clock() if self._leased else 0.0
+                session.send(Heartbeat(sample=self._meter.newest, at=at))
+
+    def _renewed(self, at: float) -> None:
+        """The heartbeat sent then was heard; an answer to one that was never sent is not taken."""
+        if self._lease_from < at <= self._asked:
+            self._lease_from = at
+            self.launcher.renew(at)
 
     def _hear(self, message: Any) -> None:
         if isinstance(message, OpenData):
             self._data.open()
+        elif isinstance(message, Renewed):
+            self._renewed(message.at)
         elif isinstance(message, Refused):
             log.error("the coordinator ends the connection", what=message.what, why=message.why)
+        elif isinstance(message, Launch) and (why := self._fence.open()):
+            self._say(Stale(allocation=message.allocation, reason=why))
         elif not isinstance(message, Welcome):
             self._feed(message)
 
@@ -275,6 +290,8 @@ class Runtime:
     def _perform(self, command: Command) -> None:
         match command:
             case Prepare(launch):
+                if launch.lease:
+                    self._leased.add(launch.allocation)
                 self._prepare(launch)
             case Run(launch):
                 self._run(launch)
@@ -362,7 +379,7 @@ class Runtime:
         try:
             directory = Path(spec.workdir) if spec.workdir else workdir.create(self._dir, launch.allocation)
             environment = workdir.build_env(launch, self._facts.name, directory, self._environment)
-            self.launcher.launch(launch, directory, environment)
+            self.launcher.launch(launch, directory, environment, self._lease_from)
         except (GridError, OSError) as error:
             self._failed(launch.allocation, f"its working directory could not be made: {error}")
 

@@ -1,6 +1,7 @@
 """One connection to the coordinator: a Link with its socket. What a turn of the loop says leaves in one frame."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import broadcast
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
+from distributed_grid.faults import fault
 from distributed_grid.protocol.codec import BULK_BYTES, HELLO_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.link import Link
@@ -34,10 +36,12 @@ class Disconnected(Exception):
 
 
 class Session:
-    """A connection that was welcomed. Made by `dial`. `last` is called before a frame leaves, and may add to it."""
+    """A connection that was welcomed. Made by `dial`. `last` is called before a frame leaves, and may add to it;
+    `began` is a moment before the hello was sent, by the clock that was given."""
 
-    def __init__(self, socket: ClientConnection, link: Link, welcome: Welcome) -> None:
+    def __init__(self, socket: ClientConnection, link: Link, welcome: Welcome, began: float) -> None:
         self.welcome = welcome
+        self.began = began
         self.last: Callable[[], None] = lambda: None
         self._socket = socket
         self._link = link
@@ -70,9 +74,13 @@ class Session:
         self.last()
         self._flush_due = False
         for frame in self._link.data_to_send():
-            # Not `await send()`: nobody here waits for the coordinator. What may pile up is bounded by what it asked
-            # for, by the jobs it started, and by `crowded`.
-            broadcast((self._socket,), frame)
+            self._write(frame)
+
+    @fault("agent.send")
+    def _write(self, frame: bytes) -> None:
+        # Not `await send()`: nobody here waits for the coordinator. What may pile up is bounded by what it asked for,
+        # by the jobs it started, and by `crowded`.
+        broadcast((self._socket,), frame)
 
     async def close(self) -> None:
         """Say what is still to be said, and leave."""
@@ -80,7 +88,7 @@ class Session:
         await self._socket.close()
 
 
-async def dial(url: str, hello: Hello) -> Session:
+async def dial(url: str, hello: Hello, clock: Callable[[], float] = time.monotonic) -> Session:
     """Connect and be welcomed. Raises CannotConnect."""
     try:
         socket = await connect(
@@ -106,13 +114,13 @@ async def dial(url: str, hello: Hello) -> Session:
         why = str(error) or "it did not answer in time"
         raise CannotConnect(f"the coordinator at {url} cannot be reached", why) from None
     try:
-        return await _greet(socket, hello)
+        return await _greet(socket, hello, clock())
     except BaseException:
         socket.transport.abort()
         raise
 
 
-async def _greet(socket: ClientConnection, hello: Hello) -> Session:
+async def _greet(socket: ClientConnection, hello: Hello, began: float) -> Session:
     loop = asyncio.get_running_loop()
     link = Link.dial(hello, loop.time())
     (frame,) = link.data_to_send()
@@ -130,4 +138,4 @@ async def _greet(socket: ClientConnection, hello: Hello) -> Session:
         raise CannotConnect(error.what, error.why, error.hint) from None
     if isinstance(answer, Refused):
         raise CannotConnect(answer.what, answer.why, answer.hint, answer.final)
-    return Session(socket, link, answer)
+    return Session(socket, link, answer, began)

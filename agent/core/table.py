@@ -103,6 +103,7 @@ class Table:
         self._over: dict[str, None] = {}
         self._grid = ""
         self._epoch = 0
+        self._instance = ""
 
     # --- at the start, and with a new connection ----------------------------------------------------------------------
 
@@ -114,15 +115,26 @@ class Table:
             if one.outcome is None and grant is not None:
                 self._take(one.allocation, grant)
 
-    def welcome(self, grid: str, epoch: int) -> None:
-        """A coordinator's word on who it is. Of one grid only the newest life of its coordinator is obeyed."""
-        self._epoch = max(self._epoch, epoch) if grid == self._grid else epoch
-        self._grid = grid
+    def refuses(self, grid: str, epoch: int, instance: str) -> str:
+        """Why a coordinator is not obeyed; empty: it is. Of one grid only the newest life of its coordinator is, and of
+        two that claim the same one only the first: they have one state directory, or a copy of it."""
+        if grid != self._grid:
+            return ""
+        if epoch < self._epoch:
+            return f"it is at epoch {epoch} of grid {grid}, and this node has obeyed epoch {self._epoch}"
+        if epoch == self._epoch and instance and self._instance and instance != self._instance:
+            return f"this node obeys another coordinator of grid {grid} at the same epoch {epoch}"
+        return ""
+
+    def welcome(self, grid: str, epoch: int, instance: str = "") -> None:
+        """Obey the coordinator that says this of itself, if it is not refused."""
+        if not self.refuses(grid, epoch, instance):
+            self._grid, self._epoch, self._instance = grid, epoch, instance
 
     @property
-    def epoch(self) -> tuple[str, int]:
-        """The grid, and the newest epoch of its coordinator that was ever seen."""
-        return self._grid, self._epoch
+    def epoch(self) -> tuple[str, int, str]:
+        """The grid, the newest epoch of its coordinator that was ever seen, and which one that was."""
+        return self._grid, self._epoch, self._instance
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 

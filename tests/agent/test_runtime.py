@@ -1,6 +1,7 @@
 """An agent with real jobs under a real supervisor, and a coordinator that is played by the test over a real socket."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -40,6 +42,7 @@ from distributed_grid.protocol.messages import (
     OpenData,
     Output,
     Refused,
+    Renewed,
     Signal,
     Stale,
     Started,
@@ -70,6 +73,7 @@ class Coordinator:
         self.asked: list[WantBlob] = []
         self.answer: Refused | None = None
         self.epoch = 1
+        self.instance = "first"
         self.sessions = 0
         self.port = 0
         self._server: Server | None = None
@@ -110,7 +114,7 @@ class Coordinator:
                 return
             self.sessions += hello.role == "agent"
             session = f"s{self.sessions}"
-            link.accept(Welcome(PROTOCOL, "test", self.epoch, "grid", session, heartbeat=0.1))
+            link.accept(Welcome(PROTOCOL, "test", self.epoch, "grid", session, heartbeat=0.1, instance=self.instance))
             await self._write(socket, link)
             self._ends[hello.role] = (socket, link)
             while True:
@@ -392,10 +396,71 @@ async def test_a_launch_of_an_older_epoch_is_refused_also_by_the_next_agent(
     await node.stop()
     again = Node(node.dir, f"ws://127.0.0.1:{coordinator.port}")
     coordinator.epoch = 3
-    await coordinator.connected(3)
-    await coordinator.say(launch("j0.1", epoch=3))
-    assert "epoch 3" in (await coordinator.hears(Stale, "j0.1")).reason
+    tried = len(coordinator.hellos)
+    await coordinator.until(lambda: len(coordinator.hellos) > tried + 1)  # it turned away, and asked again
+    assert len(coordinator.all(Inventory)) == 2
+    coordinator.epoch = 5
+    await coordinator.until(lambda: len(coordinator.all(Inventory)) == 3)
+    await coordinator.say(launch("j0.1", epoch=4))
+    assert "epoch 4" in (await coordinator.hears(Stale, "j0.1")).reason
     await again.stop()
+
+
+async def test_a_second_coordinator_that_claims_the_same_epoch_is_not_obeyed(
+    coordinator: Coordinator, node: Node
+) -> None:
+    await coordinator.connected()
+    coordinator.instance = "second"
+    await coordinator.cut("agent")
+    await coordinator.until(lambda: len(coordinator.hellos) > 2)  # it turned away, and asked again
+    assert len(coordinator.all(Inventory)) == 1
+    coordinator.instance = "first"
+    await coordinator.until(lambda: len(coordinator.all(Inventory)) == 2)
+
+
+async def test_while_the_node_cannot_keep_whom_it_obeys_nothing_is_started(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await coordinator.connected()
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(node.runtime._fence, "_keep", Mock(side_effect=full))
+    coordinator.epoch = 2
+    await coordinator.cut("agent")
+    await coordinator.connected(2)
+    await coordinator.say(launch("j0.1", epoch=2))
+    assert "No space left" in (await coordinator.hears(Stale, "j0.1")).reason
+    monkeypatch.undo()
+    await coordinator.say(launch("j1.1", epoch=2))
+    assert (await coordinator.hears(Exited, "j1.1")).outcome.code == 0
+    assert json.loads((node.dir / "epoch").read_text()) == ["grid", 2, "first"]
+
+
+async def test_only_while_something_is_leased_heartbeats_ask_for_renewal_and_what_is_answered_reaches_the_supervisor(
+    coordinator: Coordinator, node: Node
+) -> None:
+    await coordinator.until(lambda: len(coordinator.all(Heartbeat)) > 2)
+    assert not any(beat.at for beat in coordinator.all(Heartbeat))
+    leased = msgspec.structs.replace(launch("j0.1", *LONG), lease=2.0)
+    await coordinator.say(leased, msgspec.structs.replace(launch("j1.1", *LONG), lease=2.0), launch("j2.1", *LONG))
+    await coordinator.hears(Started, "j2.1")
+
+    def renew() -> bool:
+        """Until nobody could live on the first lease."""
+        newest = coordinator.all(Heartbeat)[-1].at
+        if newest:
+            renewed.append(newest)
+        return bool(renewed) and newest - renewed[0] > 4.0
+
+    renewed: list[float] = []
+    while not renew():
+        await coordinator.say(Renewed(at=renewed[-1] if renewed else 0.0))
+        await asyncio.sleep(0.1)
+    assert not coordinator.all(Exited)
+    outcome = (await coordinator.hears(Exited, "j0.1")).outcome  # from now on nobody answers
+    assert outcome.cause is Cause.LEASE_EXPIRED
+    assert (await coordinator.hears(Exited, "j1.1")).outcome.cause is Cause.LEASE_EXPIRED
+    await coordinator.until(lambda: not coordinator.all(Heartbeat)[-1].at)
+    assert not coordinator.all(Exited, "j2.1")
 
 
 async def test_a_stop_ends_a_job_and_a_signal_reaches_it(coordinator: Coordinator, node: Node) -> None:

@@ -1,0 +1,69 @@
+"""Which coordinator this node obeys, on disk: an agent that comes later must not obey an older one either, nor a second
+one that claims the same epoch. What the books say of that is in core/table.py."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from distributed_grid.agent.core.table import Table
+from distributed_grid.faults import fault
+from distributed_grid.protocol.messages import Welcome
+
+
+class _Kept(msgspec.Struct, array_like=True):
+    """What is in the file; earlier versions wrote it without the instance."""
+
+    grid: str
+    epoch: int
+    instance: str = ""
+
+
+class Fence:
+    """The newest coordinator of `table`, kept in the file `epoch` of the state directory."""
+
+    def __init__(self, state_dir: Path, table: Table) -> None:
+        self._path = state_dir / "epoch"
+        self._table = table
+        self._kept: tuple[str, int, str] | None = None
+
+    def load(self) -> None:
+        """Take up what an agent before this one has kept."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+            self._table.welcome(kept.grid, kept.epoch, kept.instance)
+            self._kept = self._table.epoch
+
+    def pass_by(self, welcome: Welcome) -> str:
+        """Why this coordinator is not to be obeyed; empty: it is, and that is noted."""
+        why = self._table.refuses(welcome.grid, welcome.epoch, welcome.instance)
+        if not why:
+            self._table.welcome(welcome.grid, welcome.epoch, welcome.instance)
+            self.open()
+        return why
+
+    def open(self) -> str:
+        """Why nothing can be started for it yet; empty: which one is obeyed is on disk."""
+        if self._kept == self._table.epoch:
+            return ""
+        try:
+            self._keep()
+        except OSError as error:
+            return f"the node cannot keep on disk which coordinator it obeys: {error.strerror}"
+        self._kept = self._table.epoch
+        return ""
+
+    @fault("agent.epoch")
+    def _keep(self) -> None:
+        fresh = self._path.with_suffix(".new")
+        with open(fresh, "wb") as file:
+            file.write(msgspec.json.encode(self._table.epoch))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
