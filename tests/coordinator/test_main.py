@@ -130,6 +130,19 @@ def test_a_damaged_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert code == 1 and "damaged" in said
 
 
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [("enospc", "no space left"), ("eio", "the disk fails"), ("erofs", "cannot be written")],
+)
+def test_a_disk_that_does_not_take_the_new_epoch_is_said(tmp_path: Path, action: str, words: str) -> None:
+    process = Process(tmp_path / "state", {"GRID_FAULTS": f"coordinator.epoch:1:{action}"})
+    assert process.process.wait(timeout=20) == 1
+    process.end()
+    said = process.said()
+    assert words in said and str(tmp_path / "state" / "grid.db") in said and "Traceback" not in said
+    assert [line.split(":")[0].strip() for line in said.splitlines()[-3:]] == ["error", "why", "try"]
+
+
 async def test_killed_at_any_moment_it_has_all_that_it_acknowledged(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
@@ -157,14 +170,24 @@ async def test_killed_at_any_moment_it_has_all_that_it_acknowledged(tmp_path: Pa
         first.end(signal.SIGKILL)
 
 
+async def submit_one(url: str) -> None:
+    ann = await client(url)
+    await ann.submit(job("true"))
+    await ann.close()
+
+
 def test_systemd_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
         told.bind(str(tmp_path / "notify"))
         told.settimeout(20)
-        process = Process(tmp_path / "state", {"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        asked = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "GRID_FAULTS": "coordinator.commit:1:enospc"}
+        process = Process(tmp_path / "state", asked)
         try:
-            assert told.recv(4096).startswith(b"READY=1")
+            assert told.recv(4096).startswith(b"READY=1\nSTATUS=listening on ws://")
+            asyncio.run(submit_one(process.url()))
+            assert told.recv(4096).startswith(b"STATUS=no new jobs are taken")
+            assert told.recv(4096).startswith(b"STATUS=listening on ws://")
             assert process.end() == 0
             assert told.recv(4096) == b"STOPPING=1"
         finally:
