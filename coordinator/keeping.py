@@ -1,6 +1,7 @@
 """What backup, restore and check share: a look at a state directory, or at a backup, that changes nothing there."""
 
 import os
+import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -66,6 +67,17 @@ def content(db: sqlite3.Connection) -> Content:
     ended = db.execute("SELECT count(*) FROM jobs WHERE state = 'ended'").fetchone()[0]
     at = float(meta.get("backup") or meta["clock"])
     return Content(str(meta["grid"]), int(meta["epoch"]), live, ended, at, "backup" in meta)
+
+
+@contextmanager
+def scratch(beside: Path) -> Iterator[Path]:
+    """A directory next to `beside` to make something in that is then renamed; what is left goes, whatever happens."""
+    path = beside.with_name(f".{beside.name}.{secrets.token_hex(4)}")
+    try:
+        path.mkdir(mode=0o700)
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def copy_store(db: sqlite3.Connection, to: Path) -> None:

@@ -5,9 +5,7 @@ live in it. The store in it is marked as a backup, so that no coordinator is sta
 """
 
 import os
-import shutil
 import sqlite3
-import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +18,7 @@ from distributed_grid.coordinator.keeping import (
     copy_blobs,
     copy_store,
     looking_into,
+    scratch,
     sync_tree,
 )
 from distributed_grid.coordinator.store_failed import failure
@@ -44,12 +43,9 @@ def backup(state_dir: Path, target: Path, force: bool) -> Backup:
     _refuse(target, force)
     with looking_into(state_dir) as db:
         try:
-            fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-            try:
+            with scratch(target) as fresh:
                 made = _write(db, state_dir, fresh)
                 _put_in_place(fresh, target)
-            finally:
-                shutil.rmtree(fresh, ignore_errors=True)  # what was put in place is not there any more
         except OSError as error:
             raise GridError(f"{target} cannot be written", why=error.strerror or str(error)) from None
     return made._replace(path=target)
@@ -95,10 +91,14 @@ def _write(db: sqlite3.Connection, state_dir: Path, fresh: Path) -> Backup:
 def _put_in_place(fresh: Path, target: Path) -> None:
     """A directory cannot be replaced at once: for a moment the earlier one has another name, and is whole."""
     if target.is_dir() and any(target.iterdir()):
-        before = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        os.rename(target, before)
-        os.rename(fresh, target)
-        shutil.rmtree(before)
+        with scratch(target) as before:
+            try:
+                os.rename(target, before)
+                os.rename(fresh, target)
+            except BaseException:
+                if not target.exists():
+                    os.rename(before, target)
+                raise
     else:
         os.rename(fresh, target)
     sync(target.parent)

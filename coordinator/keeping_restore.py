@@ -6,7 +6,6 @@ becomes greater than any that the lost coordinator can have had: agents obey the
 """
 
 import os
-import shutil
 import sqlite3
 import tempfile
 import time
@@ -26,6 +25,7 @@ from distributed_grid.coordinator.keeping import (
     copy_blobs,
     copy_store,
     looking_into,
+    scratch,
     sync_tree,
 )
 from distributed_grid.coordinator.keeping_check import refuse_unsound
@@ -66,17 +66,15 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
                 why="a restore takes its place",
                 hint="--force moves it aside first",
             )
-        fresh = Path(tempfile.mkdtemp(prefix=".restore-", dir=state_dir))
         try:
-            _copy(source, fresh)
-            restored = _renew(fresh, what, _epoch_of(state_dir), resume)
-            before = _put_in_place(fresh, state_dir)
+            with scratch(state_dir / "restore") as fresh:
+                _copy(source, fresh)
+                restored = _renew(fresh, what, _epoch_of(state_dir), resume)
+                before = _put_in_place(fresh, state_dir)
         except OSError as error:
             raise GridError(f"{state_dir} cannot be written", why=error.strerror or str(error)) from None
         except sqlite3.Error as error:
-            raise failure(fresh / STORE, error) from None
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+            raise failure(state_dir / STORE, error) from None
     return restored._replace(before=before)
 
 

@@ -133,6 +133,27 @@ def content_of(folder: Path) -> Any:
         return content(db)
 
 
+def test_a_backup_that_cannot_take_the_place_of_the_one_before_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, target = a_store(tmp_path / "state"), tmp_path / "backup"
+    backup(state, target, force=False)
+    before, real = content_of(target), os.rename
+
+    def fails(*paths: Any) -> None:
+        if paths[1] == target and (Path(paths[0]) / STORE).exists() and not target.exists() and not failed:
+            failed.append(True)
+            raise OSError("no more")
+        real(*paths)
+
+    failed: list[bool] = []
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(GridError, match="cannot be written"):
+        backup(state, target, force=True)
+    assert failed and content_of(target) == before
+    assert stores(tmp_path) == {"state", "backup"}
+
+
 def a_folder(path: Path) -> None:
     path.mkdir()
     (path / "thesis").write_text("years of work")
