@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -32,6 +33,8 @@ from distributed_grid.protocol.messages import (
 )
 from tests.coordinator.ends import ClientEnd, Coordinator, agent, client, coordinator, job, node, runs_on
 
+_numbers = itertools.count(9000)
+
 
 @pytest.fixture
 async def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Coordinator]:
@@ -61,7 +64,7 @@ def full(grid: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool],
 
 async def seen_in_trouble(ann: ClientEnd, yes: bool = True) -> str:
     async with asyncio.timeout(10):
-        for number in range(9000, 10_000):
+        for number in _numbers:
             status = await ann.ask(GetStatus(number))
             assert isinstance(status, Status)
             if bool(status.trouble) is yes:
