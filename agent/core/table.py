@@ -20,7 +20,8 @@ from distributed_grid.protocol.resources import MILLI, Grant, format_milli
 D = TypeVar("D")
 
 REMEMBERED = 10_000
-"""Ends that were acknowledged and are still known as over. The supervisor remembers them as well."""
+"""Ends that were acknowledged and are still known as over (the supervisor remembers them as well), and launches that
+were declined."""
 
 
 # --- events beside the messages -----------------------------------------------------------------------------------
@@ -101,6 +102,7 @@ class Table:
         self._shared: dict[int, dict[str, int]] = {}
         self._gpus: dict[str, dict[str, int]] = {}
         self._over: dict[str, None] = {}
+        self._declined: dict[str, Stale] = {}
         self._grid = ""
         self._epoch = 0
         self._instance = ""
@@ -201,9 +203,12 @@ class Table:
             return self._as_it_stands(key, entry)
         if key in self._over:
             return [Report(Exited(allocation=key, outcome=_was_over(Cause.CANCELLED)))]
+        if key in self._declined:
+            return [Report(self._declined[key])]
         why, device = self._in_the_way(launch)
         if why:
-            return [Report(Stale(allocation=key, reason=why, device=device))]
+            stale = Stale(allocation=key, reason=why, device=device)
+            return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
         self.entries[key] = Entry(State.STARTING, launch)
         self._take(key, launch.grant)
         return [Prepare(launch)]
@@ -246,12 +251,20 @@ class Table:
         return [Run(launch)]
 
     def _stale(self, stale: Stale) -> list[Command]:
-        """Nothing of it ran and nothing is kept of it: the same launch may come again, and be tried again."""
+        """Nothing of it ran, and nothing ever will."""
         entry = self.entries.get(stale.allocation)
         if entry is None or entry.launch is None:
             return []
         del self.entries[stale.allocation]
-        return [Report(stale, self._free(stale.allocation))]
+        return [self._decline(stale, self._free(stale.allocation))]
+
+    def _decline(self, stale: Stale, freed: Grant | None = None) -> Report:
+        """Not this one, now or later: its launch may be on its way once more, behind this answer, and by the time it is
+        here the job runs elsewhere."""
+        self._declined[stale.allocation] = stale
+        if len(self._declined) > REMEMBERED:
+            del self._declined[next(iter(self._declined))]
+        return Report(stale, freed)
 
     def _started(self, started: Started, now: float) -> list[Command]:
         entry = self.entries.setdefault(started.allocation, Entry(State.STARTING))

@@ -164,14 +164,14 @@ def test_a_core_that_is_held_is_refused_by_name_of_its_holder() -> None:
 def test_fractions_share_a_core_with_fractions_only_and_never_more_than_it_has() -> None:
     table = running(Table(), grant=Grant(shared_core=0, shared_milli=600))
     assert refused(table, launch("k.1", CORE_0)).reason == "core 0 is shared by j.1"
-    assert refused(table, launch("k.1", Grant(shared_core=0, shared_milli=500))).reason == "core 0 has only 0.4 left"
-    assert isinstance(only(table.handle(launch("k.1", Grant(shared_core=0, shared_milli=400)), 1.0)), Prepare)
+    assert refused(table, launch("l.1", Grant(shared_core=0, shared_milli=500))).reason == "core 0 has only 0.4 left"
+    assert isinstance(only(table.handle(launch("m.1", Grant(shared_core=0, shared_milli=400)), 1.0)), Prepare)
 
 
 def test_a_gpu_is_shared_up_to_its_whole() -> None:
     table = running(Table(), grant=Grant(gpus=(GpuShare("GPU-a", 700),)))
     assert refused(table, launch("k.1", Grant(gpus=(GpuShare("GPU-a", 310),)))).device == "GPU-a"
-    assert isinstance(only(table.handle(launch("k.1", Grant(gpus=(GpuShare("GPU-a", 300),))), 1.0)), Prepare)
+    assert isinstance(only(table.handle(launch("l.1", Grant(gpus=(GpuShare("GPU-a", 300),))), 1.0)), Prepare)
 
 
 def test_a_grant_that_names_a_core_or_gpu_twice_is_refused() -> None:
@@ -183,13 +183,25 @@ def test_a_grant_that_names_a_core_or_gpu_twice_is_refused() -> None:
         assert "twice" in refused(Table(), launch(grant=grant)).reason
 
 
-def test_what_was_refused_at_the_claim_holds_nothing_and_may_come_again() -> None:
+def test_what_was_declined_holds_nothing_and_is_not_started_when_its_launch_comes_once_more() -> None:
     table = Table()
     table.handle(launch(), 1.0)
     stale = Stale(allocation="j.1", reason="busy")
     assert table.handle(stale, 1.0) == [Report(stale, freed=CORE_0)]
     assert isinstance(only(table.handle(launch("k.1"), 1.0)), Prepare)
-    assert table.handle(launch(), 1.0) != []
+    in_the_way = refused(table, launch("l.1"))
+    table.handle(Stale(allocation="k.1", reason="busy"), 1.0)
+    assert refused(table, launch()) == stale
+    assert refused(table, launch("l.1")) == in_the_way
+    assert isinstance(only(table.handle(launch("j.2"), 1.0)), Prepare)
+
+
+def test_launches_that_were_declined_are_remembered_up_to_a_number() -> None:
+    table = Table()
+    for number in range(books.REMEMBERED + 3):
+        table.handle(launch(f"j{number}.1"), 1.0)
+        table.handle(Stale(allocation=f"j{number}.1", reason="busy"), 1.0)
+    assert len(table._declined) == books.REMEMBERED and not table.entries
 
 
 def test_an_end_frees_for_the_next() -> None:
