@@ -19,7 +19,7 @@ import structlog
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.decisions import decisions
+from distributed_grid.coordinator.core.decisions import Decision, decisions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Command, Event, JobsSubmitted
 from distributed_grid.coordinator.eventlog_read import FORMAT, Header, files
@@ -28,6 +28,8 @@ PARTS = 8
 """Files that the allowed size is spread over."""
 FILES_MOST = 64
 """So many are kept, however small they are: each start of a coordinator begins one."""
+TURNS = 64
+"""Turns that make a record."""
 FLUSH_BYTES = 256 << 10
 FLUSH_SECONDS = 0.5
 """What has not been handed to the disk is no more and no older than this."""
@@ -39,6 +41,7 @@ PAUSE_SECONDS, PAUSE_MOST = 10.0, 600.0
 """How long it pauses: at first, and at most after doubling."""
 
 log = structlog.get_logger("eventlog")
+_Turn = tuple[float, list[Event | msgspec.Raw], list[Decision] | tuple[()], str]
 _encoder = msgspec.msgpack.Encoder()
 _encode, _encode_into = _encoder.encode, _encoder.encode_into
 
@@ -77,10 +80,18 @@ class EventLog:
             raise
         if commands:
             self._commands += commands
-        self._turn(now)
-        if self._files.full:
+        said: list[Decision] | tuple[()] = ()
+        if self._commands:
+            said, self._commands = decisions(self._commands), []
+        out = self._files
+        if out.open:
+            out.turns.append((now, self._events, said, ""))
+            if len(out.turns) >= TURNS or not out.timed:
+                out.push()
+        self._events = []
+        if out.full:
             self._begin(follows=True)
-        elif not self._files.open and self._files.rested():
+        elif not out.open and out.rested():
             self._begin(follows=False)
         return commands
 
@@ -108,22 +119,10 @@ class EventLog:
             self._files.pause(error)
             return event
 
-    def _turn(self, now: float, broken: str = "") -> None:
-        """One record of what has gathered."""
-        events, self._events = self._events, []
-        commands, self._commands = self._commands, []
-        out = self._files
-        if out.open:
-            try:
-                _encode_into(("turn", now, events, decisions(commands) if commands else (), broken), out.buffer, -1)
-            except Exception as error:
-                out.pause(error)
-            if len(out.buffer) >= FLUSH_BYTES or not out.timed:
-                out.push()
-
     def _broken(self, now: float, error: Exception) -> None:
-        self._turn(now, f"{type(error).__name__}: {error}")
         if self._files.open:
+            words = f"{type(error).__name__}: {error}"
+            self._files.turns.append((now, self._events, decisions(self._commands), words))
             log.critical("what broke the ledger is in the event log", see=f"grid replay {self._files.path}")
 
 
@@ -145,8 +144,9 @@ class _Files:
         self.full = False
         """Whether a new file is due."""
         self._bytes = self._limit = 0
-        self.buffer = bytearray()
-        """Records that are still to be handed over."""
+        self.turns: list[_Turn] = []
+        """What is to be encoded: so many at a time is a good deal cheaper than one by one."""
+        self._buffer = bytearray()
         self.timed = False
         self._waiting = 0
         self._again = 0.0
@@ -169,12 +169,21 @@ class _Files:
         self._hand_over(len(head), self._start, self.path, head)
 
     def push(self) -> None:
-        """Have what is in the buffer written: now where it is much, else soon."""
-        if len(self.buffer) >= FLUSH_BYTES:
+        """Have the turns written: now where there is much, else soon."""
+        if len(self.turns) >= TURNS:
+            self._encode()
+        if len(self._buffer) >= FLUSH_BYTES:
             self._flush()
         elif not self.timed:
             self.timed = True
             self._loop.call_later(FLUSH_SECONDS, self._flush)
+
+    def _encode(self) -> None:
+        try:
+            _encode_into(self.turns, self._buffer, -1)
+            self.turns.clear()
+        except Exception as error:
+            self.pause(error)
 
     def pause(self, error: BaseException) -> None:
         """Write nothing for a while."""
@@ -184,7 +193,8 @@ class _Files:
         self._again = self._loop.time() + self._pause
         self._pause = min(PAUSE_MOST, 2 * self._pause)
         self.open = self.full = False
-        self.buffer.clear()
+        self.turns.clear()
+        self._buffer.clear()
 
     def close(self) -> None:
         """Write what is left."""
@@ -194,9 +204,11 @@ class _Files:
 
     def _flush(self) -> None:
         self.timed = False
-        if not self.buffer:
+        if self.turns:
+            self._encode()
+        if not self._buffer:
             return
-        data, self.buffer = self.buffer, bytearray()
+        data, self._buffer = self._buffer, bytearray()
         self._bytes += len(data)
         self.full = self._bytes >= self._limit
         self._hand_over(len(data), self._write, data)

@@ -1,11 +1,11 @@
 """The form of the event log's files, and how they are read again.
 
-A file is a stream of msgpack values, one after the other: a Header, the ledger as it was (a checkpoint), then a Turn
-for each turn of the driver. So each file can be replayed alone. Its end may be cut off anywhere, by a kill -9.
+A file is a stream of msgpack values, one after the other: a Header, the ledger as it was (a checkpoint), then arrays of
+some Turns each. So each file can be replayed alone. Its end may be cut off anywhere, by a kill -9.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True, tag=TYPE):
     follows: bool = False
 
 
-class Turn(msgspec.Struct, frozen=True, array_like=True, tag="turn"):
+class Turn(msgspec.Struct, frozen=True, array_like=True):
     """One turn of the driver: when it was, the events it handed over, and what was decided on them and on settling.
     `broken`: the ledger refused its own state, with these words, at the last of the events or when settling."""
 
@@ -72,7 +72,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records of a file: Header, Checkpoint, Turns, and a Cut where the end is missing. Raises BadLog, OSError."""
+    """What is in a file: Header, Checkpoint, Turns, and a Cut where the end is missing. Raises BadLog, OSError."""
     for number, (at, plain) in enumerate(_values(path)):
         if isinstance(plain, Cut):
             if number == 0:
@@ -80,9 +80,10 @@ def read(path: Path) -> Iterator[Record]:
             yield plain
             return
         try:
-            yield _typed(path, number, plain)
+            some = _typed(path, number, plain)
         except (msgspec.ValidationError, ValueError, OverflowError) as error:
             raise _bad(path, number, at, error) from None
+        yield from some
 
 
 def _values(path: Path) -> Iterator[tuple[int, Any]]:
@@ -114,11 +115,11 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _typed(path: Path, number: int, plain: Any) -> Record:
+def _typed(path: Path, number: int, plain: Any) -> Sequence[Record]:
     if number > 1:
-        return msgspec.convert(plain, Turn)
+        return msgspec.convert(plain, list[Turn])
     if number == 1:
-        return checkpoint.convert(plain)
+        return [checkpoint.convert(plain)]
     if not isinstance(plain, list) or len(plain) < 2 or plain[0] != TYPE:
         raise ValueError("the header is missing")
     if plain[1] != FORMAT:
@@ -127,4 +128,4 @@ def _typed(path: Path, number: int, plain: Any) -> Record:
             why=f"it was written by version {plain[2] if len(plain) > 2 else 'unknown'}",
             hint="replay it with that version",
         )
-    return msgspec.convert(plain, Header)
+    return [msgspec.convert(plain, Header)]

@@ -167,6 +167,7 @@ async def test_a_full_disk_pauses_it_and_it_goes_on_with_a_new_file(tmp_path: Pa
 
 
 async def test_nothing_comes_after_a_gap(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(eventlog, "TURNS", 1)
     monkeypatch.setattr(eventlog, "FLUSH_BYTES", 1)
     log = EventLog(Ledger(), tmp_path, SIZE, "grid")
     await settled(lambda: files(tmp_path) and files(tmp_path)[0].stat().st_size)

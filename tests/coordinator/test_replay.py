@@ -131,8 +131,9 @@ def places(path: Path) -> list[int]:
 def rewrite(path: Path, change: object) -> None:
     """Have other decisions in the log."""
     values = list(msgpack.Unpacker(path.open("rb"), strict_map_key=False))
-    for value in values[2:]:
-        value[3] = change(value[3])  # type: ignore[operator]
+    for turns in values[2:]:
+        for turn in turns:
+            turn[2] = change(turn[2])  # type: ignore[operator]
     path.write_bytes(b"".join(msgpack.packb(value) for value in values))
 
 
@@ -180,9 +181,9 @@ def test_a_log_that_was_changed_is_told_by_record_and_never_a_traceback(tmp_path
 def test_the_record_that_cannot_be_read_is_numbered(tmp_path: Path) -> None:
     path = written(tmp_path, SILENT)
     values = list(msgpack.Unpacker(path.open("rb"), strict_map_key=False))
-    values[5][2] = [["Nonsense"]]
+    values[3][5][1] = [["Nonsense"]]
     path.write_bytes(b"".join(msgpack.packb(value) for value in values))
-    with pytest.raises(BadLog, match=f"record 6, which begins at byte {places(path)[4]}, cannot be read") as error:
+    with pytest.raises(BadLog, match=f"record 4, which begins at byte {places(path)[2]}, cannot be read") as error:
         replay(path)
     assert "Nonsense" in error.value.why
 
