@@ -71,7 +71,7 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """All of them, or those the suite tries: to die before or after a step, a disk that fails, a frame that is lost."""
     for point in POINTS:
-        if point in ("agent.epoch", "agent.spec", "agent.send"):
+        if point == "agent.spec":
             continue  # not placed yet
         actions = ["kill", "kill after"]
         if point in FRAMES:
