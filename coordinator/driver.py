@@ -304,12 +304,13 @@ class Driver:
         while True:
             await asyncio.sleep(AGAIN_SECONDS)
             error = await self._loop.run_in_executor(self._writer, self._store.secure)
-            if error is None and not self._refused:
+            if self._refused:
+                continue
+            if error is None:
                 self.trouble.end()
                 self.put(Hold(False))
                 return
-            if error is not None:
-                self.trouble.begin(error)
+            self.trouble.begin(error)
 
     def _fail(self, error: Exception) -> None:
         if not self.failed.done():
