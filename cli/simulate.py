@@ -143,7 +143,7 @@ def _tell(
     ]
     if found.seeds == 1:
         lines.append(f"trace {found.trace}")
-    lines.append(f"{len(found.violated)} violations")
+    lines.append(f"violations: {len(found.violated)}")
     words.emit("".join(f"{line}\n" for line in lines))
 
 

@@ -179,16 +179,19 @@ class Agent(Process):
 
     def knows(self, epoch: int, instance: str) -> bool:
         """Whether it has obeyed this very coordinator."""
-        return False
+        return self.table.epoch == ("grid", epoch, instance)
 
     def _welcomed(self, wire: Wire, welcome: Welcome) -> None:
-        before = self.table.epoch
-        self.table.welcome(welcome.grid, welcome.epoch)
-        if self.table.epoch != before:
-            self.machine.newest = self.table.epoch
+        whom = welcome.grid, welcome.epoch, welcome.instance
+        if why := self.table.refuses(*whom):
+            self.engine.note(f"{self.machine.name} does not obey this coordinator: {why}")
+            self._over(wire)
+            return
+        self.table.welcome(*whom)
+        self.machine.newest = self.table.epoch
         self.session = welcome.session
         wire.answered = self.engine.now
-        self._lease_from = self._hello_at
+        self._renewed(self._hello_at)  # the coordinator has heard the hello
         self._offer_due = False
         self._say(Inventory(known=self.table.inventory(self.machine.clock())), self._whole_offer())
         self._say(*self.table.unacknowledged())

@@ -74,6 +74,8 @@ class Coordinator(Driver):
             match command:
                 case Send(node, message):
                     if isinstance(message, Launch):
+                        if message.allocation not in self.ledger.allocations:
+                            continue  # what was given up while its launch waited for the disk
                         self.judge.launched(message.allocation)
                     outbox.setdefault(node, []).append(message)
                 case AckExits(node, allocations):

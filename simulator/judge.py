@@ -4,13 +4,15 @@ the first thing that is not so it raises a Violation.
 
 from typing import Any
 
-from distributed_grid.protocol.jobs import Cause, Outcome, RetryOn, State
+from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator.disk import Disk, Row
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.plan import JobPlan
 
 NEVER_RAN = (Cause.NOT_PLACED, Cause.RESTORED)
+UNKNOWN = (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST)
+"""What is said where nobody can know how it ended, or whether it began."""
 
 
 class Run:
@@ -129,13 +131,13 @@ class Judge:
             if run.code != outcome.code:
                 raise Violation(job, f"it is told to have exited with {outcome.code}, it did with {run.code}")
         elif outcome.cause in (*NEVER_RAN, Cause.SPAWN_FAILED) or not outcome.started:
-            if run is not None and outcome.cause not in (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST):
+            if run is not None and outcome.cause not in UNKNOWN:
                 raise Violation(
                     job, f"it is told never to have run ({_words(outcome)}), {allocation} did on {run.node}"
                 )
         elif run is None:
             retried = outcome.cause is Cause.CANCELLED and self.plans[number_of(job)].request.retries
-            if not retried and outcome.cause not in (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST, Cause.LEASE_EXPIRED):
+            if not retried and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
                 raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")
         elif run.alive and outcome.cause is not Cause.NODE_LOST:
             raise Violation(job, f"it is told to be over ({_words(outcome)}), {allocation} runs on {run.node}")
@@ -168,9 +170,3 @@ class Judge:
 def _words(outcome: Any) -> str:
     started = "" if outcome.started else ", never started"
     return f"{outcome.cause.value} {outcome.code or outcome.signal or ''}".strip() + started
-
-
-def may_retry(request: Any, cause: Cause) -> bool:
-    """Whether its owner allowed that it is run again after this."""
-    lost = cause in (Cause.NODE_LOST, Cause.SUPERVISOR_LOST, Cause.REBOOTED, Cause.LEASE_EXPIRED)
-    return (RetryOn.LOST if lost else RetryOn.FAILED) in request.retry_on
