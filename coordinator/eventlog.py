@@ -80,19 +80,22 @@ class EventLog:
             raise
         if commands:
             self._commands += commands
-        said: list[Decision] | tuple[()] = ()
-        if self._commands:
-            said, self._commands = decisions(self._commands), []
+        events, self._events = self._events, []
         out = self._files
-        if out.open:
-            out.turns.append((now, self._events, said, ""))
-            if len(out.turns) >= TURNS or not out.timed:
-                out.push()
-        self._events = []
-        if out.full:
-            self._begin(follows=True)
-        elif not out.open and out.rested():
-            self._begin(follows=False)
+        try:
+            said: list[Decision] | tuple[()] = ()
+            if self._commands:
+                said, self._commands = decisions(self._commands), []
+            if out.open:
+                out.turns.append((now, events, said, ""))
+                if len(out.turns) >= TURNS or not out.timed:
+                    out.push()
+            if out.full:
+                self._begin(follows=True)
+            elif not out.open and out.rested():
+                self._begin(follows=False)
+        except Exception as error:  # whatever is wrong with the log, it is not the ledger
+            out.pause(error)
         return commands
 
     def next_deadline(self) -> float | None:
@@ -179,9 +182,9 @@ class _Files:
             self._loop.call_later(FLUSH_SECONDS, self._flush)
 
     def _encode(self) -> None:
+        turns, self.turns = self.turns, []
         try:
-            _encode_into(self.turns, self._buffer, -1)
-            self.turns.clear()
+            _encode_into(turns, self._buffer, -1)
         except Exception as error:
             self.pause(error)
 

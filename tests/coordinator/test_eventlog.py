@@ -249,3 +249,16 @@ async def test_what_broke_the_ledger_is_in_the_log_and_breaks_it_again(tmp_path:
         assert again.difference is None
     mended = replay(path)
     assert mended.mended is not None and mended.mended.what == "AssertionError: j3 must not be" and not mended.broken
+
+
+async def test_what_goes_wrong_in_the_log_is_nobody_elses_trouble(tmp_path: Path, monkeypatch: Any) -> None:
+    def wrong(*_: object) -> None:
+        raise RuntimeError("a mistake in here")
+
+    log = EventLog(Ledger(), tmp_path, SIZE, "grid")
+    with monkeypatch.context() as mistaken, capture_logs() as said:
+        mistaken.setattr(eventlog, "decisions", wrong)
+        assert log.handle(one_job(1), 1.0)
+        log.settle(1.0)
+    log.close()
+    assert "a mistake in here" in said[0]["why"]
