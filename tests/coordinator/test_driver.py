@@ -417,7 +417,8 @@ async def test_no_new_jobs_are_taken_before_the_reserve_is_there_again_but_resul
     await until(lambda: done == [1])
     driver.put(2)  # type: ignore[arg-type]
     await until(lambda: done == [1, 2])
-    assert ledger.holding == [True] and "15 MiB" in driver.trouble.words()
+    await until(lambda: "15 MiB" in driver.trouble.words())
+    assert ledger.holding == [True]
     ailing.short = ""
     await until(lambda: ledger.holding == [True, False])
     await driver.close()

@@ -139,12 +139,10 @@ async def test_nothing_is_lost_or_done_twice_whatever_fails(grid: Scene, case: C
 
 async def arm(grid: Scene, case: Case) -> None:
     """Begin a life in which this fault will come."""
-    if case.part == "coordinator" or case.point == "agent.epoch":
+    grid.kill(case.part)
+    if case.point == "agent.epoch":  # there has to be a new one to note
         grid.kill("coordinator")
-        if case.part != "coordinator":
-            await grid.coordinator()  # there is a new epoch for the agent to note
-    if case.part != "coordinator":
-        grid.kill(case.part)
+        await grid.coordinator()
     if case.point.startswith("supervisor"):
         end_tree(supervisor(grid, case.part))
     grid.faults[case.part] = case.asked
