@@ -140,11 +140,15 @@ class Supervisor:
 
     def _greeting(self) -> dict[str, Any]:
         now = procs.now()
-        known = [
-            {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began, "outcome": job.outcome}
-            for job in self.jobs.values()
-            if job not in self.book.over
-        ]
+        known = []
+        for job in self.jobs.values():
+            outcome = job.outcome
+            if outcome is not None and job in self.book.over:
+                if not outcome.get("started", True):
+                    continue
+                outcome = None  # it is not on disk yet, and so still to be told
+            about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
+            known.append({**about, "outcome": outcome})
         return {"op": "hello", "version": VERSION, "pid": os.getpid(), "known": known}
 
     def _hear(self, message: dict[str, Any]) -> None:

@@ -421,6 +421,22 @@ async def test_jobs_that_end_without_an_agent_are_told_to_the_next(bench: Bench)
     assert [codes[id] for id in ids] == [*range(10)]
 
 
+async def test_an_end_that_the_disk_did_not_take_yet_is_no_job_that_a_new_agent_does_not_know(
+    make_bench: Callable[..., Awaitable[Bench]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The intent and the start are written, the end is not before a while.
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.write:3:enospc,supervisor.rewrite:2-4:enospc")
+    bench = await make_bench()
+    go = bench.dir / "go"
+    id = bench.launch("sh", "-c", f"until [ -e {go} ]; do sleep 0.02; done; exit 7")
+    await bench.started(id)
+    go.touch()
+    await bench.until(lambda: "no new journal can be written" in (bench.dir / "supervisor.log").read_text())
+    await bench.restart()
+    assert [(one.allocation, one.outcome) for one in bench.known] == [(id, None)]
+    assert (await bench.ended(id)).code == 7
+
+
 async def test_after_the_supervisor_was_killed_its_jobs_run_on_and_are_not_started_again(bench: Bench) -> None:
     go = bench.dir / "go"
     id = bench.launch("sh", "-c", f"echo once; until [ -e {go} ]; do sleep 0.02; done; exit 6")
