@@ -44,7 +44,8 @@ def check(state_dir: Path) -> list[Finding]:
 
 
 def _folders(allocs: Path) -> list[str]:
-    return os.listdir(allocs) if allocs.is_dir() else []
+    names = os.listdir(allocs) if allocs.is_dir() else []
+    return [name for name in names if not name.startswith(".")]  # those are just being removed
 
 
 def _journal(path: Path) -> tuple[list[Finding], set[str], set[str]]:

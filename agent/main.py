@@ -19,6 +19,7 @@ from distributed_grid.agent.core.spare import Limits, describe
 from distributed_grid.agent.gpus import open_backend
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.probe import Probe, kin_roots
+from distributed_grid.agent.retention import Bounds
 from distributed_grid.agent.runtime import Place, Runtime
 from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.protocol.errors import GridError
@@ -35,7 +36,7 @@ from distributed_grid.service import (
     write_whole,
 )
 
-__all__ = ["AgentSettings", "Limits", "detect", "gpus", "main"]
+__all__ = ["AgentSettings", "Bounds", "Limits", "detect", "gpus", "main"]
 
 log = structlog.get_logger("agent")
 
@@ -46,7 +47,7 @@ ANOTHER = "use that one, stop it first, or give this one another --state-dir and
 class AgentSettings:
     """How to run an agent. `cores` None: all this process may use; `memory` bytes to manage (0: all there is); `gpus`
     by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
-    between measurements."""
+    between measurements; `keep`: how much of ended jobs."""
 
     name: str
     state_dir: Path
@@ -61,6 +62,7 @@ class AgentSettings:
     limits: Limits = field(default_factory=Limits)
     labels: dict[str, str] = field(default_factory=dict)
     priority: float = 1.0
+    keep: Bounds = Bounds()
     log_level: str = "info"
 
 
@@ -148,7 +150,7 @@ async def _run(settings: AgentSettings) -> None:
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)
     facts = _facts(settings, probe)
-    place = Place(settings.coordinator, settings.state_dir, settings.interval)
+    place = Place(settings.coordinator, settings.state_dir, settings.interval, settings.keep)
     runtime = Runtime(place, facts, settings.limits, probe, launcher)
     runtimes.append(runtime)
     running = asyncio.create_task(runtime.run(lambda: _ready(settings, facts, probe)))

@@ -5,7 +5,6 @@ import asyncio
 import os
 import random
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from distributed_grid.agent.meter import Measures, Meter
 from distributed_grid.agent.outputs import Outputs
 from distributed_grid.agent.probe import Usage
 from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.agent.retention import Bounds, Retention
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
@@ -77,11 +77,12 @@ class NodeProbe(Measures, Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an agent is at home: its coordinator, its directory, and how often it measures (seconds)."""
+    """Where an agent is at home: its coordinator, its directory, how often it measures (seconds), and what it keeps."""
 
     url: str
     state_dir: Path
     interval: float = 2.0
+    keep: Bounds = Bounds()
 
 
 class Runtime:
@@ -152,10 +153,13 @@ class Runtime:
 
     async def _sweep(self) -> None:
         """Keep the disk bounded: what ended long ago is removed."""
+        retention = Retention(self._dir, self._place.keep)
         while True:
-            gone = await asyncio.to_thread(workdir.sweep, self._dir, {*self.table.entries}, time.time())
-            if gone:
-                log.info("removed what old jobs left", allocations=len(gone))
+            try:
+                if gone := await retention.sweep(self.table.entries.keys()):
+                    log.info("removed what old jobs left", allocations=gone)
+            except OSError as error:
+                log.warning("what old jobs left cannot be looked at", why=str(error))
             await asyncio.sleep(SWEEP_EVERY)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
@@ -379,7 +383,8 @@ class Runtime:
         try:
             directory = Path(spec.workdir) if spec.workdir else workdir.create(self._dir, launch.allocation)
             environment = workdir.build_env(launch, self._facts.name, directory, self._environment)
-            self.launcher.launch(launch, directory, environment, self._lease_from)
+            heard = launch.heard if launch.heard <= boot_clock() else 0.0
+            self.launcher.launch(launch, directory, environment, max(self._lease_from, heard))
         except (GridError, OSError) as error:
             self._failed(launch.allocation, f"its working directory could not be made: {error}")
 

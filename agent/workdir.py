@@ -5,11 +5,9 @@ import errno
 import fnmatch
 import os
 import re
-import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -277,58 +275,3 @@ def _beyond_stars(places: set[int], pattern: Sequence[str]) -> set[int]:
             at += 1
             places.add(at)
     return places
-
-
-# --- how long it is kept ----------------------------------------------------------------------------------------------
-
-KEPT_SECONDS = 24 * 3600.0
-KEPT_COUNT = 1000
-
-
-def sweep(
-    state_dir: Path, live: Set[str], now: float, seconds: float = KEPT_SECONDS, count: int = KEPT_COUNT
-) -> list[str]:
-    """Remove folders of allocations that are older than `seconds` or not among the newest `count`, never one in `live`
-    (all that runs or is not acknowledged). `now` is wall time, as files have it. The removed ones."""
-    ages = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(state_dir / "allocs") as entries:
-        for entry in entries:
-            if entry.name not in live and entry.is_dir(follow_symlinks=False):
-                ages.append((_touched(Path(entry.path)), entry.name))
-    ages.sort(reverse=True)
-    gone = [name for rank, (when, name) in enumerate(ages) if rank >= count or now - when > seconds]
-    for name in gone:
-        _remove(f"{state_dir}/allocs/{name}")
-    return gone
-
-
-def _remove(path: str) -> None:
-    """Most jobs leave these few names only; looking for more costs three times as much as removing them."""
-    try:
-        for name in ("spec", "stdout", "stderr"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{path}/{name}")
-        with contextlib.suppress(FileNotFoundError):
-            os.rmdir(f"{path}/workdir")
-        os.rmdir(path)
-    except OSError:
-        shutil.rmtree(path, onerror=_open_up)
-
-
-def _touched(path: Path) -> float:
-    times = [0.0]
-    for one in (path, path / "stdout", path / "stderr"):
-        with contextlib.suppress(OSError):
-            times.append(os.lstat(one).st_mtime)
-    return max(times)
-
-
-def _open_up(function: Callable[..., Any], path: str, _: object) -> None:
-    """A job may have closed its directories to us. What cannot be removed now is tried again by the next sweep."""
-    with contextlib.suppress(OSError):
-        os.chmod(os.path.dirname(path), 0o700)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, 0o700)
-            shutil.rmtree(path, ignore_errors=True)
-        elif function in (os.unlink, os.remove):
-            os.unlink(path)

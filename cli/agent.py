@@ -80,7 +80,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     if invocation.coordinator:
         flags["coordinator.url"] = invocation.coordinator
     config = invocation.whole_config(flags)
-    from distributed_grid.agent.main import AgentSettings, Limits
+    from distributed_grid.agent.main import AgentSettings, Bounds, Limits
 
     own = config.agent
     name = own.name or platform.node().partition(".")[0] or "node"
@@ -99,6 +99,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         limits=Limits(**limits),
         labels=dict(own.labels),
         priority=config.limits_for(name).priority,
+        keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
         log_level=log_level,
     )
 

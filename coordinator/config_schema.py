@@ -96,6 +96,9 @@ class Agent:
     reserve_memory_gb: float = setting(0.5, AMOUNT, "memory kept free for the owner, in GB")
     labels: dict[str, str] = setting({}, PAIRS, "labels of this node")
     offer_after: float = setting(4.0, SECONDS_OR_NONE, "how long a core or GPU must be idle before it is offered")
+    keep_days: float = setting(1.0, AMOUNT, "for how many days the output and files of jobs that ended are kept")
+    keep_jobs: int = setting(1000, count(0, 10**9, "a whole number from 0 up"), "of how many jobs, at most")
+    keep_size: int = setting(10 << 30, SIZE, "how much disk they may take before the oldest of them go")
     virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
     kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
 

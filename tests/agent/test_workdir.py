@@ -211,30 +211,3 @@ def test_files_are_read_in_pieces_with_an_end(results: Path) -> None:
 def test_what_is_not_a_file_inside_is_not_read(results: Path, path: str) -> None:
     with pytest.raises(GridError):
         workdir.read_file(results, path, 0, 100)
-
-
-# --- retention -------------------------------------------------------------------------------------------------------
-
-
-def test_old_folders_and_those_beyond_the_newest_go_and_living_ones_never(tmp_path: Path) -> None:
-    for age, name in enumerate(("j-a.1", "j-b.1", "j-c.1", "j-d.1", "j-e.1")):
-        folder = workdir.create(tmp_path, name).parent
-        (folder / "stdout").write_text("x")
-        for path in (folder / "stdout", folder):
-            os.utime(path, (1000 - 100 * age, 1000 - 100 * age))
-    assert workdir.sweep(tmp_path, {"j-e.1"}, now=1000, seconds=250, count=10) == ["j-d.1"]
-    assert workdir.sweep(tmp_path, {"j-e.1"}, now=1000, seconds=250, count=2) == ["j-c.1"]
-    assert sorted(os.listdir(tmp_path / "allocs")) == ["j-a.1", "j-b.1", "j-e.1"]
-    assert workdir.sweep(tmp_path / "new", set(), now=0) == []
-
-
-def test_a_sweep_follows_no_link_and_opens_what_a_job_closed(tmp_path: Path, target: Path) -> None:
-    (tmp_path / "keep").mkdir()
-    (tmp_path / "keep" / "f").touch()
-    os.symlink(tmp_path / "keep", target / "link")
-    (target / "closed").mkdir()
-    (target / "closed" / "f").touch()
-    (target / "closed").chmod(0)
-    assert workdir.sweep(tmp_path, set(), now=1e12) == [ID]
-    assert not target.parent.exists()
-    assert (tmp_path / "keep" / "f").exists()

@@ -1,0 +1,147 @@
+"""How long a node keeps what ended jobs left: bounded by age, by count and by bytes on disk, the oldest goes first."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distributed_grid.agent.probe import now as boot_clock
+
+_DAY = 86400.0
+_GONE = ".gone-"
+"""Folders of this name are on their way out. No allocation has such an id."""
+LOG_BYTES = 4 << 20
+"""The most that the supervisor's log may have before it is begun anew; the one before is kept beside it."""
+DAMAGED = 3
+"""Damaged journals that are kept for people to look at: the first ones, which show how it began."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is kept of ended jobs: for so many days, so many of them, and so many bytes on disk, at most."""
+
+    days: float = 1.0
+    jobs: int = 1000
+    size: int = 10 << 30
+
+
+class Retention:
+    """The folders below `allocs` in a state directory. An age counts on the boot clock, from when this agent first saw
+    that the job was over: nobody can set that clock. What an agent before this one left counts as seen at the start."""
+
+    def __init__(self, state_dir: Path, bounds: Bounds, clock: Callable[[], float] = boot_clock) -> None:
+        self._dir = state_dir
+        self._allocs = state_dir / "allocs"
+        self._bounds = bounds
+        self._clock = clock
+        self._over: dict[str, tuple[float, int]] = {}  # since when, and the bytes on disk; the oldest first
+
+    async def sweep(self, live: Collection[str]) -> int:
+        """Remove what is beyond the bounds; how many folders that were. Never one in `live`: all that runs or is not
+        acknowledged, as it is at any moment of this. Raises OSError where the disk cannot be read."""
+        # A folder is made for what is in `live` already, so what is listed first and is not there then is over.
+        names = await asyncio.to_thread(_names, self._allocs)
+        over = names.difference(live)
+        self._over = {name: seen for name, seen in self._over.items() if name in over}
+        for name, size in await asyncio.to_thread(_measure, self._allocs, over.difference(self._over)):
+            self._over[name] = self._clock(), size
+        gone = [name for name in self._beyond() if name not in live and self._set_aside(name)]
+        await asyncio.to_thread(self._clear)
+        return len(gone)
+
+    def _beyond(self) -> list[str]:
+        """What has to go, the oldest first."""
+        count, total = len(self._over), sum(size for _, size in self._over.values())
+        gone, long_ago = [], self._clock() - self._bounds.days * _DAY
+        for name, (since, size) in self._over.items():
+            if since > long_ago and count <= self._bounds.jobs and total <= self._bounds.size:
+                break
+            gone.append(name)
+            count, total = count - 1, total - size
+        return gone
+
+    def _set_aside(self, name: str) -> bool:
+        """Take it out of the way at once, since removing takes its time and the same launch may come again."""
+        try:
+            os.rename(self._allocs / name, self._allocs / f"{_GONE}{name}")
+        except OSError:
+            return False  # tried again by the next sweep
+        del self._over[name]
+        return True
+
+    def _clear(self) -> None:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._allocs) as entries:
+            for entry in entries:
+                if entry.name.startswith(_GONE):
+                    _remove(entry.path)
+        _begin_anew(self._dir / "supervisor.log")
+        damaged = sorted(self._dir.glob("journal.corrupt-*"), key=lambda path: (len(path.name), path.name))
+        for path in damaged[DAMAGED:]:
+            path.unlink(missing_ok=True)
+
+
+def _names(allocs: Path) -> set[str]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(allocs) as entries:
+        return {one.name for one in entries if one.is_dir(follow_symlinks=False) and not one.name.startswith(_GONE)}
+    return set()
+
+
+def _measure(allocs: Path, names: Iterable[str]) -> list[tuple[str, int]]:
+    """The bytes on disk below each, in the order in which they were last touched."""
+    return [(name, _bytes(f"{allocs}/{name}")) for name in sorted(names, key=lambda name: _touched(allocs / name))]
+
+
+def _bytes(path: str) -> int:
+    total, below = 0, [path]
+    while below:
+        with contextlib.suppress(OSError), os.scandir(below.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entry.path)
+    return total
+
+
+def _touched(path: Path) -> float:
+    times = [0.0]
+    for one in (path, path / "stdout", path / "stderr"):
+        with contextlib.suppress(OSError):
+            times.append(os.lstat(one).st_mtime)
+    return max(times)
+
+
+def _remove(path: str) -> None:
+    """Most jobs leave these few names only; looking for more costs three times as much as removing them."""
+    try:
+        for name in ("spec", "stdout", "stderr"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{path}/{name}")
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(f"{path}/workdir")
+        os.rmdir(path)
+    except OSError:
+        shutil.rmtree(path, onerror=_open_up)
+
+
+def _open_up(function: Callable[..., Any], path: str, _: object) -> None:
+    """A job may have closed its directories to us. What cannot be removed now is tried again by the next sweep."""
+    with contextlib.suppress(OSError):
+        os.chmod(os.path.dirname(path), 0o700)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.chmod(path, 0o700)
+            shutil.rmtree(path, ignore_errors=True)
+        elif function in (os.unlink, os.remove):
+            os.unlink(path)
+
+
+def _begin_anew(log: Path) -> None:
+    """Bound a log that a process appends to and holds open: the file has to stay the same one."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > LOG_BYTES:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
