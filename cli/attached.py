@@ -19,7 +19,7 @@ from distributed_grid.cli.sinks import Sink, Stream
 from distributed_grid.cli.status_line import StatusLine
 from distributed_grid.cli.words import verdict
 from distributed_grid.protocol.codec import PART_BYTES
-from distributed_grid.protocol.jobs import JobView, State, exit_status
+from distributed_grid.protocol.jobs import JobView, State, exit_status, next_attempt
 from distributed_grid.protocol.messages import (
     Done,
     Failed,
@@ -74,6 +74,7 @@ class Attached:
         self.invocation = invocation
         self.job = job
         self.view: JobView | None = None
+        self._attempt = ""  # the allocation whose output is read
         self._submission = submission
         self._owner = owner
         self._keep = keep
@@ -170,7 +171,8 @@ class Attached:
         if any(stream.sink.size for stream in self._streams) or self.view is None:
             return False
         ended = self.view.state is State.ENDED or (self._until_now and self.view.state not in BEGUN)
-        return all(stream.done for stream in self._streams) and (ended or self._until_now)
+        read = all(stream.done for stream in self._streams) and self._attempt == self.view.allocation
+        return read and (ended or self._until_now)
 
     def _reconnect(self, signals: Signals, lost: ConnectionLost) -> None:
         """Connect again, however long it takes; the user may leave meanwhile. Raises GridError where we are turned
@@ -237,14 +239,10 @@ class Attached:
     def _update(self, view: JobView) -> None:
         if self.job not in ("", view.id) and self.view is not None:
             return
-        if self.view is not None and view.allocation != self.view.allocation:
-            for stream in self._streams:  # it begins anew, elsewhere
-                stream.offset = stream.asked = 0
-                stream.done = stream.sink.closed
+        if not (view.request.retry_on and self._attempt):
+            self._read(view.allocation)  # if there was another one, nothing had run there
         if self.view is not None and view.retried > self.view.retried:
-            self._line.clear()
-            why = next((step.text for step in reversed(view.story) if step.state is State.WAITING), "it is run again")
-            self.invocation.say(f"{view.id}: {why}")
+            self._line.again(view)
         if self._submission is None or view.state is not State.WAITING:
             self._line.show(view)
         self.job, self.view = view.id, view
@@ -253,10 +251,25 @@ class Attached:
         if view.state is State.RUNNING:
             self._orders.running()
         if view.state is State.ENDED:
-            self._ended(view)
+            if self._attempt == view.allocation:
+                self._ended(view)
         elif self._until_now and view.state not in BEGUN:
             for stream in self._streams:
                 stream.done = True
+
+    def _read(self, attempt: str) -> None:
+        """From now on the output of this attempt is read, from its beginning."""
+        if attempt != self._attempt:
+            self._attempt = attempt
+            for stream in self._streams:
+                stream.begin_anew()
+
+    def _read_next(self, view: JobView) -> None:
+        """Of a job that was run again each attempt is read to its end before the next."""
+        while self._attempt != view.allocation and all(stream.done for stream in self._streams):
+            self._read(next_attempt(self._attempt))
+            if self._attempt == view.allocation and view.state is State.ENDED:
+                self._ended(view)
 
     def _ended(self, view: JobView) -> None:
         outcome = view.outcome
@@ -272,7 +285,10 @@ class Attached:
     def _ask_for_output(self) -> None:
         """Ask for the next piece of each stream, unless it is asked for, or what came before is still to be written."""
         view = self.view
-        if view is None or not view.allocation or view.state not in BEGUN or self._submission is not None:
+        if view is None or not view.allocation or self._submission is not None:
+            return
+        self._read_next(view)
+        if self._attempt == view.allocation and view.state not in BEGUN:
             return
         now = time.monotonic()
         questions = []
@@ -283,7 +299,7 @@ class Attached:
             questions.append(
                 WantOutput(
                     id=stream.asked,
-                    allocation=view.allocation,
+                    allocation=self._attempt,
                     stream=stream.name,
                     offset=stream.offset,
                     size=PART_BYTES,
@@ -310,6 +326,9 @@ class Attached:
     def _no_output(self, stream: Stream, error: str) -> None:
         stream.failures += 1
         stream.retry_at = time.monotonic() + RETRY_SECONDS
+        if self.view is not None and self._attempt != self.view.allocation:  # nobody waits for an attempt that is over
+            stream.done = True
+            return
         final = self._until_now or (self.view is not None and self.view.state is State.ENDED)
         if final and (stream.failures > TRIES or self._until_now or not error.startswith("unavailable")):
             stream.done = True

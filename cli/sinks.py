@@ -59,6 +59,11 @@ class Stream:
         self.retry_at = 0.0
         self.missing = ""
 
+    def begin_anew(self) -> None:
+        """What was read is over, another output is read from its beginning."""
+        self.offset = self.asked = 0
+        self.done = self.sink.closed
+
     def take(self, offset: int, data: bytes) -> int:
         """Take bytes that begin at `offset`; how many before them are gone for good."""
         gap = max(0, offset - self.offset)

@@ -12,6 +12,7 @@ class StatusLine:
     def __init__(self, invocation: Invocation) -> None:
         self._live = sys.stderr.isatty() and not invocation.quiet
         self._words = invocation.verbose and not invocation.quiet
+        self._say = invocation.say
         self._shown = ""
         self._node = ""
         self._fit = ""
@@ -42,6 +43,12 @@ class StatusLine:
                 complain(printable(f"grid: {view.id} running on {view.node}{held}"))
         else:
             self.clear()
+
+    def again(self, view: JobView) -> None:
+        """The job is run again after an attempt: why is said to everybody."""
+        self.clear()
+        why = next((step.text for step in reversed(view.story) if step.state is State.WAITING), "it is run again")
+        self._say(f"{view.id}: {why}")
 
     def interrupted(self) -> None:
         """The terminal has echoed ^C."""

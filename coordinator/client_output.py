@@ -9,7 +9,7 @@ from distributed_grid.coordinator.client_session import GridUnavailable, Session
 from distributed_grid.coordinator.client_watch import Watches
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State, exit_status
+from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State, exit_status, next_attempt
 from distributed_grid.protocol.messages import Output, WantOutput
 
 STREAMS = ("stdout", "stderr")
@@ -121,13 +121,14 @@ async def stream_output(session: Session, watches: Watches, view: JobView) -> As
 async def _pull(
     session: Session, watches: Watches, view: JobView, stream: str, offset: int
 ) -> AsyncGenerator[bytes, None]:
-    """One stream from an offset to its end. A node that is away is waited for as long as the job may still go on."""
+    """One stream from an offset to its end, attempt after attempt. A node that is away is waited for as long as the job
+    may still go on there."""
     view = await _begun(watches, view)
-    failures = 0
-    while view.allocation and (view.outcome is None or view.outcome.started):
+    attempt, failures = view.allocation, 0
+    while attempt and (attempt != view.allocation or view.outcome is None or view.outcome.started):
         number = session.number()
         answer: Output = await session.ask(
-            WantOutput(id=number, allocation=view.allocation, stream=stream, offset=offset, size=PART_BYTES, wait=_POLL)
+            WantOutput(id=number, allocation=attempt, stream=stream, offset=offset, size=PART_BYTES, wait=_POLL)
         )
         if not answer.error:
             failures = 0
@@ -136,28 +137,31 @@ async def _pull(
             offset = answer.offset + len(answer.data)
             if not answer.end:
                 continue
-            newer = await _settled(watches, view)
-            if newer.allocation == view.allocation:
+            view = await _settled(watches, view, attempt)
+            if view.allocation == attempt:
                 return
-            offset, view = 0, await _begun(watches, newer)  # it is run again
+            offset, attempt, view = 0, next_attempt(attempt), await _begun(watches, view)  # it was run again
+            continue
+        if attempt != view.allocation:  # there was another one after it: nobody waits for what cannot be read of it
+            offset, attempt = 0, next_attempt(attempt)
             continue
         failures += 1
         newer = await session.show(view.id)
         if newer.state is State.ENDED and (failures > _TRIES or not answer.error.startswith("unavailable")):
             raise GridUnavailable(f"the {stream} of {view.id} cannot be read", why=answer.error)
-        if newer.allocation != view.allocation:
-            offset = 0  # it had not run there, and begins on another node
+        if newer.allocation != attempt:
+            offset, attempt = 0, next_attempt(attempt)
         view = await _begun(watches, newer)
         await asyncio.sleep(_PAUSE)
 
 
-async def _settled(watches: Watches, view: JobView) -> JobView:
+async def _settled(watches: Watches, view: JobView, attempt: str) -> JobView:
     """The job once it is over, or has been given another try, where its owner asked for more."""
-    if not view.request.retry_on:
+    if not view.request.retry_on or attempt != view.allocation:
         return view
     async with aclosing(watches.follow(view)) as views:
         async for newer in views:
-            if newer.state is State.ENDED or newer.allocation != view.allocation:
+            if newer.state is State.ENDED or newer.allocation != attempt:
                 return newer
     return view
 

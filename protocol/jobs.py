@@ -209,3 +209,9 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     outcome: Outcome | None = None
     story: tuple[Step, ...] = ()
     retried: int = 0
+
+
+def next_attempt(allocation: str) -> str:
+    """The id of the attempt after this one, if there was one."""
+    job, _, number = allocation.rpartition(".")
+    return f"{job}.{int(number) + 1}"

@@ -62,7 +62,8 @@ class Launch(Message, frozen=True, tag="launch"):
     allocation already answers with its state and starts nothing.
 
     `lease`: seconds for which it may run on without word from the coordinator, counted from the sending of the newest
-    heartbeat that was answered by Renewed; then the node's supervisor ends it by itself (0: it runs on for ever)."""
+    heartbeat that was answered by Renewed; then the node's supervisor ends it by itself (0: it runs on for ever).
+    `heard` is the `at` of the newest sample that the coordinator has of the node: it counts as such a sending."""
 
     allocation: str
     job: str
@@ -71,6 +72,7 @@ class Launch(Message, frozen=True, tag="launch"):
     grant: Grant
     spec: JobSpec
     lease: Finite = 0.0
+    heard: Finite = 0.0
 
 
 class Stop(Message, frozen=True, tag="stop"):

@@ -348,7 +348,7 @@ class Agent(Process):
         spec = launch.spec
         self._ask({
             "op": "launch", "id": launch.allocation, "limit": spec.time_limit, "grace": spec.grace,
-            "lease": launch.lease, "lease_from": self._lease_from if launch.lease else 0.0,
+            "lease": launch.lease, "lease_from": max(self._lease_from, launch.heard) if launch.lease else 0.0,
         })  # fmt: skip
 
     def _stop(self, stop: Stop) -> None:

@@ -49,6 +49,8 @@ def node_up(ledger: "Ledger", event: NodeUp) -> None:
     old = ledger.nodes.get(event.facts.name)
     if old is None or old.facts != event.facts:
         ledger.out.append(RecordNode(event.facts))
+    if old is not None and old.facts.boot_id != event.facts.boot_id:
+        old.sample = None  # its clock has begun anew
     node = know(ledger, event.facts)
     node.session, node.heard, node.state = event.session, ledger.now, NodeState.UP
     node.synced, node.offer = False, None

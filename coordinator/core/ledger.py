@@ -245,6 +245,7 @@ class Ledger:
             grant=allocation.grant,
             spec=job.spec,
             lease=allocation.lease,
+            heard=sample.at if allocation.lease and (sample := self.nodes[allocation.node].sample) else 0.0,
         )
 
     def over(self, job: Job, outcome: Outcome, allocation: Allocation, text: str, again: bool = True) -> None:

@@ -28,8 +28,7 @@ among them: the same would happen again."""
 def longest_lease(policy: Policy) -> float:
     """A lease that has run out, and its job has ended, by the time a silent node is taken for lost: counted there from
     the sending of what is counted here from its receipt."""
-    silence = policy.disconnected_after + policy.lost_after
-    return max(0.0, min(policy.lost_after, (silence - ENDING) / DRIFT))
+    return max(0.0, (policy.disconnected_after + policy.lost_after - ENDING) / DRIFT)
 
 
 def lease(job: Job, policy: Policy) -> float:
