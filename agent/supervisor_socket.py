@@ -67,10 +67,8 @@ class AgentSocket:
         if self._agent is None or not self._unsent or self.due > procs.now():
             return
         try:
-            going_on = self._send(self._agent)
+            self._send(self._agent)
         except OSError:
-            going_on = False
-        if not going_on:  # or left out by a fault point: what is told may be late, but it is never left out
             self._close("")
             return
         self.due = 0.0 if self._unsent else NEVER
@@ -82,10 +80,9 @@ class AgentSocket:
             self._selector.modify(self._agent, events, self._read)
 
     @fault("supervisor.tell")
-    def _send(self, agent: socket.socket) -> bool:
+    def _send(self, agent: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             del self._unsent[: agent.send(self._unsent)]
-        return True
 
     def _accept(self) -> None:
         try:

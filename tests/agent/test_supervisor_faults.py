@@ -63,7 +63,7 @@ async def test_no_job_starts_twice_and_no_end_is_wrong_whatever_fails(
     await bench.until(lambda: f"GRID_FAULTS {asked.partition(':')[0]}:" in (bench.dir / "supervisor.log").read_text())
     assert bench.log == [] or "kill" in asked or "tell" in asked  # it went on by itself
     assert (bench.launcher.supervisor_pid == pid) == (not bench.log or "tell:" in asked and "kill" not in asked)
-    assert (await bench.run("true")).code == 0
+    assert (await bench.run("true")).cause is Cause.EXITED
     # And not by one that has only the journal to go by, either.
     await bench.kill_supervisor()
     before = {id: starts(bench, id) for id in codes}
@@ -94,7 +94,7 @@ async def test_a_supervisor_that_replaces_another_one_has_no_faults(
 ) -> None:
     monkeypatch.setenv("GRID_FAULTS", "supervisor.write:1:kill")
     bench = await make_bench()
-    assert (await bench.run("true")).code == 0
+    assert (await bench.run("true")).cause is Cause.EXITED
     assert bench.log == ["the supervisor is gone: another one takes over"]
 
 
@@ -171,7 +171,7 @@ async def test_a_supervisor_starts_on_a_disk_that_takes_nothing_and_watches_what
     assert runs(pid)
     assert (await bench.run("true")).cause is Cause.SPAWN_FAILED
     assert (await bench.ended(limited)).cause is Cause.TIME_LIMIT
-    assert (await bench.run("true")).code == 0
+    assert (await bench.run("true")).cause is Cause.EXITED
     words = (bench.dir / "supervisor.log").read_text()
     assert words.count("no new journal can be written") == 1
     assert words.count("a new journal could be written again") == 1

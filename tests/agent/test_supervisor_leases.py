@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -217,14 +218,29 @@ async def test_an_agent_that_is_killed_or_stopped_renews_nothing(bench: Bench, s
 
 
 async def test_a_supervisor_that_was_stopped_does_not_take_a_late_word_for_a_renewal(bench: Bench) -> None:
-    id = bench.launch("sleep", "1000", lease=1.0)
-    await bench.started(id)
     deadline = procs.now() + 1.0
+    id = bench.launch("sleep", "1000", lease=LONG, since=deadline - LONG)
+    await bench.started(id)
     os.kill(bench.launcher.supervisor_pid, signal.SIGSTOP)
     await bench.until(lambda: procs.now() > deadline)
     bench.launcher.renew(procs.now())  # waits in the socket, and is the first that it hears
     await asyncio.sleep(0.05)
     os.kill(bench.launcher.supervisor_pid, signal.SIGCONT)
+    assert (await bench.ended(id)).cause is Cause.LEASE_EXPIRED
+
+
+async def test_nor_does_one_that_was_held_up_by_its_disk(
+    make_bench: Callable[..., Awaitable[Bench]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back from a slow sync with the deadline behind it and the word before it."""
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.sync:2:delay=2")
+    bench = await make_bench()
+    deadline = procs.now() + 1.5
+    id = bench.launch("sleep", "1000", lease=LONG, since=deadline - LONG)
+    await bench.started(id)
+    bench.launch("true")
+    await bench.until(lambda: procs.now() > deadline)
+    bench.launcher.renew(procs.now())
     assert (await bench.ended(id)).cause is Cause.LEASE_EXPIRED
 
 
@@ -246,9 +262,9 @@ async def test_the_next_supervisor_keeps_the_lease_without_any_agent(bench: Benc
 
 
 async def test_the_next_supervisor_ends_at_once_what_was_over_before_it_came(bench: Bench) -> None:
-    id = bench.launch("sleep", "1000", lease=2.0)
-    pid = await bench.started(id)
     deadline = procs.now() + 2.0
+    id = bench.launch("sleep", "1000", lease=LONG, since=deadline - LONG)
+    pid = await bench.started(id)
     old = bench.launcher.supervisor_pid
     await bench.launcher.close()
     os.kill(old, signal.SIGKILL)
@@ -294,7 +310,7 @@ async def test_what_waits_for_the_next_supervisor_is_renewed_while_it_waits_and_
     await bench.until(lambda: procs.now() > begun + 1.0)
     bench.launcher.renew(procs.now())
     await bench.kill_supervisor()
-    assert (await bench.ended(kept)).code == 0
+    assert (await bench.ended(kept)).cause is Cause.EXITED
     outcome = await bench.ended(lost)
     assert (outcome.cause, outcome.started) == (Cause.LEASE_EXPIRED, False)
 
