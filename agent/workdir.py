@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from distributed_grid.faults import fault
 from distributed_grid.protocol.bundle import (
     MODE_BITS,
     MOST_ENTRIES,
@@ -57,6 +58,7 @@ def _make_folder(state_dir: Path, allocation: str) -> str:
     return path
 
 
+@fault("agent.spec")
 def write_launch(state_dir: Path, launch: Launch) -> None:
     """Keep what was asked for, so that an agent that restarts knows what its running jobs hold. The first one stays:
     it is what a job that runs was started with."""

@@ -1,12 +1,14 @@
 """Fault points do what they are told, are where they are said to be, and cost nothing while nobody asks for them."""
 
 import errno
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ import pytest
 from distributed_grid import faults
 from distributed_grid.faults import ACTIONS, POINTS, BadFaults, Fault, fault, parse
 
+ROOT = Path(__file__).parents[1]
+ROOMS = ("coordinator", "agent")
 COMMIT = "coordinator.commit"
 
 
@@ -157,6 +161,22 @@ def test_kill_is_kill_9_before_the_call_or_after_it(name: str, printed: str) -> 
     found = run(code + "for n in (1, 2, 3): write(n)", f"{name}:2:kill")
     assert (found.returncode, found.stdout) == (-signal.SIGKILL, printed)
     assert found.stderr == f"GRID_FAULTS {name}:2:kill\n"
+
+
+# --- where they are ---------------------------------------------------------------------------------------------------
+
+
+def test_every_point_is_in_the_source_once_and_in_the_room_it_is_named_after() -> None:
+    found: dict[str, list[str]] = {}
+    for file in itertools.chain.from_iterable((ROOT / room).rglob("*.py") for room in ROOMS):
+        for line in file.read_text().splitlines():
+            if line.strip().startswith("@fault("):
+                found.setdefault(line.split('"')[1], []).append(str(file.relative_to(ROOT)))
+    assert sorted(found) == sorted(POINTS)
+    assert {name: places for name, places in found.items() if len(places) != 1} == {}
+    for name, (place,) in found.items():
+        room = {"coordinator": "coordinator/", "agent": "agent/", "supervisor": "agent/supervisor"}[name.split(".")[0]]
+        assert place.startswith(room), f"{name} is in {place}"
 
 
 def test_the_list_of_actions_is_whole(asked: Callable[[str], None]) -> None:

@@ -71,8 +71,6 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """All of them, or those the suite tries: to die before or after a step, a disk that fails, a frame that is lost."""
     for point in POINTS:
-        if point == "agent.spec":
-            continue  # not placed yet
         actions = ["kill", "kill after"]
         if point in FRAMES:
             actions.append("drop")
@@ -227,6 +225,10 @@ async def end(grid: Scene, job: str) -> JobView:
 # --- the judge --------------------------------------------------------------------------------------------------------
 
 
+NEVER_BEGUN = {"supervisor.spawn": Cause.SPAWN_FAILED, "agent.spec": Cause.WORKDIR_FAILED}
+"""What a node may say of a job that it could not begin: its owner is told so, and nothing of it has run."""
+
+
 def judge(case: Case, number: int, view: JobView, witness: Path) -> None:
     """One start and the job's own exit code; only who lost its supervisor may have lost its code with it."""
     starts = witness.read_text().count("start\n") if witness.exists() else 0
@@ -234,8 +236,8 @@ def judge(case: Case, number: int, view: JobView, witness: Path) -> None:
     if view.outcome.cause is Cause.SUPERVISOR_LOST:
         assert case.point.startswith("supervisor") and starts <= 1, (starts, view.outcome)
         return
-    if view.outcome.cause is Cause.SPAWN_FAILED:
-        assert case.point == "supervisor.spawn" and starts == 0, (starts, view.outcome)
+    if view.outcome.cause is NEVER_BEGUN.get(case.point):
+        assert not view.outcome.started and starts == 0, (starts, view.outcome)
         return
     assert (view.outcome.cause, view.outcome.code, starts) == (Cause.EXITED, number, 1), (starts, view.outcome)
 
