@@ -103,8 +103,7 @@ class Runtime:
         self._session: Session | None = None
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._fence = Fence(self._dir, self.table)
-        self._leased: set[str] = set()
-        """What runs here on a lease."""
+        self._leased: dict[str, tuple[float, float]] = {}  # what is here on a lease: seconds, and since when
         self._asked = self._lease_from = 0.0
         """When the newest heartbeat that asks for renewal was sent, and the newest that was answered."""
         self._offer_due = False
@@ -144,7 +143,7 @@ class Runtime:
             granted.append((one, grant, self.launcher.pids.get(one.allocation, 0)))
             if one.outcome is None:
                 if launch is not None and launch.lease:
-                    self._leased.add(one.allocation)
+                    self._leased[one.allocation] = launch.lease, 0.0
                 log.info("adopted", allocation=one.allocation, running_for=round(one.started_for, 1))
                 if grant is None:
                     log.warning("it is not known what it holds", allocation=one.allocation)
@@ -210,8 +209,8 @@ class Runtime:
     def _introduce(self, session: Session) -> None:
         """Tell a coordinator that knows nothing of this node all there is: what it has, what it lends, what ended."""
         self._offer_due = False
-        self._asked = self._lease_from = session.began  # the coordinator has heard the hello
-        self.launcher.renew(session.began)
+        self._asked = session.began
+        self._renew(session.began)  # the coordinator has heard the hello
         session.last = self._offer_if_due
         session.send(Inventory(known=self.table.inventory(boot_clock())))
         session.send(self._whole_offer())
@@ -222,15 +221,22 @@ class Runtime:
         while True:
             await asyncio.sleep(session.welcome.heartbeat)
             if self._meter.newest is not None and not session.crowded:
-                self._leased = {allocation for allocation in self._leased if self.table.runs(allocation)}
+                self._leased = {key: lease for key, lease in self._leased.items() if self.table.runs(key)}
                 at = self._asked = boot_clock() if self._leased else 0.0
                 session.send(Heartbeat(sample=self._meter.newest, at=at))
 
     def _renewed(self, at: float) -> None:
         """The heartbeat sent then was heard; an answer to one that was never sent is not taken."""
         if self._lease_from < at <= self._asked:
-            self._lease_from = at
-            self.launcher.renew(at)
+            self._renew(at)
+
+    def _renew(self, at: float) -> None:
+        """All leases run anew from then, but for those that are over: they may be given up by now."""
+        self._lease_from, now = at, boot_clock()
+        for key, (lease, since) in self._leased.items():
+            if since + lease > now:
+                self._leased[key] = lease, max(since, at)
+        self.launcher.renew(at)
 
     def _hear(self, message: Any) -> None:
         if isinstance(message, OpenData):
@@ -295,7 +301,8 @@ class Runtime:
         match command:
             case Prepare(launch):
                 if launch.lease:
-                    self._leased.add(launch.allocation)
+                    heard = launch.heard if launch.heard <= boot_clock() else 0.0
+                    self._leased[launch.allocation] = launch.lease, max(self._lease_from, heard)
                 self._prepare(launch)
             case Run(launch):
                 self._run(launch)
@@ -383,8 +390,8 @@ class Runtime:
         try:
             directory = Path(spec.workdir) if spec.workdir else workdir.create(self._dir, launch.allocation)
             environment = workdir.build_env(launch, self._facts.name, directory, self._environment)
-            heard = launch.heard if launch.heard <= boot_clock() else 0.0
-            self.launcher.launch(launch, directory, environment, max(self._lease_from, heard))
+            _, leased_from = self._leased.get(launch.allocation, (0.0, 0.0))
+            self.launcher.launch(launch, directory, environment, leased_from)
         except (GridError, OSError) as error:
             self._failed(launch.allocation, f"its working directory could not be made: {error}")
 

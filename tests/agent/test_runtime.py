@@ -463,6 +463,28 @@ async def test_only_while_something_is_leased_heartbeats_ask_for_renewal_and_wha
     assert not coordinator.all(Exited, "j2.1")
 
 
+async def test_a_lease_that_is_over_while_the_job_is_laid_out_is_not_revived_by_a_later_word(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator may have run it elsewhere by then, and its word to stop may still be on its way."""
+    gate = asyncio.Event()
+
+    async def slow(launch: Launch) -> None:
+        await gate.wait()
+
+    monkeypatch.setattr(node.runtime, "_lay_out", slow)
+    order = launch("j0.1", *LONG)
+    spec = msgspec.structs.replace(order.spec, bundle="b")
+    begun = procs.now()
+    await coordinator.say(msgspec.structs.replace(order, spec=spec, lease=1.0))
+    beat = await coordinator.until(lambda: [one for one in coordinator.all(Heartbeat) if one.at > begun + 2.0])
+    await coordinator.say(Renewed(at=beat[-1].at))
+    await coordinator.until(lambda: node.runtime._lease_from > begun + 2.0)
+    gate.set()
+    outcome = (await coordinator.hears(Exited, "j0.1")).outcome
+    assert (outcome.cause, outcome.started) == (Cause.LEASE_EXPIRED, False)
+
+
 async def test_a_stop_ends_a_job_and_a_signal_reaches_it(coordinator: Coordinator, node: Node) -> None:
     await coordinator.say(launch("j0.1", "sh", "-c", "trap 'exit 9' INT; echo up; while :; do sleep 0.01; done"))
     await coordinator.say(launch("j1.1", *LONG))
