@@ -74,8 +74,8 @@ class Coordinator(Driver):
             match command:
                 case Send(node, message):
                     if isinstance(message, Launch):
-                        if message.allocation not in self.ledger.allocations:
-                            continue  # what was given up while its launch waited for the disk
+                        if self._overtaken(message):
+                            continue
                         self.judge.launched(message.allocation)
                     outbox.setdefault(node, []).append(message)
                 case AckExits(node, allocations):
@@ -88,6 +88,10 @@ class Coordinator(Driver):
         for node, messages in outbox.items():
             if (session := self.agents.get(node)) is not None:
                 session.wire.send(DOWN, messages)
+
+    def _overtaken(self, launch: Launch) -> bool:
+        """Whether it was given up while its launch waited for the disk."""
+        return launch.allocation not in self.ledger.allocations
 
     # --- agents -------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from distributed_grid.simulator.network import Link
 from distributed_grid.simulator.plan import NodePlan
 
 GPU_MEMORY = 16 * GIB
-LIMITS = Limits(offer_after=1.0, offer_expiry=60.0, check_interval=20.0)
+LIMITS = Limits(offer_after=1.0, offer_expiry=60.0, check_interval=10.0)
 """What a node's owner allows: the defaults, but an idle node offers sooner and says more often that its offer holds."""
 
 

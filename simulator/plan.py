@@ -107,11 +107,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     """The plan of a seed. `without`: what is left out, such as `job3`, `fault7` or a kind of fault."""
     chance = random.Random(seed)
-    lost_after = chance.choice((5.0, 20.0, 20.0, 60.0))
+    lost_after = chance.choice((5.0, 5.0, 20.0, 60.0))
     sluggish = chance.choice((0.0, 0.0, 0.02, 0.5))
     busy = min(shape.nodes, chance.choice((1, 1, 2, 2, 3, 5)))
     nodes = tuple(_node(chance, number, number < busy) for number in range(shape.nodes))
-    moments = [chance.uniform(2.0, shape.seconds) for _ in range(2)]
+    moments = [chance.uniform(2.0, shape.seconds * 0.7) for _ in range(2)]
     jobs = [_job(chance, number, shape, moments) for number in range(shape.jobs)]
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     return Plan(
@@ -147,7 +147,7 @@ def _when(chance: random.Random, first: float, last: float, moments: list[float]
 
 def _job(chance: random.Random, number: int, shape: Shape, moments: list[float]) -> JobPlan:
     retry: tuple[RetryOn, ...] = ()
-    if chance.random() < 0.4:
+    if chance.random() < 0.5:
         retry = chance.choice(((RetryOn.LOST,), (RetryOn.FAILED,), (RetryOn.LOST, RetryOn.FAILED)))
     cpu = chance.choice((300, 500, MILLI, MILLI, 2 * MILLI))
     memory = chance.choice((0, 256 * MIB, 1 * GIB, 1 * GIB, 3 * GIB))
