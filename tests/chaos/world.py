@@ -19,7 +19,7 @@ from pathlib import Path
 ENTER = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 # The first process of the namespace buries whoever lost his parent; a shell that waits does that.
 INIT = [*ENTER, "sh", "-c", '"$@"; exit $?', "init"]
-HUB = "10.77.0.1"
+HUB = "192.0.2.1"
 PORT = 7433
 LOST_AFTER = 5.0
 CORES = 12
@@ -111,7 +111,7 @@ class World:
             run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
             run("ip", "link", "set", name, "master", "hub", "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
-            run("ip", "-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            run("ip", "-n", name, "addr", "add", f"192.0.2.{number}/24", "dev", "eth0")
             run("ip", "-n", name, "link", "set", "eth0", "up")
 
     def cut(self, node: str, way: str) -> None:
