@@ -112,8 +112,9 @@ async def endure(world: World, tasks: list["asyncio.Task[None]"], seconds: float
 
 
 async def settle(world: World, users: Users, watch: Watch) -> list[str]:
-    """Wait until nothing is to be done any more; what is left then."""
-    await users.finish(PATIENCE)
+    """Wait until nothing is to be done any more (not where a service died by itself); what is left then."""
+    patience = 5.0 if world.died_alone() else PATIENCE
+    await users.finish(patience)
 
     async def over() -> bool:
         return watch.status is not None and not users.waiting
@@ -121,8 +122,8 @@ async def settle(world: World, users: Users, watch: Watch) -> list[str]:
     async def fit() -> bool:
         return not await unfit(world) and not world.strangers()
 
-    await until(over, PATIENCE)
-    await until(fit, 60.0, 0.5)
+    await until(over, patience)
+    await until(fit, min(60.0, patience), 0.5)
     left = [f"left over: {process}" for process in world.strangers()]
     again = await asyncio.to_thread(decided_otherwise, world)
     return [*await unfit(world), *left, *world.died_alone(), *world.tracebacks(), *again]
