@@ -174,6 +174,7 @@ async def test_without_any_agent_it_is_ended_and_the_next_agent_is_told(bench: B
 AGENT = """
 import asyncio, os, pathlib, sys
 from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent import workdir
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.protocol.jobs import JobSpec
 from distributed_grid.protocol.messages import Launch
@@ -186,7 +187,7 @@ async def main(state_dir, id, lease):
     spec = JobSpec(argv=("sleep", "1000"))
     launch = Launch(allocation=id, job="j", user="u", epoch=1, grant=Grant(), spec=spec, lease=float(lease))
     env = {"PATH": os.environ["PATH"], "GRID_ALLOCATION_ID": id}
-    launcher.launch(launch, None, env, procs.now())
+    launcher.launch(launch, workdir.create(pathlib.Path(state_dir), id), env, procs.now())
     while True:
         launcher.renew(procs.now())
         await asyncio.sleep(0.05)
