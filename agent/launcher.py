@@ -23,7 +23,7 @@ from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
 from distributed_grid.faults import fault
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, Outcome, State
+from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known
 
@@ -83,23 +83,14 @@ class Launcher:
         self._task = asyncio.create_task(self._listen(), name="launcher")
         return known
 
-    def launch(self, launch: Launch, directory: Path | None, env: dict[str, str], lease_from: float = 0.0) -> None:
-        """Start the job in this working directory (None: the spec's own, or a fresh one) with exactly this environment.
-        The result is reported: Started, or Exited if it could not be. An allocation that is known already is reported
-        as it stands, and nothing is started.
+    def launch(self, launch: Launch, directory: Path, env: dict[str, str], lease_from: float = 0.0) -> None:
+        """Start the job in this working directory with exactly this environment; its folder is there. The result is
+        reported: Started, or Exited if it could not be. An allocation that is known already is reported as it stands,
+        and nothing is started.
 
         A leased one is ended `launch.lease` seconds after `lease_from`, or after the newest renewal (seconds since
         boot): if that is over by now, it is not started."""
         spec = launch.spec
-        try:
-            workdir.write_launch(self._dir, launch)
-            if directory is None:
-                directory = Path(spec.workdir) if spec.workdir else workdir.create(self._dir, launch.allocation)
-        except OSError as error:
-            text = f"the job's folder could not be made: {error.strerror} ({error.filename})"
-            outcome = Outcome(Cause.WORKDIR_FAILED, text=text, started=False)
-            asyncio.get_running_loop().call_soon(self._report, Exited(allocation=launch.allocation, outcome=outcome))
-            return
         self._ask(
             {
                 "op": "launch",

@@ -113,15 +113,13 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
     )
 
 
-def _facts(settings: AgentSettings, probe: Probe) -> NodeFacts:
-    """This life's facts: one incarnation on from the last."""
-    state_dir = settings.state_dir
+def _identity(state_dir: Path) -> tuple[int, str]:
+    """This life's incarnation, one on from the last, and the node's instance, which stays. Raises OSError."""
     incarnation = 1
     with contextlib.suppress(OSError, ValueError):
         incarnation = int((state_dir / "incarnation").read_text()) + 1
     write_whole(state_dir / "incarnation", f"{incarnation}\n")
-    facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
-    return msgspec.structs.replace(facts, instance=_instance(state_dir))
+    return incarnation, _instance(state_dir)
 
 
 def _instance(state_dir: Path) -> str:
@@ -142,14 +140,23 @@ async def _run(settings: AgentSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _adopt_orphans()
-    announce(settings.state_dir / "agent.pid")
+    try:
+        announce(settings.state_dir / "agent.pid")
+        incarnation, instance = _identity(settings.state_dir)
+    except OSError as error:
+        raise GridError(
+            f"the state directory {settings.state_dir} cannot be written",
+            why=error.strerror or str(error),
+            hint="see to that disk, or give another directory with --state-dir; jobs that run there go on",
+        ) from None
     runtimes: list[Runtime] = []
     launcher = Launcher(
         settings.state_dir, settings.name, lambda told: runtimes[0].told(told), log=lambda text: log.warning(text)
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)
-    facts = _facts(settings, probe)
+    facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
+    facts = msgspec.structs.replace(facts, instance=instance)
     place = Place(settings.coordinator, settings.state_dir, settings.interval, settings.keep)
     runtime = Runtime(place, facts, settings.limits, probe, launcher)
     runtimes.append(runtime)

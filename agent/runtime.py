@@ -4,7 +4,6 @@ table commands is done. Measuring, bulk data and the connection itself live besi
 import asyncio
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +22,23 @@ from distributed_grid.agent.core.table import (
     Forget,
     Kill,
     Prepare,
-    Ready,
     Report,
     Run,
     SendSignal,
     Table,
 )
 from distributed_grid.agent.data import Data
+from distributed_grid.agent.disk import Disk
 from distributed_grid.agent.fencing import Fence
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.meter import Measures, Meter
 from distributed_grid.agent.outputs import Outputs
+from distributed_grid.agent.preparing import Preparing
 from distributed_grid.agent.probe import Usage
 from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.retention import Bounds, Retention
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
     Exited,
@@ -55,10 +54,6 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.nodes import Known, NodeFacts, Offer, Sample
 
-FRESH = 1.0
-"""Seconds for which a sample is good enough for a claim of cores and memory. For GPUs it is always taken anew."""
-PATIENCE = 5.0
-"""Seconds that a claim waits for a measurement."""
 BACK_OFF_LEAST = 0.1
 BACK_OFF_MOST = 10.0
 STEADY = 10.0
@@ -99,9 +94,10 @@ class Runtime:
         self._meter = Meter(probe, place.interval, boot_clock, self._measured, log.warning)
         self._outputs = Outputs(self._dir, self.table.runs)
         self._data = Data(place.url, self._dir, self._outputs, self._data_hello, log.info)
-        self._blobs = BlobCache(self._dir / "blobs", self._data.part)
+        self._disk = Disk(self._dir, self._disk_changed)
+        blobs = BlobCache(self._dir / "blobs", self._data.part)
+        self._preparing = Preparing(self._dir, self._meter, blobs, self._disk, self._verify, self._feed)
         self._session: Session | None = None
-        self._preparing: dict[str, asyncio.Task[None]] = {}
         self._fence = Fence(self._dir, self.table)
         self._leased: dict[str, tuple[float, float]] = {}  # what is here on a lease: seconds, and since when
         self._asked = self._lease_from = 0.0
@@ -120,6 +116,7 @@ class Runtime:
         tasks = [
             asyncio.create_task(self._meter.run(), name="meter"),
             asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(self._disk.run(), name="disk"),
             asyncio.create_task(self._stay_connected(), name="control"),
         ]
         try:
@@ -127,7 +124,8 @@ class Runtime:
             for task in done:
                 task.result()
         finally:
-            for task in [*tasks, *self._preparing.values()]:
+            self._preparing.close()
+            for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
             await self._data.begin("")
@@ -245,8 +243,6 @@ class Runtime:
             self._renewed(message.at)
         elif isinstance(message, Refused):
             log.error("the coordinator ends the connection", what=message.what, why=message.why)
-        elif isinstance(message, Launch) and (why := self._fence.open()):
-            self._say(Stale(allocation=message.allocation, reason=why))
         elif not isinstance(message, Welcome):
             self._feed(message)
 
@@ -287,6 +283,10 @@ class Runtime:
             self._offer_due = False
             self._say(self._whole_offer())
 
+    def _disk_changed(self) -> None:
+        self._lender.closed = self._disk.trouble
+        self._offer_soon()
+
     # --- the table ----------------------------------------------------------------------------------------------------
 
     def told(self, event: Event) -> None:
@@ -307,8 +307,7 @@ class Runtime:
             case Run(launch):
                 self._run(launch)
             case Kill(stop):
-                if (task := self._preparing.pop(stop.allocation, None)) is not None:
-                    task.cancel()
+                self._preparing.stop(stop.allocation)
                 self.launcher.stop(stop)
             case SendSignal(allocation, number):
                 self.launcher.signal(allocation, number)
@@ -335,66 +334,17 @@ class Runtime:
     # --- a launch -----------------------------------------------------------------------------------------------------
 
     def _prepare(self, launch: Launch) -> None:
-        """Measure again and lay out: at once where a sample is fresh and nothing was shipped, as for most jobs."""
-        sample = self._meter.fresh(boot_clock() - FRESH)
-        if sample is not None and not launch.grant.gpus and not launch.spec.bundle:
-            self._feed(self._verify(launch, sample) or Ready(launch.allocation))
-            return
-        task = asyncio.create_task(self._prepare_slowly(launch), name=launch.allocation)
-        self._preparing[launch.allocation] = task
-        task.add_done_callback(lambda done: self._prepared(launch.allocation, done))
-
-    def _prepared(self, allocation: str, task: "asyncio.Task[None]") -> None:
-        if self._preparing.get(allocation) is task:
-            del self._preparing[allocation]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("preparing failed", allocation=allocation, exc_info=error)
-            self._failed(allocation, f"the agent failed to prepare it: {error!r}")
-
-    async def _prepare_slowly(self, launch: Launch) -> None:
-        stale = await self._measure_and_verify(launch)
-        if stale is None and launch.spec.bundle and not launch.spec.workdir:
-            try:
-                await self._lay_out(launch)
-            except (GridError, OSError) as error:
-                why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
-                self._failed(launch.allocation, why)
-                return
-            stale = await self._measure_and_verify(launch)  # fetching may have taken a while
-        self._feed(stale or Ready(launch.allocation))
-
-    async def _measure_and_verify(self, launch: Launch) -> Stale | None:
-        gpus = bool(launch.grant.gpus)
-        try:
-            async with asyncio.timeout(PATIENCE):
-                sample = await self._meter.since(boot_clock() - (0.0 if gpus else FRESH), gpus)
-        except (TimeoutError, OSError) as error:
-            why = f"this node could not be measured: {error}" if str(error) else "measuring this node hangs"
-            return Stale(allocation=launch.allocation, reason=why)
-        return self._verify(launch, sample)
+        if why := self._fence.open():
+            self._feed(Stale(allocation=launch.allocation, reason=why))
+        else:
+            self._preparing.begin(launch)
 
     def _verify(self, launch: Launch, sample: Sample) -> Stale | None:
         return self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
 
-    async def _lay_out(self, launch: Launch) -> None:
-        async with self._blobs.bundle(launch.spec.bundle) as manifest:
-            await asyncio.to_thread(self._unpack, launch.allocation, manifest)
-
-    def _unpack(self, allocation: str, manifest: Any) -> None:
-        directory = workdir.folder(self._dir, allocation) / "workdir"
-        shutil.rmtree(directory, ignore_errors=True)  # of a try that did not get as far as the supervisor
-        workdir.unpack(manifest, self._blobs.directory, workdir.create(self._dir, allocation))
-
     def _run(self, launch: Launch) -> None:
-        spec = launch.spec
-        try:
-            directory = Path(spec.workdir) if spec.workdir else workdir.create(self._dir, launch.allocation)
-            environment = workdir.build_env(launch, self._facts.name, directory, self._environment)
-            _, leased_from = self._leased.get(launch.allocation, (0.0, 0.0))
-            self.launcher.launch(launch, directory, environment, leased_from)
-        except (GridError, OSError) as error:
-            self._failed(launch.allocation, f"its working directory could not be made: {error}")
-
-    def _failed(self, allocation: str, why: str) -> None:
-        outcome = Outcome(Cause.WORKDIR_FAILED, text=why, started=False)
-        self._feed(Exited(allocation=allocation, outcome=outcome))
+        own = launch.spec.workdir
+        directory = Path(own) if own else workdir.folder(self._dir, launch.allocation) / "workdir"
+        environment = workdir.build_env(launch, self._facts.name, directory, self._environment)
+        _, leased_from = self._leased.get(launch.allocation, (0.0, 0.0))
+        self.launcher.launch(launch, directory, environment, leased_from)

@@ -39,11 +39,13 @@ class Latch:
 
 
 class Lender:
-    """The node's policy with its memory: who was busy when, and what the coordinator was told last."""
+    """The node's policy with its memory: who was busy when, and what the coordinator was told last. While `closed` says
+    why, nothing is offered."""
 
     def __init__(self, limits: Limits, facts: NodeFacts) -> None:
         self.limits = limits
         self.facts = facts
+        self.closed = ""
         self._cpu, self._memory = Latch(), Latch()
         self._cores = {core: Latch() for core in facts.cores}
         self._gpus = {gpu.uuid: Latch() for gpu in facts.gpus}
@@ -139,7 +141,7 @@ class Lender:
             cores=frozenset(core for core, latch in self._cores.items() if not latch.why),
             most=min((most for _, most in self._left), default=0),
             gpus=frozenset(uuid for uuid, latch in self._gpus.items() if not latch.why),
-            node="" if self.limits.can_share else "shares nothing (can_share is false)",
+            node=self.closed if self.limits.can_share else "shares nothing (can_share is false)",
             cpu=self._cpu.why,
             busy_cores="; ".join(busy[:4]) + (f" and {len(busy) - 4} more cores" if len(busy) > 4 else ""),
             memory=self._memory.why,

@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from distributed_grid.agent import supervisor, workdir
+from distributed_grid.agent import supervisor
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import Cause, JobSpec, State
-from distributed_grid.protocol.messages import Launch
-from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.jobs import Cause, State
 from tests.agent.conftest import Bench, runs
 
 
@@ -84,25 +82,6 @@ async def test_what_was_acknowledged_is_not_told_again(bench: Bench) -> None:
     await bench.kill_supervisor()
     await bench.restart()
     assert [one.allocation for one in bench.known] == ids[2:]
-
-
-async def test_a_launch_without_a_directory_gets_a_fresh_one(bench: Bench) -> None:
-    spec = JobSpec(argv=("pwd",))
-    launch = Launch(allocation="j-a.1", job="j-a", user="u", epoch=1, grant=Grant(), spec=spec)
-    bench.launcher.launch(launch, None, {"PATH": os.environ["PATH"]})
-    outcome = await bench.ended("j-a.1")
-    assert outcome.stdout_tail.decode().strip() == str(workdir.folder(bench.dir, "j-a.1") / "workdir")
-    assert workdir.read_launch(bench.dir, "j-a.1") == launch
-
-
-async def test_a_folder_that_cannot_be_made_ends_that_job_only(bench: Bench) -> None:
-    (bench.dir / "allocs").mkdir(exist_ok=True)
-    (bench.dir / "allocs" / "j-a.1").write_text("in the way")
-    launch = Launch(allocation="j-a.1", job="j-a", user="u", epoch=1, grant=Grant(), spec=JobSpec(argv=("true",)))
-    bench.launcher.launch(launch, None, {})
-    outcome = await bench.ended("j-a.1")
-    assert (outcome.cause, outcome.started) == (Cause.WORKDIR_FAILED, False)
-    assert (await bench.run("true")).code == 0
 
 
 async def test_the_loss_of_the_supervisor_is_told_and_got_over(bench: Bench) -> None:

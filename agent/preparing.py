@@ -1,0 +1,138 @@
+"""What stands between a launch and its run: measure once more, fetch what was shipped, make its folder. Up to here it
+can be declined, and is where the trouble is this node's; a job ends here only of what would be so on any node."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from distributed_grid.agent import workdir
+from distributed_grid.agent.blobs import BlobCache
+from distributed_grid.agent.core.table import Ready
+from distributed_grid.agent.disk import Disk
+from distributed_grid.agent.meter import Meter
+from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import Cause, Outcome
+from distributed_grid.protocol.messages import Exited, Launch, Stale
+from distributed_grid.protocol.nodes import Sample
+
+FRESH = 1.0
+"""Seconds for which a sample is good enough for a claim of cores and memory. For GPUs it is always taken anew."""
+PATIENCE = 5.0
+"""Seconds that a claim waits for a measurement."""
+
+log = structlog.get_logger("agent")
+
+
+class Preparing:
+    """The launches that are being prepared. `verify` says by a sample what is in a launch's way, `done` gets what came
+    of each: Ready, Stale, or Exited."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        meter: Meter,
+        blobs: BlobCache,
+        disk: Disk,
+        verify: Callable[[Launch, Sample], Stale | None],
+        done: Callable[[Ready | Stale | Exited], None],
+    ) -> None:
+        self._dir = state_dir
+        self._meter = meter
+        self._blobs = blobs
+        self._disk = disk
+        self._verify = verify
+        self._done = done
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, launch: Launch) -> None:
+        """At once where a sample is fresh and nothing was shipped, as for most jobs."""
+        if self._disk.trouble:
+            self._done(Stale(allocation=launch.allocation, reason=self._disk.trouble))
+            return
+        sample = self._meter.fresh(boot_clock() - FRESH)
+        if sample is not None and not launch.grant.gpus and not launch.spec.bundle:
+            self._done(self._verify(launch, sample) or self._lay_down(launch))
+            return
+        task = asyncio.create_task(self._slowly(launch), name=launch.allocation)
+        self._tasks[launch.allocation] = task
+        task.add_done_callback(lambda done: self._ended(launch.allocation, done))
+
+    def stop(self, allocation: str) -> None:
+        """Give it up."""
+        if (task := self._tasks.pop(allocation, None)) is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """Give all of them up."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _ended(self, allocation: str, task: "asyncio.Task[None]") -> None:
+        if self._tasks.get(allocation) is task:
+            del self._tasks[allocation]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("preparing failed", allocation=allocation, exc_info=error)
+            self._done(_in_vain(allocation, f"the agent failed to prepare it: {error!r}"))
+
+    async def _slowly(self, launch: Launch) -> None:
+        stale = await self._measure_and_verify(launch)
+        if stale is None and launch.spec.bundle and not launch.spec.workdir:
+            try:
+                await self._lay_out(launch)
+            except (GridError, OSError) as error:
+                why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
+                self._done(await self._whose_trouble(launch.allocation, why))
+                return
+            stale = await self._measure_and_verify(launch)  # fetching may have taken a while
+        self._done(stale or self._lay_down(launch))
+
+    async def _measure_and_verify(self, launch: Launch) -> Stale | None:
+        gpus = bool(launch.grant.gpus)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                sample = await self._meter.since(boot_clock() - (0.0 if gpus else FRESH), gpus)
+        except (TimeoutError, OSError) as error:
+            why = f"this node could not be measured: {error}" if str(error) else "measuring this node hangs"
+            return Stale(allocation=launch.allocation, reason=why)
+        return self._verify(launch, sample)
+
+    async def _lay_out(self, launch: Launch) -> None:
+        async with self._blobs.bundle(launch.spec.bundle) as manifest:
+            await asyncio.to_thread(self._unpack, launch.allocation, manifest)
+
+    def _unpack(self, allocation: str, manifest: Any) -> None:
+        directory = workdir.folder(self._dir, allocation) / "workdir"
+        shutil.rmtree(directory, ignore_errors=True)  # of a try that did not get as far as the supervisor
+        workdir.unpack(manifest, self._blobs.directory, workdir.create(self._dir, allocation))
+
+    async def _whose_trouble(self, allocation: str, why: str) -> Stale | Exited:
+        """What was shipped could not be laid out. If that is for the disk, what there is of it is in others' way."""
+        await self._disk.look()
+        with contextlib.suppress(GridError):
+            begun = workdir.folder(self._dir, allocation) / "workdir"
+            await asyncio.to_thread(shutil.rmtree, begun, ignore_errors=True)
+        if self._disk.trouble:
+            return Stale(allocation=allocation, reason=self._disk.trouble)
+        return _in_vain(allocation, why)
+
+    def _lay_down(self, launch: Launch) -> Ready | Stale | Exited:
+        """Make its folder, and in it what was asked for, which the next agent has to know."""
+        try:
+            workdir.write_launch(self._dir, launch)
+            if not launch.spec.workdir:
+                workdir.create(self._dir, launch.allocation)
+        except OSError as error:
+            return Stale(allocation=launch.allocation, reason=self._disk.failed(error))
+        except GridError as error:
+            return _in_vain(launch.allocation, f"its working directory could not be made: {error}")
+        return Ready(launch.allocation)
+
+
+def _in_vain(allocation: str, why: str) -> Exited:
+    return Exited(allocation=allocation, outcome=Outcome(Cause.WORKDIR_FAILED, text=why, started=False))
