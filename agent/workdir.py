@@ -59,7 +59,6 @@ def _make_folder(state_dir: Path, allocation: str) -> str:
 
 
 @fault("agent.spec")
-@fault("agent.spec")
 def write_launch(state_dir: Path, launch: Launch) -> None:
     """Keep what was asked for, so that an agent that restarts knows what its running jobs hold. The first one stays:
     it is what a job that runs was started with."""
