@@ -1,5 +1,5 @@
 """An agent: the real table and the real lender between models of the shell around them. Stands for agent/runtime.py
-(one connection after the other, claims, reports), agent/session.py (backing off) and agent/launcher.py (supervisors).
+(one connection after the other, claims, reports), agent/session.py (backing off) and agent/fencing.py.
 """
 
 from typing import Any
@@ -35,11 +35,11 @@ from distributed_grid.protocol.messages import (
     Welcome,
 )
 from distributed_grid.protocol.nodes import Known, Offer
-from distributed_grid.simulator.engine import Engine, Process
+from distributed_grid.simulator.engine import Engine
+from distributed_grid.simulator.launcher import Launcher
 from distributed_grid.simulator.machine import LIMITS, Machine
 from distributed_grid.simulator.network import UP, Wire
 from distributed_grid.simulator.supervisor import Job as Supervised
-from distributed_grid.simulator.supervisor import Supervisor
 
 BEAT = 2.0
 OPEN_SECONDS = 5.0
@@ -53,15 +53,13 @@ CALM = 3.5
 """Seconds after which a node where nothing changed has nothing new to offer but a repetition."""
 
 
-class Agent(Process):
+class Agent(Launcher):
     """One life of a node's agent. `dial` opens a wire to whoever is at the coordinator's address, or gives None."""
 
     def __init__(self, engine: Engine, machine: Machine, dial: Any) -> None:
-        super().__init__()
-        self.engine, self.machine = engine, machine
+        super().__init__(engine, machine)
         self.table = Table()
         self.session = ""
-        self.last_word = 0
         self._dial = dial
         self._wire: Wire | None = None
         self._dialled = 0.0
@@ -70,12 +68,7 @@ class Agent(Process):
         self._flush_due = False
         self._offer_due = False
         self._preparing: dict[str, object] = {}
-        self._unanswered: dict[str, list[dict[str, Any]]] = {}
-        self._told: dict[str, None] = {}
-        self._ops = 0
-        self._heard_ops = 0
-        self._lease_from = 0.0
-        self._renewed_at = 0.0
+        self._leased: dict[str, tuple[float, float]] = {}
         self._sampled = 0.0
         self._stirred = 0.0
         self._again = 0.0
@@ -89,11 +82,13 @@ class Agent(Process):
 
     def _start(self) -> None:
         known = []
-        for job, outcome in self._supervisor().connect(self):
+        for job, outcome in self.supervisor().connect(self):
             launch = self.machine.specs.get(job.id) if outcome is None else None
             known.append((_known(job, outcome), launch.grant if launch is not None else None, 0))
+            if launch is not None and launch.lease:
+                self._leased[job.id] = launch.lease, 0.0
             if outcome is not None:
-                self._told[job.id] = None
+                self.known_over[job.id] = None
         self.table.restore(known, self.machine.clock())
         if self.machine.newest is not None:
             self.table.welcome(*self.machine.newest)
@@ -101,15 +96,6 @@ class Agent(Process):
         self._observe()
         self.engine.later(self.machine.chance.random() * BEAT, self, self._beat)
         self._connect()
-
-    def _supervisor(self) -> Supervisor:
-        """The one that lives, or a new one."""
-        machine = self.machine
-        if machine.supervisor is None or machine.supervisor.dead:
-            machine.supervisor = Supervisor(self.engine, machine)
-            self.engine.note(f"a supervisor starts on {machine.name}")
-        found: Supervisor = machine.supervisor
-        return found
 
     def killed(self) -> None:
         """kill -9: what it said last may not have left it."""
@@ -231,7 +217,8 @@ class Agent(Process):
             self.engine.note(f"{self.machine.name} has no answer from the coordinator and hangs up")
             self._over(wire)
             return
-        if any(launch.lease for launch in self._leased()):
+        self._leased = {key: lease for key, lease in self._leased.items() if self.table.runs(key)}
+        if self._leased:
             self._say(Heartbeat(sample=self.machine.sample(), at=self.machine.clock()))
             return
         if self._heartbeat is None or self._heartbeat.sample is not self.machine.sample():
@@ -239,18 +226,13 @@ class Agent(Process):
         if self._outbox or not wire.quick or not wire.ends[1].heartbeat(wire, self._heartbeat):
             self._say(self._heartbeat)
 
-    def _leased(self) -> list[Launch]:
-        specs = self.machine.specs
-        return [specs[one.allocation] for one in self.table.holdings() if one.allocation in specs]
-
     def _renewed(self, at: float) -> None:
-        self._lease_from = self._renewed_at = max(self._lease_from, at)
-        now = self.machine.clock()
-        for ops in self._unanswered.values():
-            for op in ops:
-                if op["op"] == "launch" and op["lease_from"] + op["lease"] > now:
-                    op["lease_from"] = max(op["lease_from"], at)
-        self._ask({"op": "renew", "at": at})
+        """All leases run anew from then, but for those that are over: they may be given up by now."""
+        self.lease_from, now = max(self.lease_from, at), self.machine.clock()
+        for key, (lease, since) in self._leased.items():
+            if since + lease > now:
+                self._leased[key] = lease, max(since, at)
+        self.renew(at)
 
     def stir(self) -> None:
         """Something changed on this node: it is measured at every beat for a while."""
@@ -279,6 +261,10 @@ class Agent(Process):
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
+    def report(self, event: Started | Exited) -> None:
+        """What the supervisor tells is for the table."""
+        self._feed(event)
+
     def _feed(self, event: Event) -> None:
         for command in self.table.handle(event, self.machine.clock()):
             self._perform(command)
@@ -287,6 +273,8 @@ class Agent(Process):
         self._stir()
         match command:
             case Prepare(launch):
+                if launch.lease:
+                    self._leased[launch.allocation] = launch.lease, max(self.lease_from, launch.heard)
                 self._prepare(launch)
             case Run(launch):
                 self._run(launch)
@@ -295,8 +283,8 @@ class Agent(Process):
                 self._stop(stop)
             case Forget(allocations):
                 for one in allocations:
-                    self._told.pop(one, None)
-                self._ask({"op": "forget", "ids": allocations})
+                    self.known_over.pop(one, None)
+                self.ask({"op": "forget", "ids": allocations})
             case SendSignal():
                 pass
             case Report():
@@ -346,58 +334,13 @@ class Agent(Process):
     def _run(self, launch: Launch) -> None:
         self.machine.specs[launch.allocation] = launch
         spec = launch.spec
-        self._ask({
+        self.ask({
             "op": "launch", "id": launch.allocation, "limit": spec.time_limit, "grace": spec.grace,
-            "lease": launch.lease, "lease_from": max(self._lease_from, launch.heard) if launch.lease else 0.0,
+            "lease": launch.lease, "lease_from": self._leased.get(launch.allocation, (0.0, 0.0))[1],
         })  # fmt: skip
 
     def _stop(self, stop: Stop) -> None:
-        self._ask({"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text})
-
-    def _ask(self, op: dict[str, Any]) -> None:
-        if "id" in op:
-            self._unanswered.setdefault(op["id"], []).append(op)
-        self._send(op)
-
-    def _send(self, op: dict[str, Any]) -> None:
-        self._ops += 1
-        supervisor = self.machine.supervisor
-        if not supervisor.dead and supervisor.agent is self:
-            self.engine.later(0.0003, supervisor, self._hears, supervisor, self._ops, op)
-
-    def _hears(self, supervisor: Supervisor, number: int, op: dict[str, Any]) -> None:
-        self._heard_ops = number
-        supervisor.hear(self, number, op)
-
-    def supervisor_gone(self) -> None:
-        """The supervisor was killed: another one takes over; what is not answered is asked again."""
-        for job, outcome in self._supervisor().connect(self):
-            if outcome is not None and job.id not in self._told:
-                self._exited(job.id, outcome)
-            elif outcome is None and job.id in self._unanswered:
-                self._feed(Started(allocation=job.id))
-        if self._renewed_at:
-            self._send({"op": "renew", "at": self._renewed_at})
-        for ops in [*self._unanswered.values()]:
-            for op in ops:
-                self._send(op)
-
-    def told(self, supervisor: Supervisor, key: str, outcome: Outcome | None) -> None:
-        """The supervisor says that this runs, or is over."""
-        if supervisor is not self.machine.supervisor or supervisor.agent is not self:
-            return
-        if outcome is not None:
-            self._exited(key, outcome)
-            return
-        stops = [op for op in self._unanswered.pop(key, []) if op["op"] == "stop"]
-        if stops:
-            self._unanswered[key] = stops
-        self._feed(Started(allocation=key))
-
-    def _exited(self, key: str, outcome: Outcome) -> None:
-        self._unanswered.pop(key, None)
-        self._told[key] = None
-        self._feed(Exited(allocation=key, outcome=outcome))
+        self.ask({"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text})
 
 
 def _known(job: Supervised, outcome: Outcome | None) -> Known:

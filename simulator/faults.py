@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Hello
+from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.network import DOWN, UP, Wire
 from distributed_grid.simulator.plan import FaultPlan
 
@@ -84,12 +85,14 @@ def _kill_agent(world: "World", fault: FaultPlan) -> None:
     if not machine.agent.dead:
         machine.agent.killed()
         world.until(fault, world.start_agent, machine)
+        _not_both(world, machine)
 
 
 def _stop_agent(world: "World", fault: FaultPlan) -> None:
-    agent = world.machines[fault.node].agent
-    world.engine.freeze(agent)
-    world.until(fault, world.engine.thaw, agent)
+    machine = world.machines[fault.node]
+    world.engine.freeze(machine.agent)
+    world.until(fault, world.engine.thaw, machine.agent)
+    _not_both(world, machine)
 
 
 def _slow_measure(world: "World", fault: FaultPlan) -> None:
@@ -110,8 +113,14 @@ def _kill_supervisor(world: "World", fault: FaultPlan) -> None:
     if supervisor is None or supervisor.dead:
         return
     supervisor.dead = True
-    if not agent.dead:
-        world.engine.later(0.05, agent, agent.supervisor_gone)
+    world.engine.later(0.05, agent, agent.supervisor_gone)
+    _not_both(world, machine)
+
+
+def _not_both(world: "World", machine: Machine) -> None:
+    """Leases rest on that: where no supervisor lives, an agent is there again soon (by systemd) and starts one."""
+    if machine.supervisor is None or machine.supervisor.dead:
+        world.engine.later(1.0, None, world.wake_agent, machine)
 
 
 def _bad_journal(world: "World", fault: FaultPlan) -> None:

@@ -117,6 +117,11 @@ class World:
             self.engine.note(f"the agent of {machine.name} starts")
             machine.agent = Agent(self.engine, machine, self._dialled)
 
+    def wake_agent(self, machine: Machine) -> None:
+        """Have it run, whether it is dead or suspended."""
+        self.engine.thaw(machine.agent)
+        self.start_agent(machine)
+
     def _dialled(self, agent: Agent) -> Wire | None:
         """Whoever answers at the coordinator's address. The second one is met only by those who know the first."""
         coordinator = self.coordinator

@@ -56,8 +56,9 @@ def test_a_plan_without_something_is_the_same_but_for_that() -> None:
 
 
 def test_what_is_violated_is_cut_down_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    seed, over = 2, Judge.over
+    over = Judge.over
     monkeypatch.setattr(Judge, "over", lambda self, ran, code, signal=0: over(self, ran, 77, signal))
+    seed = next(seed for seed in range(20) if run(seed).what)
     shape, out = shrink(seed, Shape())
     assert len(make(seed, shape, out).jobs) == 1 and make(seed, shape, out).faults == ()
     lines = story(seed, shape, out)
@@ -76,9 +77,10 @@ def test_the_command_counts_faults_and_says_how_fast_it_is() -> None:
 def test_a_violation_is_told_with_the_command_that_shows_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     over = Judge.over
     monkeypatch.setattr(Judge, "over", lambda self, ran, code, signal=0: over(self, ran, 77, signal))
-    result = CliRunner().invoke(main, ["simulate", "--seed", "2"])
+    seed = next(seed for seed in range(20) if run(seed).what)
+    result = CliRunner().invoke(main, ["simulate", "--seed", str(seed)])
     assert result.exit_code == 1
-    assert "again: grid simulate --seed 2 --nodes " in result.output and "violations: 1" in result.output
+    assert f"again: grid simulate --seed {seed} --nodes " in result.output and "violations: 1" in result.output
 
 
 @pytest.mark.parametrize(
