@@ -201,7 +201,7 @@ asyncio.run(main(*sys.argv[1:]))
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
 async def test_an_agent_that_is_killed_or_stopped_renews_nothing(bench: Bench, signum: signal.Signals) -> None:
     await bench.launcher.close()
-    lease, id = 1.5, f"j-{os.getpid()}{signum}.1"
+    lease, id = 1.2, f"j-{os.getpid()}{signum}.1"
     with subprocess.Popen([sys.executable, "-c", AGENT, bench.dir, id, str(lease)], stdout=subprocess.PIPE) as agent:
         try:
             assert agent.stdout is not None
@@ -249,7 +249,7 @@ async def test_nor_does_one_that_was_held_up_by_its_disk(
 
 
 async def test_the_next_supervisor_keeps_the_lease_without_any_agent(bench: Bench) -> None:
-    id = bench.launch(sys.executable, "-c", DAEMON.format(hide="pass", stay=1000), lease=4.0)
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide="pass", stay=1000), lease=3.0)
     daemon = int((await bench.wrote(id))[0])
     pid = await bench.started(id)
     await bench.kill_supervisor()
@@ -259,7 +259,7 @@ async def test_the_next_supervisor_keeps_the_lease_without_any_agent(bench: Benc
     await bench.restart()
     outcome = bench.known[0].outcome or await bench.ended(id)
     assert outcome.cause is Cause.LEASE_EXPIRED
-    assert "no word from the coordinator for 4 s" in outcome.text
+    assert "no word from the coordinator for 3 s" in outcome.text
 
 
 async def test_the_next_supervisor_ends_at_once_what_was_over_before_it_came(bench: Bench) -> None:
@@ -319,7 +319,7 @@ async def test_what_waits_for_the_next_supervisor_is_renewed_while_it_waits_and_
 async def test_the_lease_is_kept_where_the_journal_cannot_be_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id = bench.launch("sleep", "1000", lease=3.0)
+    id = bench.launch("sleep", "1000", lease=2.0)
     pid = await bench.started(id)
     old = bench.launcher.supervisor_pid
     monkeypatch.setenv("GRID_FAULTS", "supervisor.rewrite:1+:enospc")
