@@ -125,7 +125,8 @@ def _give_up(ledger: "Ledger", node: Node) -> None:
 
 
 def _end_lost(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str, again: bool) -> None:
-    outcome = Outcome(cause=cause, text=text, started=allocation.started > 0)
+    # It counts as started also where that was not heard of: it may have been, and "it never ran" is only said for sure.
+    outcome = Outcome(cause=cause, text=text)
     ledger.over(ledger.jobs[allocation.job], outcome, allocation, text, again)
 
 

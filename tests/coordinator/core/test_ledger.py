@@ -145,6 +145,16 @@ def test_a_cancel_while_the_node_is_lost_is_told_when_it_returns_and_takes_effec
     assert ledger.jobs["a"].state is State.STOPPING
 
 
+def test_a_job_whose_node_is_lost_before_it_said_that_it_started_is_not_said_to_have_never_run() -> None:
+    ledger = Ledger(epoch=1)
+    join(ledger, facts("n1"))
+    a = job("a", ONE)
+    step(ledger, JobsSubmitted(1, (a,)), 1.0)
+    ledger.settle(100.0)
+    assert a.outcome is not None
+    assert (a.outcome.cause, a.outcome.started) == (Cause.NODE_LOST, True)
+
+
 def test_a_cancel_after_the_node_is_back_and_before_it_has_said_that_a_lost_job_started_is_told_at_once() -> None:
     ledger = Ledger()
     join(ledger, facts("n1"))
