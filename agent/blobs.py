@@ -39,7 +39,9 @@ class BlobCache:
             with self._using(sizes):
                 await self._have_all(sizes)
                 yield manifest
-        await asyncio.to_thread(self._evict)
+        for name in await asyncio.to_thread(self._excess):
+            if name not in self._in_use and name.lstrip(".") not in self._fetching:
+                (self.directory / name).unlink(missing_ok=True)
 
     def _manifest(self, blob: str) -> Manifest:
         return decode_manifest((self.directory / blob).read_bytes())
@@ -117,21 +119,24 @@ class BlobCache:
         finally:
             aside.unlink(missing_ok=True)
 
-    def _evict(self) -> None:
-        """Keep to the bound, oldest use first."""
-        found, total = [], 0
+    def _excess(self) -> list[str]:
+        """What is above the bound, oldest use first, and what an agent that was killed had begun to fetch."""
+        found, total, gone = [], 0, []
         with os.scandir(self.directory) as entries:
             for entry in entries:
                 if is_blob_hash(entry.name):
                     seen = entry.stat()
                     found.append((seen.st_mtime, seen.st_size, entry.name))
                     total += seen.st_size
+                else:
+                    gone.append(entry.name)
         for _, size, name in sorted(found):
             if total <= self._kept:
-                return
+                break
             if name not in self._in_use:
-                (self.directory / name).unlink(missing_ok=True)
+                gone.append(name)
                 total -= size
+        return gone
 
 
 def _private(path: str, flags: int) -> int:

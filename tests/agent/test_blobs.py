@@ -109,3 +109,11 @@ async def test_a_name_that_is_no_hash_reaches_no_file(tmp_path: Path) -> None:
     with pytest.raises(GridError, match="not the name"):
         await lay_out(cache, "../../etc/passwd")
     assert source.asked == []
+
+
+async def test_what_a_killed_agent_had_begun_to_fetch_is_removed(tmp_path: Path) -> None:
+    source = Source(*CONTENTS)
+    (tmp_path / f".{'0' * 64}").write_bytes(b"half")
+    async with BlobCache(tmp_path, source.part).bundle(source.bundle(*CONTENTS)):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(source.blobs)
