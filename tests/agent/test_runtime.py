@@ -380,6 +380,25 @@ async def test_a_launch_sent_twice_runs_once(coordinator: Coordinator, node: Nod
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
+async def test_what_was_acknowledged_is_not_run_by_the_next_agent_and_supervisor_either(
+    coordinator: Coordinator, node: Node, tmp_path: Path
+) -> None:
+    order = launch("j0.1", "sh", "-c", f"echo once >> {tmp_path / 'ran'}")
+    await coordinator.say(order)
+    await coordinator.hears(Exited, "j0.1")
+    await coordinator.say(Ack(allocations=("j0.1",)))
+    await coordinator.until(lambda: not node.runtime.table.entries)
+    await node.stop()
+    _kill(json.loads((node.dir / "supervisor.pid").read_text())["pid"])
+    again = Node(node.dir, f"ws://127.0.0.1:{coordinator.port}")
+    await coordinator.connected(2)
+    await coordinator.say(order)
+    await coordinator.until(lambda: len(coordinator.all(Exited, "j0.1")) == 2)
+    assert not coordinator.all(Exited, "j0.1")[-1].outcome.started
+    assert (tmp_path / "ran").read_text() == "once\n"
+    await again.stop()
+
+
 async def test_a_core_held_by_another_job_is_refused(coordinator: Coordinator, node: Node) -> None:
     await coordinator.say(launch("j0.1", *LONG), launch("j1.1", grant=Grant(cores=(0,), virtual=True)))
     stale = await coordinator.hears(Stale, "j1.1")
