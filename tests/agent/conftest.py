@@ -79,7 +79,8 @@ class Bench:
             spec=JobSpec(argv=argv, **spec),  # type: ignore[arg-type]
             lease=lease,
         )
-        target = directory or workdir.create(self.dir, id)
+        fresh = workdir.create(self.dir, id)  # its output is beside it in any case
+        target = directory or fresh
         env = workdir.build_env(launch, "node1", target, os.environ)
         self.launcher.launch(launch, target, env, since or procs.now())
         return id
