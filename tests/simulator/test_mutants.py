@@ -169,29 +169,29 @@ def drop_all_ends_at_one_acknowledgement(patch: Patch) -> None:
     patch(Table, "_ack", all_of_them)
 
 
-def begin_no_new_epoch(patch: Patch) -> None:
-    """And a ledger that begins knows nothing of what was before."""
+def begin_without_what_is_held(patch: Patch) -> None:
+    """A coordinator that starts does not know what runs."""
     patch(Disk, "allocations", lambda self: iter(()))
 
 
 BREACHES: dict[Callable[[Patch], None], int] = {
-    launch_before_commit: 135,
-    acknowledge_before_commit: 1,
-    forget_what_waits_for_a_commit_that_failed: 0,
-    run_again_before_it_is_known_to_be_over: 6,
+    launch_before_commit: 11,
+    acknowledge_before_commit: 0,
+    forget_what_waits_for_a_commit_that_failed: 5,
+    run_again_before_it_is_known_to_be_over: 2,
     give_up_at_once: 0,
-    run_again_without_limit: 0,
-    leases_are_not_kept: 0,
-    say_nothing_again_to_a_node_that_is_back: 9,
-    let_strangers_run: 66,
-    forget_keys: 193,
+    run_again_without_limit: 1,
+    leases_are_not_kept: 648,
+    say_nothing_again_to_a_node_that_is_back: 6,
+    let_strangers_run: 26,
+    forget_keys: 99,
     take_a_result_for_another: 1,
-    count_offers_twice: 0,
-    start_what_was_declined: 2375,
-    start_in_spite_of_an_intent: 250,
-    obey_two_coordinators: 0,
-    drop_all_ends_at_one_acknowledgement: 0,
-    begin_no_new_epoch: 0,
+    count_offers_twice: 1021,
+    start_what_was_declined: 678,
+    start_in_spite_of_an_intent: 4,
+    obey_two_coordinators: 4,
+    drop_all_ends_at_one_acknowledgement: 834,
+    begin_without_what_is_held: 3,
 }
 
 
