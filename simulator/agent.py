@@ -37,7 +37,7 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.nodes import Known, Offer
 from distributed_grid.simulator.engine import Engine
 from distributed_grid.simulator.launcher import Launcher
-from distributed_grid.simulator.machine import LIMITS, Machine
+from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.network import UP, Wire
 from distributed_grid.simulator.supervisor import Job as Supervised
 
@@ -74,7 +74,7 @@ class Agent(Launcher):
         self._again = 0.0
         machine.incarnation += 1
         self.facts = machine.facts()
-        self._lender = Lender(LIMITS, self.facts)
+        self._lender = Lender(machine.limits, self.facts)
         self._heartbeat: Heartbeat | None = None
         engine.later(START_SECONDS, self, self._start)
 
@@ -244,7 +244,7 @@ class Agent(Launcher):
     def _observe(self) -> None:
         clock = self.machine.clock()
         self._sampled = clock
-        self._again = self.engine.now + LIMITS.check_interval
+        self._again = self.engine.now + self.machine.limits.check_interval
         sample = msgspec.structs.replace(self.machine.sample(), at=clock)
         offer = self._lender.observe(sample, self.table.holdings(), clock)
         if offer is not None:

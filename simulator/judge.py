@@ -4,7 +4,7 @@ the first thing that is not so it raises a Violation.
 
 from typing import Any
 
-from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.jobs import Cause, Outcome, RetryOn, State
 from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator.disk import Disk, Row
 from distributed_grid.simulator.engine import Violation
@@ -60,8 +60,10 @@ class Judge:
                 raise Violation(
                     run.job, f"{run.allocation} starts on {run.node}, {other.allocation} runs on {other.node}"
                 )
-        before.append(run)
         plan = self.plans[number]
+        if before and RetryOn.LOST not in plan.request.retry_on and not (before[-1].code or before[-1].signal > 0):
+            raise Violation(run.job, f"{run.allocation} starts after {before[-1].allocation} did not fail")
+        before.append(run)
         if len(before) > 1 + plan.request.retries:
             names = ", ".join(one.allocation for one in before)
             raise Violation(

@@ -15,8 +15,6 @@ from distributed_grid.simulator.network import Link
 from distributed_grid.simulator.plan import NodePlan
 
 GPU_MEMORY = 16 * GIB
-LIMITS = Limits(offer_after=1.0, offer_expiry=60.0, check_interval=10.0)
-"""What a node's owner allows: the defaults, but an idle node offers sooner and says more often that its offer holds."""
 
 
 class Machine:
@@ -47,6 +45,8 @@ class Machine:
         self.runs: dict[str, Run] = {}
         self.main_over: dict[str, None] = {}
         self._sample: Sample | None = None
+        # An idle node offers sooner than by default, and says more often that its offer holds.
+        self.limits = Limits(offer_after=1.0, offer_expiry=60.0, check_interval=plan.says_every)
         gpus = tuple(GpuFacts(f"{self.name}-gpu{i}", i, "card", GPU_MEMORY) for i in range(plan.gpus))
         self._facts = NodeFacts(
             name=self.name,
@@ -55,7 +55,7 @@ class Machine:
             incarnation=0,
             cores=tuple(range(plan.cores)),
             memory=plan.memory,
-            lendable=lendable(LIMITS, range(plan.cores), plan.memory, gpus),
+            lendable=lendable(self.limits, range(plan.cores), plan.memory, gpus),
             gpus=gpus,
             instance=self.name,
         )

@@ -81,12 +81,14 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A node: what it has, how fast its clock goes, and the seed of its own delays."""
+    """A node: what it has, how often it says that its offer holds (seconds), how fast its clock goes, and the seed of
+    its own delays."""
 
     number: int
     cores: int
     memory: int
     gpus: int
+    says_every: float
     rate: float
     seed: int
 
@@ -133,6 +135,7 @@ def _node(chance: random.Random, number: int, large: bool) -> NodePlan:
         cores=chance.choice((1, 2, 4)) if large else 1,
         memory=8 * GIB if large else 1 * GIB,
         gpus=1 if large and chance.random() < 0.5 else 0,
+        says_every=10.0 if large else 25.0,
         rate=chance.uniform(0.99, 1.01),
         seed=chance.getrandbits(32),
     )

