@@ -73,8 +73,9 @@ class Cause(StrEnum):
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a job ended. `code` is its exit code, `signal` what ended it (0: none); `text` says the cause in words.
 
-    `started`: false only where it is sure that the command never ran. Sizes are bytes of output ever written; `stdout_tail` and `stderr_tail`
-    hold the last bytes of each (at most TAIL_BYTES), so that they are known when the node is not there any more.
+    `started`: false only where it is sure that the command never ran. Sizes are bytes of output ever written;
+    `stdout_tail` and `stderr_tail` hold the last bytes of each (at most TAIL_BYTES), so that they are known when the
+    node is not there any more.
     `cpu_seconds` and `peak_memory` (bytes) are the whole process tree's as far as the kernel told.
     """
 
