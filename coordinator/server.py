@@ -264,8 +264,7 @@ class Server:
         that it has to know when it comes back."""
         match command:  # the most frequent first
             case Send(node, message):
-                # A launch that waited for the disk may be of what was given up meanwhile: it is never to run.
-                if type(message) is not Launch or message.allocation in self._ledger.allocations:
+                if type(message) is not Launch or self._in_time(node, message):
                     self._tell(node, [message])
             case AckExits(node, allocations):
                 self._tell(node, [Ack(allocations)])
@@ -277,6 +276,14 @@ class Server:
                 self._requests.answer(command)
             case _:
                 raise GridError(f"a command that nobody performs: {command!r}")
+
+    def _in_time(self, node: str, launch: Launch) -> bool:
+        """While a launch waited for the disk it may have been given up, or the node have begun another life, in which
+        what was granted before counts as over: then it is never to run."""
+        agent, granted = self._agents.get(node), self._ledger.allocations.get(launch.allocation)
+        if agent is None or granted is None:
+            return False
+        return granted.boot in ("", agent.facts.boot_id) and granted.instance in ("", agent.facts.instance)
 
     def _tell(self, node: str, messages: Sequence[Any]) -> None:
         if agent := self._agents.get(node):

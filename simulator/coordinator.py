@@ -74,7 +74,7 @@ class Coordinator(Driver):
             match command:
                 case Send(node, message):
                     if isinstance(message, Launch):
-                        if self._overtaken(message):
+                        if self._overtaken(message, node):
                             continue
                         self.judge.launched(message.allocation)
                     outbox.setdefault(node, []).append(message)
@@ -89,9 +89,12 @@ class Coordinator(Driver):
             if (session := self.agents.get(node)) is not None:
                 session.wire.send(DOWN, messages)
 
-    def _overtaken(self, launch: Launch) -> bool:
-        """Whether it was given up while its launch waited for the disk."""
-        return launch.allocation not in self.ledger.allocations
+    def _overtaken(self, launch: Launch, node: str) -> bool:
+        """Whether it was given up while its launch waited for the disk, or the node has begun another life."""
+        granted, session = self.ledger.allocations.get(launch.allocation), self.agents.get(node)
+        if granted is None or session is None:
+            return True
+        return granted.boot not in ("", session.facts.boot_id) or granted.instance not in ("", session.facts.instance)
 
     # --- agents -------------------------------------------------------------------------------------------------------
 

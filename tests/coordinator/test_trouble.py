@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from distributed_grid.coordinator import driver as driver_module
@@ -124,6 +125,22 @@ async def test_a_launch_of_what_was_given_up_while_it_waited_is_not_sent(grid: C
         grid.server.perform(Send("n1", message))
     await worker.until(lambda seen: len(worker.launched) == 2)
     assert [launch.allocation for launch in worker.launched] == [launch.allocation] * 2
+    await ann.close()
+    await worker.close()
+
+
+async def test_a_launch_that_waited_while_its_node_began_another_life_is_not_sent(grid: Coordinator) -> None:
+    worker, ann = await agent(grid.url, node(cores=2), runs_on), await client(grid.url)
+    await ann.submit(job("sleep"))
+    launch = await worker.until(Launch)
+    before = grid.ledger.allocations[launch.allocation]
+    grid.ledger.allocations[launch.allocation] = msgspec.structs.replace(before, boot="the one before")
+    grid.server.perform(Send("n1", launch))
+    grid.ledger.allocations[launch.allocation] = before
+    grid.server.perform(Send("n1", launch))
+    await worker.until(lambda seen: len(worker.launched) == 2)
+    await ann.ask(ListJobs(1))
+    assert len(worker.launched) == 2
     await ann.close()
     await worker.close()
 

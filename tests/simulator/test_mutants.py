@@ -140,7 +140,7 @@ def start_what_was_declined(patch: Patch) -> None:
         return report
 
     patch(Table, "_decline", forgetful)
-    patch(Coordinator, "_overtaken", lambda self, launch: False)
+    patch(Coordinator, "_overtaken", lambda self, launch, node: False)
     patch(Judge, "launched", lambda self, allocation: None)
 
 
