@@ -150,14 +150,14 @@ def _tell(
 def _story(run: Run, nodes: int, events: int, without: tuple[str, ...]) -> dict[str, Any]:
     from distributed_grid.simulator import Shape, shrink, story
 
-    shape, out = shrink(run.seed, Shape(nodes=nodes, events=events), without)
-    least = f"--seed {run.seed} --nodes {shape.nodes} --events {shape.events}"
+    shape = Shape(nodes=nodes, events=events)
+    out = shrink(run.seed, shape, without)
     return {
         "seed": run.seed,
         "about": run.about,
         "what": run.what,
         "story": story(run.seed, shape, out),
-        "again": f"grid simulate {least}" + (f" --without {','.join(out)}" if out else ""),
+        "again": f"grid simulate --seed {run.seed} --nodes {nodes} --events {events} --without {','.join(out)}",
     }
 
 

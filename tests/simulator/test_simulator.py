@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -53,9 +54,12 @@ def test_what_is_violated_is_cut_down_and_told(monkeypatch: pytest.MonkeyPatch) 
     over = Judge.over
     monkeypatch.setattr(Judge, "over", lambda self, ran, code, signal=0: over(self, ran, 77, signal))
     seed = next(seed for seed in range(20) if run(seed).what)
-    shape, out = shrink(seed, Shape())
-    assert len(make(seed, shape, out).jobs) == 1 and make(seed, shape, out).faults == ()
-    lines = story(seed, shape, out)
+    out = shrink(seed, Shape())
+    left = make(seed, Shape(), out)
+    assert (len(left.jobs), left.faults) == (1, ())
+    lines = story(seed, Shape(), out)
+    nodes = {word for line in lines for word in re.findall(r"\bn\d+\b", line)}
+    assert len(nodes) == 1, "what has nothing to do with it is not told"
     assert "told to have exited with" in lines[-1] and any("is submitted as" in line for line in lines)
 
 
