@@ -136,7 +136,7 @@ def _tell(
     lines += [f"seed {run.seed}: {run.about}: {run.what}" for run in found.violated[TOLD:NAMED]]
     faults = ", ".join(f"{kind} {count}" for kind, count in sorted(found.faults.items()))
     lines += [
-        f"{found.seeds} seeds in {seconds:.1f} s, {found.seeds / seconds:.1f} a second",
+        f"{found.seeds} seed{'s'[: found.seeds - 1]} in {seconds:.1f} s, {found.seeds / seconds:.1f} a second",
         f"{found.events} events ({found.fewest} in the shortest) in {found.seconds:.0f} simulated seconds",
         f"{found.started} processes started",
         f"{sum(found.faults.values())} faults: {faults or 'none'}",
