@@ -134,9 +134,10 @@ def _tell(
         lines += [f"seed {story['seed']}: {story['about']}: {story['what']}", *story["story"]]
         lines += [f"again: {story['again']}", ""]
     lines += [f"seed {run.seed}: {run.about}: {run.what}" for run in found.violated[TOLD:NAMED]]
+    counted = "seed" if found.seeds == 1 else "seeds"
     faults = ", ".join(f"{kind} {count}" for kind, count in sorted(found.faults.items()))
     lines += [
-        f"{found.seeds} seed{'s'[: found.seeds - 1]} in {seconds:.1f} s, {found.seeds / seconds:.1f} a second",
+        f"{found.seeds} {counted} in {seconds:.1f} s, {found.seeds / seconds:.1f} a second",
         f"{found.events} events ({found.fewest} in the shortest) in {found.seconds:.0f} simulated seconds",
         f"{found.started} processes started",
         f"{sum(found.faults.values())} faults: {faults or 'none'}",
