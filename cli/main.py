@@ -33,7 +33,7 @@ COMMANDS: dict[str, Lazy] = {
     "dev": Lazy(_AT + "dev:dev", "Start and end a whole grid on this machine, to try it out."),
     "replay": Lazy(_AT + "replay:replay", "Decide again what an event log says, by the same policy or another."),
     "config": Lazy(_AT + "config:config", "Show, check and write configuration."),
-    "simulate": Lazy(_AT + "simulate:simulate", "Simulate grids with faults, and see that nothing is lost, run twice or told wrongly."),
+    "simulate": Lazy(_AT + "simulate:simulate", "Simulate grids with faults, and see that their promises hold."),
     "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),
 }
 

@@ -37,7 +37,7 @@ SAID_EVERY = 10.0
 @click.option("--events", type=click.IntRange(0), default=200, help="Events in each grid at the least (200).")
 @click.option("--without", default="", metavar="LIST", help="Faults and jobs to leave out, such as reboot,fault5,job3.")
 def simulate(seed: int, seeds: int, jobs: int, nodes: int, events: int, without: str) -> None:
-    """Simulate grids with faults, and see that nothing is lost, run twice or told wrongly.
+    """Simulate grids with faults, and see that their promises hold.
 
     A seed makes a grid: nodes, jobs and faults, around the real cores of coordinator and agents. The same seed makes
     the same grid, and the same happens in it. What should not be is told as a story and cut down to what it takes.
