@@ -3,26 +3,21 @@ a batch is performed. Stands for coordinator/driver.py and coordinator/trouble.p
 """
 
 import random
-from typing import Any
 
+from distributed_grid.coordinator.core.coalesce import newest_commands, newest_records
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     MAY_WAIT,
     RECORDS,
-    AckExits,
     Command,
     Event,
     Hold,
     Job,
-    RecordAllocation,
     RecordJob,
-    RecordNode,
-    Send,
     Tick,
 )
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Cause
-from distributed_grid.protocol.messages import Launch, Stop
 from distributed_grid.simulator.disk import Disk, Snapshot, snapshot
 from distributed_grid.simulator.engine import Engine, Process, Violation
 from distributed_grid.simulator.judge import Judge
@@ -215,33 +210,3 @@ class Driver(Process):
         self.dead = True
         if self.chance.random() < 0.5:
             self._apply()
-
-
-def newest_records(records: list[Command]) -> list[Command]:
-    """Each thing once: records hold the things themselves, so each is as new as any."""
-    kept: dict[Any, Command] = {}
-    for number, record in enumerate(records):
-        match record:
-            case RecordJob(job):
-                kept["job", job.id] = record
-            case RecordAllocation(allocation):
-                kept["allocation", allocation.id] = record
-            case RecordNode(facts):
-                kept["node", facts.name] = record
-            case _:
-                kept[number] = record
-    return list(kept.values())
-
-
-def newest_commands(commands: list[Command]) -> list[Command]:
-    """What would be said several times only once, at the place of the first (coordinator/trouble.py)."""
-    kept: dict[Any, Command] = {}
-    for number, command in enumerate(commands):
-        match command:
-            case Send(node, Launch() | Stop() as order):
-                kept[node, type(order), order.allocation] = command
-            case AckExits(node, allocations):
-                kept[node, allocations] = command
-            case _:
-                kept[number] = command
-    return list(kept.values())

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator import driver as driver_module
+from distributed_grid.coordinator.core.coalesce import LINES_KEPT, newest_commands, newest_records
 from distributed_grid.coordinator.core.model import (
     Accepted,
     AckExits,
@@ -31,7 +32,6 @@ from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.store import Snapshot, Store
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
-from distributed_grid.coordinator.trouble import LINES_KEPT, newest_commands, newest_records
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.protocol.messages import Launch, Renewed, Stop
