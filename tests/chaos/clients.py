@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from distributed_grid.coordinator.client import GridClient, GridUnavailable, JobResult
+from distributed_grid.coordinator.client import GridClient, GridUnavailable, JobResult, RequestRefused
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import Submission
 from tests.chaos.jobs import Plan, Shipment, draw
@@ -158,18 +158,25 @@ class Users:
     # --- what the grid says in the end --------------------------------------------------------------------------------
 
     async def views(self) -> dict[str, JobView]:
-        """Every job that the grid knows, as it stands, with its story."""
+        """Every job that was acknowledged or is listed (a list is cut where it gets too long), as it stands."""
         client = self._clients[0][0]
-        known = [view.id for view in await client.jobs(ended=True, limit=100_000)]
+        listed = [view.id for view in await client.jobs(ended=True, limit=100_000)]
+        known = [*dict.fromkeys([*self.told.plans, *listed])]
         views: dict[str, JobView] = {}
         for begin in range(0, len(known), 64):
-            for view in await asyncio.gather(*(client.show(job) for job in known[begin : begin + 64])):
-                views[view.id] = view
+            shown = await asyncio.gather(*(self._show(client, job) for job in known[begin : begin + 64]))
+            views.update({view.id: view for view in shown if view is not None})
         return views
+
+    async def _show(self, client: GridClient, job: str) -> JobView | None:
+        try:
+            return await client.show(job)
+        except RequestRefused:
+            return None
 
     async def read_again(self, views: dict[str, JobView]) -> None:
         """Read what could not be read while nodes were away."""
         client = self._clients[0][0]
         for job, result in list(self.told.results.items()):
-            if result.output_error and views[job].state is State.ENDED:
+            if result.output_error and job in views and views[job].state is State.ENDED:
                 self.told.results[job] = await client.result(job)

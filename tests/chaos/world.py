@@ -36,6 +36,7 @@ resource_sharing:
 agent:
   offer_after: 0
   reserve_memory_gb: 0
+  keep_jobs: 100000
 """
 
 
