@@ -143,14 +143,7 @@ class Table:
     def inventory(self, now: float) -> tuple[Known, ...]:
         """The whole set. What is over is named without its outcome, which is told by itself: all of them together may
         be more than a frame carries."""
-        return tuple(
-            Known(
-                key,
-                entry.state,
-                started_for=max(0.0, now - entry.began) if entry.state in (State.RUNNING, State.STOPPING) else 0.0,
-            )
-            for key, entry in self.entries.items()
-        )
+        return tuple(_known(key, entry, now) for key, entry in self.entries.items())
 
     def unacknowledged(self) -> list[Exited]:
         """All ends that the coordinator has not acknowledged, in the order they were heard of."""
@@ -334,6 +327,14 @@ class Table:
         for share in grant.gpus:
             _drop(self._gpus, share.uuid, key)
         return grant
+
+
+def _known(key: str, entry: Entry, now: float) -> Known:
+    if entry.outcome is not None:
+        return Known(key, State.ENDED)
+    if not entry.began:
+        return Known(key, State.STARTING)  # also where it is stopping: nothing of it is known to have run
+    return Known(key, entry.state, started_for=max(0.0, now - entry.began))
 
 
 def _drop(holders: dict[D, dict[str, int]], device: D, key: str) -> None:

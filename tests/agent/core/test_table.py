@@ -143,6 +143,14 @@ def test_a_stopped_job_that_started_meanwhile_is_still_reported_only_by_its_end(
     assert table.inventory(2.0)[0].state is State.STOPPING
 
 
+def test_what_is_stopped_before_it_began_is_never_told_as_running_since_the_beginning_of_the_clock() -> None:
+    table = Table()
+    table.handle(launch(), 1.0)
+    table.handle(Ready("j.1"), 1.0)
+    table.handle(Stop(allocation="j.1"), 1.0)
+    assert table.inventory(1000.0) == (Known("j.1", State.STARTING),)
+
+
 def test_signals_go_to_what_runs_and_to_nothing_else() -> None:
     table = running(Table())
     assert table.handle(Signal(allocation="j.1", signal=2), 1.0) == [SendSignal("j.1", 2)]
