@@ -2,9 +2,11 @@
 
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import click
+import msgspec
 
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import jobs as complete_jobs
@@ -21,6 +23,7 @@ from distributed_grid.protocol.messages import (
     ListJobs,
     ShowJobs,
     Watch,
+    next_page,
 )
 from distributed_grid.protocol.resources import format_bytes
 
@@ -47,17 +50,33 @@ def jobs(ended: bool, states: tuple[str, ...], user: str, mine: bool, limit: int
         user = user_name()
     wanted = tuple(_state(one) for one in states)
     ended = ended or State.ENDED in wanted
-    answer: Jobs = invocation.ask(lambda n: ListJobs(id=n, ended=ended, states=wanted, user=user, limit=limit))
+    listed, more = _list(invocation, ListJobs(id=0, ended=ended, states=wanted, user=user, limit=limit))
     match invocation.output:
         case "json" | "jsonl":
-            rows = [words.job_json(view) for view in answer.jobs]
-            words.emit_json(invocation, {"jobs": rows, "more": answer.more}, rows="jobs")
+            rows = [words.job_json(view) for view in listed]
+            words.emit_json(invocation, {"jobs": rows, "more": more}, rows="jobs")
         case "quiet":
-            words.emit("".join(view.id + "\n" for view in answer.jobs))
+            words.emit("".join(f"{view.id}\n" for view in listed))
         case _:
-            words.emit(words.table(invocation, words.JOB_HEADER, [words.job_row(view) for view in answer.jobs]))
-            if answer.more:
+            words.emit(words.table(invocation, words.JOB_HEADER, [words.job_row(view) for view in listed]))
+            if more:
                 invocation.say(f"there are more; see them with --limit {2 * limit}")
+
+
+def _list(invocation: Invocation, asked: ListJobs) -> tuple[list[JobView], bool]:
+    """The jobs, over as many answers as it takes, and whether there are more than were wanted."""
+    found: dict[str, JobView] = {}
+    while True:
+        answer: Jobs = invocation.ask(partial(_numbered, asked))
+        found |= {view.id: view for view in answer.jobs}
+        page = next_page(asked, answer, 0)
+        if page is None:
+            return [*found.values()], answer.more
+        asked = page
+
+
+def _numbered(asked: ListJobs, number: int) -> ListJobs:
+    return msgspec.structs.replace(asked, id=number)
 
 
 def _state(text: str) -> State:

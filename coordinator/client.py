@@ -49,6 +49,7 @@ from distributed_grid.protocol.messages import (
     Submit,
     WantFiles,
     Why,
+    next_page,
 )
 from distributed_grid.protocol.nodes import NodeView
 from distributed_grid.protocol.resources import GIB, MILLI, Resources, parse_cpu, parse_gpu, parse_memory
@@ -246,10 +247,16 @@ class GridClient:
     async def jobs(
         self, *, ended: bool = False, states: Iterable[State] = (), user: str = "", limit: int = 1000
     ) -> list[JobView]:
-        """Jobs, newest first."""
-        ask = ListJobs(id=self._session.number(), ended=ended, states=tuple(states), user=user, limit=limit)
-        answer: Jobs = await self._session.ask(ask)
-        return list(answer.jobs)
+        """Jobs, at most `limit`: those that live, the newest first, then with `ended` the others, the newest end
+        first."""
+        found: dict[str, JobView] = {}
+        number = self._session.number()
+        ask: ListJobs | None = ListJobs(id=number, ended=ended, states=tuple(states), user=user, limit=limit)
+        while ask is not None:
+            answer: Jobs = await self._session.ask(ask)
+            found |= {view.id: view for view in answer.jobs}
+            ask = next_page(ask, answer, self._session.number())
+        return list(found.values())
 
     async def cancel(self, *jobs: str, reason: str = "", grace: float | None = None) -> None:
         """End these jobs: SIGTERM, `grace` seconds (none: each job's own), SIGKILL. Returns once that is on disk."""

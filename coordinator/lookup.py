@@ -4,8 +4,11 @@ References (an id, the beginning of one, a name, `last`) are resolved from the s
 """
 
 import difflib
+import heapq
 import itertools
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 import msgspec
 
@@ -78,30 +81,35 @@ class Lookup:
         return views
 
     def newest(self, message: ListJobs) -> Jobs:
-        """Newest first, as many as are asked for and fit an answer; without what makes a list long."""
-        wanted = set(message.states)
+        """Those that live and then those that ended, each newest first, as many as are asked for and fit an answer;
+        without what makes a list long."""
         most = max(0, min(message.limit, 100_000))
-
-        def fits(job: Job) -> bool:
-            return (not wanted or job.state in wanted) and message.user in ("", job.user)
-
-        live = (job for job in reversed(list(self._ledger.jobs.values())) if fits(job))
-        found = {job.id: job for job in itertools.islice(live, most + 1)}
-        for job in self._ending():
-            if fits(job):
-                found.setdefault(job.id, job)
-        if message.ended and (not wanted or State.ENDED in wanted):
-            found |= {job.id: job for job in self._store.list_ended(most + 1, message.user)}
-        newest = sorted(found.values(), key=lambda job: (job.submitted, job.id), reverse=True)
+        found = list(itertools.islice(self._living(message), most + 1))
+        if len(found) <= most and message.ended and (not message.states or State.ENDED in message.states):
+            past = message.past and (message.past[0], message.past[2]) if message.past and message.past[0] else None
+            found += self._store.list_ended(most + 1 - len(found), message.user, past)
         views: list[JobView] = []
         size = 0
-        for job in newest[:most]:
+        for job in found[:most]:
             view = _short(job_view(job, job.reason))
             size += len(msgspec.msgpack.encode(view))
             if size > LIST_BYTES:
                 break
             views.append(view)
-        return Jobs(message.id, tuple(views), more=len(views) < len(newest))
+        return Jobs(message.id, tuple(views), more=len(views) < len(found))
+
+    def _living(self, message: ListJobs) -> Iterator[Job]:
+        if message.past and message.past[0]:
+            return
+        _, submitted, last = message.past or (0.0, math.inf, "")
+        ending = sorted(self._ending(), key=attrgetter("submitted"), reverse=True)
+        newest = heapq.merge(ending, reversed(list(self._ledger.jobs.values())), key=lambda job: -job.submitted)
+        for at, together in itertools.groupby(newest, attrgetter("submitted")):
+            if at <= submitted:
+                for job in sorted(together, key=attrgetter("id"), reverse=True):
+                    fits = (not message.states or job.state in message.states) and message.user in ("", job.user)
+                    if fits and (at < submitted or job.id < last):
+                        yield job
 
     def _ending(self) -> list[Job]:
         """Jobs that the ledger is done with and whose end is just being stored, as they were before: what is not on

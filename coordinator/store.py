@@ -304,12 +304,16 @@ class Store:
         )
         return [text for row in rows for text in row if text]
 
-    def list_ended(self, limit: int, user: str = "") -> list[Job]:
-        """The jobs that ended last, newest end first; of one user only if one is given."""
-        whose, values = ("AND user = ? ", (user, limit)) if user else ("", (limit,))
+    def list_ended(self, limit: int, user: str = "", past: tuple[float, str] | None = None) -> list[Job]:
+        """The jobs that ended last, newest end first; of one user only if one is given; behind the one that ended then
+        and has this id."""
+        which: list[tuple[str, tuple[Any, ...]]] = [("state = 'ended'", ())]
+        which += [("user = ?", (user,))] if user else []
+        which += [("(ended, id) < (?, ?)", past)] if past else []
         rows = self._reader.execute(
-            f"SELECT body FROM jobs WHERE state = 'ended' {whose}ORDER BY ended DESC LIMIT ?",  # noqa: S608
-            values,
+            f"SELECT body FROM jobs WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
+            "ORDER BY ended DESC, id DESC LIMIT ?",
+            (*(value for _, values in which for value in values), limit),
         )
         return [_job(row[0]) for row in rows]
 

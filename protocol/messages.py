@@ -50,6 +50,7 @@ from distributed_grid.protocol.messages_client import (
     WantBlobs,
     Watch,
     Why,
+    next_page,
 )
 from distributed_grid.protocol.messages_hello import (
     Hello,
@@ -151,4 +152,5 @@ __all__ = [
     "Watch",
     "Welcome",
     "Why",
+    "next_page",
 ]

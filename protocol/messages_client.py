@@ -83,13 +83,15 @@ class SignalJob(Message, frozen=True, tag="signal-job"):
 
 
 class ListJobs(Message, frozen=True, tag="list-jobs"):
-    """Jobs, newest first: those not ended, and with `ended` the others too, at most `limit`."""
+    """Jobs, at most `limit`: those not ended, the newest first, and with `ended` then the others, the newest end first.
+    `past`: the list goes on behind the job that had ended then (0: not yet), was submitted then, and has this id."""
 
     id: int
     ended: bool = False
     states: tuple[State, ...] = ()
     user: str = ""
     limit: int = 1000
+    past: tuple[float, float, str] | None = None
 
 
 class Jobs(Message, frozen=True, tag="jobs"):
@@ -98,6 +100,16 @@ class Jobs(Message, frozen=True, tag="jobs"):
     id: int
     jobs: tuple[JobView, ...]
     more: bool = False
+
+
+def next_page(asked: ListJobs, told: Jobs, number: int) -> ListJobs | None:
+    """What to ask for behind this answer; None: that was all, or as many as were wanted. A job that ends between two
+    pages may be in both."""
+    left = asked.limit - len(told.jobs)
+    if not told.more or not told.jobs or left <= 0:
+        return None
+    last = told.jobs[-1]
+    return msgspec.structs.replace(asked, id=number, limit=left, past=(last.ended, last.submitted, last.id))
 
 
 class ShowJobs(Message, frozen=True, tag="show-jobs"):

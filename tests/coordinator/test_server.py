@@ -13,6 +13,7 @@ from websockets.asyncio.server import broadcast
 from websockets.exceptions import ConnectionClosed
 
 from distributed_grid.coordinator import connection as connections
+from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.codec import CONTROL_BYTES, encode
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import (
@@ -25,6 +26,7 @@ from distributed_grid.protocol.messages import (
     GetStatus,
     Heartbeat,
     Hello,
+    Jobs,
     JobUpdate,
     Launch,
     ListJobs,
@@ -42,6 +44,7 @@ from distributed_grid.protocol.messages import (
     Watch,
     Welcome,
     Why,
+    next_page,
 )
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
@@ -177,6 +180,33 @@ async def test_lists_are_bounded_newest_first_and_keep_secrets(tmp_path: Path) -
         only = await ann.ask(ListJobs(204, ended=True, states=(State.ENDED,), user="ann"))
         assert {view.id for view in only.jobs} >= set(ended)
         assert (await ann.ask(ListJobs(205, ended=True, user="bob"))).jobs == ()
+        await ann.close()
+        await worker.close()
+
+
+async def test_a_list_goes_on_behind_what_one_answer_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distributed_grid.coordinator.lookup.LIST_BYTES", 3000)
+    async with coordinator(tmp_path) as grid:
+        worker, ann = await agent(grid.url), await client(grid.url)
+        ended = [name for _ in range(5) for name in await ann.submit(*(job("true") for _ in range(5)))]
+        for name in ended:
+            await ann.ended(name)
+        waiting = [name for _ in range(6) for name in await ann.submit(*(job("true", cpu=4000) for _ in range(5)))]
+        asked: ListJobs | None = ListJobs(300, ended=True, limit=50)
+        pages: list[Jobs] = []
+        while asked is not None:
+            answer = await ann.ask(asked)
+            pages.append(answer)
+            asked = next_page(asked, answer, 301 + len(pages))
+        told = [view for page in pages for view in page.jobs]
+        assert len(pages) > 3 and pages[-1].more  # 50 of 55 were wanted
+        assert len({view.id for view in told}) == 50
+        live, over = told[: len(waiting)], told[len(waiting) :]
+        assert {view.id for view in live} == set(waiting)
+        assert [view.submitted for view in live] == sorted((view.submitted for view in live), reverse=True)
+        assert [view.ended for view in over] == sorted((view.ended for view in over), reverse=True)
+        async with GridClient(grid.url) as everybody:
+            assert {view.id for view in await everybody.jobs(ended=True)} == {*ended, *waiting}
         await ann.close()
         await worker.close()
 
