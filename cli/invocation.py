@@ -62,10 +62,17 @@ class Invocation:
         return Connection(self.url())
 
     def ask(self, make: Callable[[int], Any]) -> Any:
-        """The answer to one request, made by `make` from its number."""
+        """The answer to one request, made by `make` from its number; to one for a list, over as many as it takes."""
+        from distributed_grid.protocol.messages import joined, next_page
+
         connection = self.connect()
         try:
-            return connection.call(make(connection.number()))
+            request = make(connection.number())
+            answer = page = connection.call(request)
+            while (request := next_page(request, page, connection.number())) is not None:
+                page = connection.call(request)
+                answer = joined(answer, page)
+            return answer
         finally:
             connection.close()
 

@@ -2,11 +2,9 @@
 
 import sys
 import time
-from functools import partial
 from typing import Any
 
 import click
-import msgspec
 
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import jobs as complete_jobs
@@ -23,7 +21,6 @@ from distributed_grid.protocol.messages import (
     ListJobs,
     ShowJobs,
     Watch,
-    next_page,
 )
 from distributed_grid.protocol.resources import format_bytes
 
@@ -50,33 +47,17 @@ def jobs(ended: bool, states: tuple[str, ...], user: str, mine: bool, limit: int
         user = user_name()
     wanted = tuple(_state(one) for one in states)
     ended = ended or State.ENDED in wanted
-    listed, more = _list(invocation, ListJobs(id=0, ended=ended, states=wanted, user=user, limit=limit))
+    answer: Jobs = invocation.ask(lambda n: ListJobs(id=n, ended=ended, states=wanted, user=user, limit=limit))
     match invocation.output:
         case "json" | "jsonl":
-            rows = [words.job_json(view) for view in listed]
-            words.emit_json(invocation, {"jobs": rows, "more": more}, rows="jobs")
+            rows = [words.job_json(view) for view in answer.jobs]
+            words.emit_json(invocation, {"jobs": rows, "more": answer.more}, rows="jobs")
         case "quiet":
-            words.emit("".join(f"{view.id}\n" for view in listed))
+            words.emit("".join(f"{view.id}\n" for view in answer.jobs))
         case _:
-            words.emit(words.table(invocation, words.JOB_HEADER, [words.job_row(view) for view in listed]))
-            if more:
+            words.emit(words.table(invocation, words.JOB_HEADER, [words.job_row(view) for view in answer.jobs]))
+            if answer.more:
                 invocation.say(f"there are more; see them with --limit {2 * limit}")
-
-
-def _list(invocation: Invocation, asked: ListJobs) -> tuple[list[JobView], bool]:
-    """The jobs, over as many answers as it takes, and whether there are more than were wanted."""
-    found: dict[str, JobView] = {}
-    while True:
-        answer: Jobs = invocation.ask(partial(_numbered, asked))
-        found |= {view.id: view for view in answer.jobs}
-        page = next_page(asked, answer, 0)
-        if page is None:
-            return [*found.values()], answer.more
-        asked = page
-
-
-def _numbered(asked: ListJobs, number: int) -> ListJobs:
-    return msgspec.structs.replace(asked, id=number)
 
 
 def _state(text: str) -> State:

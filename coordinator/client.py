@@ -49,7 +49,6 @@ from distributed_grid.protocol.messages import (
     Submit,
     WantFiles,
     Why,
-    next_page,
 )
 from distributed_grid.protocol.nodes import NodeView
 from distributed_grid.protocol.resources import GIB, MILLI, Resources, parse_cpu, parse_gpu, parse_memory
@@ -249,14 +248,10 @@ class GridClient:
     ) -> list[JobView]:
         """Jobs, at most `limit`: those that live, the newest first, then with `ended` the others, the newest end
         first."""
-        found: dict[str, JobView] = {}
         number = self._session.number()
-        ask: ListJobs | None = ListJobs(id=number, ended=ended, states=tuple(states), user=user, limit=limit)
-        while ask is not None:
-            answer: Jobs = await self._session.ask(ask)
-            found |= {view.id: view for view in answer.jobs}
-            ask = next_page(ask, answer, self._session.number())
-        return list(found.values())
+        ask = ListJobs(id=number, ended=ended, states=tuple(states), user=user, limit=limit)
+        answer: Jobs = await self._session.ask_all(ask)
+        return list(answer.jobs)
 
     async def cancel(self, *jobs: str, reason: str = "", grace: float | None = None) -> None:
         """End these jobs: SIGTERM, `grace` seconds (none: each job's own), SIGKILL. Returns once that is on disk."""
@@ -271,7 +266,7 @@ class GridClient:
 
     async def status(self) -> Status:
         """How the grid is."""
-        answer: Status = await self._session.ask(GetStatus(id=self._session.number()))
+        answer: Status = await self._session.ask_all(GetStatus(id=self._session.number()))
         return answer
 
     async def nodes(self) -> list[NodeView]:
@@ -280,7 +275,7 @@ class GridClient:
 
     async def shared(self, node: str = "") -> Shared:
         """What is offered and what is lent, on all nodes or one."""
-        answer: Shared = await self._session.ask(GetShared(id=self._session.number(), node=node))
+        answer: Shared = await self._session.ask_all(GetShared(id=self._session.number(), node=node))
         return answer
 
     async def why(self, job: str = "", request: Request | None = None) -> Why:

@@ -16,7 +16,17 @@ from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.jobs import JobView
 from distributed_grid.protocol.link import PROTOCOL, Link
-from distributed_grid.protocol.messages import Failed, Hello, Jobs, JobUpdate, Refused, ShowJobs, Welcome
+from distributed_grid.protocol.messages import (
+    Failed,
+    Hello,
+    Jobs,
+    JobUpdate,
+    Refused,
+    ShowJobs,
+    Welcome,
+    joined,
+    next_page,
+)
 
 CONNECT_SECONDS = 5.0
 PING_SECONDS = 5.0
@@ -123,6 +133,15 @@ class Session:
             return await future
         finally:
             self._pending.pop(message.id, None)
+
+    async def ask_all(self, message: Any) -> Any:
+        """As `ask`, for a list, over as many answers as it takes."""
+        answer = await self.ask(message)
+        page = answer
+        while (message := next_page(message, page, self.number())) is not None:
+            page = await self.ask(message)
+            answer = joined(answer, page)
+        return answer
 
     async def show(self, job: str) -> JobView:
         """A job as it stands."""

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from distributed_grid import __version__
+from distributed_grid.coordinator import pages
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs, Uploads
 from distributed_grid.coordinator.core import explain
@@ -50,7 +51,6 @@ from distributed_grid.protocol.messages import (
     ListJobs,
     MissingBlobs,
     PutBlob,
-    Shared,
     ShowJobs,
     SignalJob,
     Status,
@@ -184,10 +184,10 @@ class Requests:
                     client, Jobs(message.id, tuple(self._lookup.views(self._lookup.resolve(client.user, message.jobs))))
                 )
             case GetStatus():
-                self._reply(client, self._status(message.id))
+                self._reply(client, self._status(message))
             case GetShared():
-                offers, allocations = self._ledger.shared(self._clock(), message.node)
-                self._reply(client, Shared(message.id, tuple(offers), tuple(allocations)))
+                shared = pages.shared(self._ledger, self._clock(), message.id, message.node, message.past)
+                self._reply(client, shared)
             case AskWhy():
                 self._why(client, message)
             case WantBlobs():
@@ -331,21 +331,23 @@ class Requests:
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 
-    def _status(self, number: int) -> Status:
+    def _status(self, message: GetStatus) -> Status:
         # A job that does not wait has its allocation's state; those are few, however long the queue is.
         counts = Counter(held.state.value for held in self._ledger.allocations.values())
         if waiting := len(self._ledger.queue):
             counts[State.WAITING.value] = waiting
+        nodes, past = pages.nodes(self._ledger, self._clock(), message.past)
         return Status(
-            id=number,
+            id=message.id,
             grid=self._store.grid,
             software=__version__,
             epoch=self._store.epoch,
             up_for=time.monotonic() - self._began,
-            nodes=tuple(self._ledger.node_views(self._clock())),
+            nodes=nodes,
             counts=dict(counts),
             ended=dict(self._ended),
             trouble=self._driver.trouble.words(),
+            past=past,
         )
 
     def _why(self, client: Client, message: AskWhy) -> None:

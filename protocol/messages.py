@@ -50,6 +50,7 @@ from distributed_grid.protocol.messages_client import (
     WantBlobs,
     Watch,
     Why,
+    joined,
     next_page,
 )
 from distributed_grid.protocol.messages_hello import (
@@ -152,5 +153,6 @@ __all__ = [
     "Watch",
     "Welcome",
     "Why",
+    "joined",
     "next_page",
 ]

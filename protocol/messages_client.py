@@ -1,5 +1,7 @@
 """Messages between a client and the coordinator. A reply carries the `id` of what it answers."""
 
+from typing import Any
+
 import msgspec
 
 from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, State
@@ -102,16 +104,6 @@ class Jobs(Message, frozen=True, tag="jobs"):
     more: bool = False
 
 
-def next_page(asked: ListJobs, told: Jobs, number: int) -> ListJobs | None:
-    """What to ask for behind this answer; None: that was all, or as many as were wanted. A job that ends between two
-    pages may be in both."""
-    left = asked.limit - len(told.jobs)
-    if not told.more or not told.jobs or left <= 0:
-        return None
-    last = told.jobs[-1]
-    return msgspec.structs.replace(asked, id=number, limit=left, past=(last.ended, last.submitted, last.id))
-
-
 class ShowJobs(Message, frozen=True, tag="show-jobs"):
     """These jobs whole (id, unique prefix, name or `last`), with their stories. Answered by Jobs."""
 
@@ -120,14 +112,16 @@ class ShowJobs(Message, frozen=True, tag="show-jobs"):
 
 
 class GetStatus(Message, frozen=True, tag="get-status"):
-    """How the grid is: answered by Status."""
+    """How the grid is: answered by Status. `past`: only of the nodes behind the one of this name."""
 
     id: int
+    past: str = ""
 
 
 class Status(Message, frozen=True, tag="status"):
     """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause; `trouble` says,
-    where there is any, why no new jobs are taken."""
+    where there is any, why no new jobs are taken. The nodes are in the order of their names; `past` is the last one's
+    where there are more than one answer holds."""
 
     id: int
     grid: str
@@ -138,21 +132,58 @@ class Status(Message, frozen=True, tag="status"):
     counts: dict[str, int]
     ended: dict[str, int]
     trouble: str = ""
+    past: str = ""
 
 
 class GetShared(Message, frozen=True, tag="get-shared"):
-    """What is offered and what is lent: answered by Shared."""
+    """What is offered and what is lent: answered by Shared. `past` as in GetStatus."""
 
     id: int
     node: str = ""
+    past: str = ""
 
 
 class Shared(Message, frozen=True, tag="shared"):
-    """All offers and all allocations."""
+    """All offers and all allocations, node by node. `past` as in Status."""
 
     id: int
     offers: tuple[OfferView, ...]
     allocations: tuple[AllocationView, ...]
+    past: str = ""
+
+
+def next_page(asked: Any, told: Any, number: int) -> Any:
+    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus or GetShared; None: that
+    was all, or as many as were wanted. A job that ends between two pages may be in both."""
+    if not isinstance(asked, ListJobs):
+        past = told.past if isinstance(asked, GetStatus | GetShared) else ""
+        return msgspec.structs.replace(asked, id=number, past=past) if past else None
+    left = asked.limit - len(told.jobs)
+    if not told.more or not told.jobs or left <= 0:
+        return None
+    last = told.jobs[-1]
+    return msgspec.structs.replace(asked, id=number, limit=left, past=(last.ended, last.submitted, last.id))
+
+
+def joined(answer: Any, page: Any) -> Any:
+    """One Jobs, Status or Shared of two, of which the second was asked for behind the first. What is no list is the
+    second's."""
+    lists = {
+        name: tuple({_key(view): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
+        for name in ("jobs", "nodes", "offers", "allocations")
+        if hasattr(page, name)
+    }
+    return msgspec.structs.replace(page, **lists)
+
+
+def _key(view: JobView | NodeView | OfferView | AllocationView) -> str:
+    match view:
+        case NodeView():
+            return view.facts.name
+        case OfferView():
+            return view.node
+        case _:
+            return view.id
 
 
 class AskWhy(Message, frozen=True, tag="ask-why"):

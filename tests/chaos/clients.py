@@ -158,7 +158,7 @@ class Users:
     # --- what the grid says in the end --------------------------------------------------------------------------------
 
     async def views(self) -> dict[str, JobView]:
-        """Every job that was acknowledged or is listed (a list is cut where it gets too long), as it stands."""
+        """Every job that was acknowledged or is listed, as it stands, with its story."""
         client = self._clients[0][0]
         listed = [view.id for view in await client.jobs(ended=True, limit=100_000)]
         known = [*dict.fromkeys([*self.told.plans, *listed])]

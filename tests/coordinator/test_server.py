@@ -211,6 +211,36 @@ async def test_a_list_goes_on_behind_what_one_answer_holds(tmp_path: Path, monke
         await worker.close()
 
 
+async def test_more_nodes_than_one_answer_holds_are_told_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with coordinator(tmp_path) as grid:
+        workers = [await agent(grid.url, node(f"n{number}"), runs=runs_on) for number in range(7)]
+        ann = await client(grid.url)
+        jobs = await ann.submit(*(job("sleep 60") for _ in range(9)))
+        for name in jobs:
+            await ann.until(
+                lambda seen, name=name: (
+                    isinstance(seen, JobUpdate) and (seen.job.id, seen.job.state) == (name, State.RUNNING)
+                )
+            )
+        monkeypatch.setattr("distributed_grid.coordinator.lookup.LIST_BYTES", 1200)
+        first = await ann.ask(GetStatus(301))
+        assert [view.facts.name for view in first.nodes] == [f"n{number}" for number in range(len(first.nodes))]
+        assert 0 < len(first.nodes) < 7 and first.past == first.nodes[-1].facts.name
+        async with GridClient(grid.url) as everybody:
+            whole, shared = await everybody.status(), await everybody.shared()
+            one = await everybody.shared("n3")
+        assert [view.facts.name for view in whole.nodes] == [f"n{number}" for number in range(7)]
+        assert whole.counts == {"running": 9} and not whole.past
+        assert [view.node for view in shared.offers] == [f"n{number}" for number in range(7)]
+        assert {view.job for view in shared.allocations} == set(jobs)
+        assert [view.node for view in one.offers] == ["n3"]
+        await ann.close()
+        for worker in workers:
+            await worker.close()
+
+
 async def test_status_shared_and_why_show_the_grid(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid:
         worker, ann = await agent(grid.url, runs=runs_on), await client(grid.url)
