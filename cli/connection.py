@@ -238,8 +238,9 @@ class Connection:
         exc = self._protocol.handshake_exc
         if isinstance(exc, InvalidHandshake | InvalidMessage | EOFError):
             return "what listens there does not speak our protocol"
-        if self._protocol.parser_exc is not None:
-            return f"what came is not a websocket frame: {self._protocol.parser_exc}"
+        broken = self._protocol.parser_exc
+        if broken is not None and not isinstance(broken, EOFError):  # the end of the stream is one too
+            return f"what came is not a websocket frame: {broken}"
         if (close := self._protocol.close_rcvd) is not None:
             return f"the coordinator closed it: {close}"
         return "the coordinator is gone"

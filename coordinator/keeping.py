@@ -43,7 +43,7 @@ def looking_into(folder: Path) -> Iterator[sqlite3.Connection]:
         raise GridError(
             f"there is no store of a coordinator in {folder}",
             why=f"there is no file {STORE}" if folder.is_dir() else "there is no such directory",
-            hint="give the directory that has one",
+            hint="give the one that has it with --state-dir",
         )
     try:
         with path.open("rb"):

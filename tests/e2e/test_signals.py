@@ -134,7 +134,7 @@ def test_a_client_that_loses_the_coordinator_resumes(grid: Grid) -> None:
     assert process.returncode == 9
     lines = out.decode().splitlines()
     assert lines == [*map(str, range(len(lines) - 1)), "end"]
-    assert err.count(b"connection lost") == 1 and b"connected again" in err
+    assert err.count(b"connection lost") == 1 and b"connected again" in err and b"websocket" not in err
 
 
 def test_on_a_terminal_a_waiting_job_says_why_in_one_line(grid: Grid) -> None:
