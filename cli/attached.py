@@ -239,9 +239,9 @@ class Attached:
     def _update(self, view: JobView) -> None:
         if self.job not in ("", view.id) and self.view is not None:
             return
-        if not (view.request.retry_on and self._attempt):
+        if not ((view.request.retry_on or view.taken_back) and self._attempt):
             self._read(view.allocation)  # if there was another one, nothing had run there
-        if self.view is not None and view.retried > self.view.retried:
+        if self.view is not None and view.retried + view.taken_back > self.view.retried + self.view.taken_back:
             self._line.again(view)
         if self._submission is None or view.state is not State.WAITING:
             self._line.show(view)

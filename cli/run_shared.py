@@ -48,6 +48,7 @@ NOT_PLACED = 75
 @click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
 @click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
 @click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
+@click.option("--no-requeue", is_flag=True, help="End it, rather than queue it again, if its place is taken back.")
 @click.option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
 @click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -137,6 +138,7 @@ def _request(kind: str | None, amount: str | None, options: dict[str, Any]) -> R
         priority=parse_priority(options["priority"]),
         nodes=options["nodes"],
         immediate=options["immediate"],
+        requeue=not options["no_requeue"],
         **parse_retries(options["retry_on"], options["retries"]),
     )
 

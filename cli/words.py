@@ -142,6 +142,8 @@ def verdict(view: JobView) -> str:
             said = f"ran out of memory{_because(text)}"
         case Cause.RESTORED:
             said = f"is held back{_because(text)}"
+        case Cause.PREEMPTED | Cause.RECALLED | Cause.DRAINED | Cause.RELEASED:
+            said = f"was {outcome.cause.value} from {node}{_because(text)}"
         case Cause.NODE_LOST:
             said = f"is lost with its node {node}{_because(text)}"
         case _:

@@ -85,6 +85,7 @@ def describe_job(
     immediate: bool = False,
     retry_on: Iterable[str] = (),
     retries: int | None = None,
+    requeue: bool = True,
     key: str = "",
 ) -> Submission:
     """A job to submit. Raises BadValue for what cannot be asked.
@@ -92,7 +93,8 @@ def describe_job(
     A command given as text is split as a shell would split it, but no shell runs it; as a sequence it is taken as is.
     `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`. Without `cpus`
     a job gets one core. `retry_on` names after which ends (lost, failed, preempted, oom) it is run again, at most
-    `retries` times (once, if that is not said). `key` makes submitting it again safe across processes: per user, one
+    `retries` times (once, if that is not said); without `requeue` it ends, rather than wait again, where the grid takes
+    its place back. `key` makes submitting it again safe across processes: per user, one
     key is one job, ever.
     """
     wanted = resources or Resources(
@@ -112,7 +114,7 @@ def describe_job(
         grace=grace,
     )
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
-    request = Request(resources=wanted, priority=level, nodes=tuple(nodes), immediate=immediate)
+    request = Request(resources=wanted, priority=level, nodes=tuple(nodes), immediate=immediate, requeue=requeue)
     request = msgspec.structs.replace(request, **parse_retries(retry_on, retries))
     return Submission(key=key or _new_key(), spec=spec, request=request)
 

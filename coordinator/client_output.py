@@ -156,8 +156,8 @@ async def _pull(
 
 
 async def _settled(watches: Watches, view: JobView, attempt: str) -> JobView:
-    """The job once it is over, or has been given another try, where its owner asked for more."""
-    if not view.request.retry_on or attempt != view.allocation:
+    """The job once it is over, or has been given another try."""
+    if not (view.request.retry_on or view.request.requeue) or attempt != view.allocation:
         return view
     async with aclosing(watches.follow(view)) as views:
         async for newer in views:

@@ -68,6 +68,10 @@ class Cause(StrEnum):
     LEASE_EXPIRED = "lease-expired"
     NOT_PLACED = "not-placed"
     RESTORED = "restored"
+    PREEMPTED = "preempted"
+    RECALLED = "recalled"
+    DRAINED = "drained"
+    RELEASED = "released"
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,6 +106,8 @@ def exit_status(outcome: Outcome) -> int:
         case Cause.EXITED:
             return outcome.code
         case Cause.SIGNALLED | Cause.OUT_OF_MEMORY | Cause.CANCELLED if outcome.signal:
+            return 128 + outcome.signal
+        case Cause.PREEMPTED | Cause.RECALLED | Cause.DRAINED | Cause.RELEASED if outcome.signal:
             return 128 + outcome.signal
         case Cause.TIME_LIMIT:
             return 124
@@ -165,7 +171,9 @@ def parse_retries(words: Iterable[str], retries: int | None) -> dict[str, Any]:
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a job needs. `nodes` are preferred, not required. `immediate`: end as not placed if it cannot start now.
-    `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so."""
+    `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so. `requeue`: it
+    waits again, with its age, where the grid itself took its place back (preempted, recalled, drained); else it ends.
+    """
 
     resources: Resources
     priority: Priority = Priority.MEDIUM
@@ -173,6 +181,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     immediate: bool = False
     retry_on: tuple[RetryOn, ...] = ()
     retries: int = 0
+    requeue: bool = True
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -192,7 +201,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A job as clients see it. Times are grid time: seconds since the epoch that never jump. `attempt` counts the
-    allocations it was granted, `retried` how often it was run again after one had ended."""
+    allocations it was granted, `retried` how often it was run again after one had ended, `taken_back` how often the
+    grid took its place back after it had begun."""
 
     id: str
     user: str
@@ -210,6 +220,7 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     outcome: Outcome | None = None
     story: tuple[Step, ...] = ()
     retried: int = 0
+    taken_back: int = 0
 
 
 def next_attempt(allocation: str) -> str:

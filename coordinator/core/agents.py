@@ -289,7 +289,7 @@ def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
     _decline(ledger, node, message.device)
     if allocation.stop is not None:
         outcome = Outcome(cause=Cause(allocation.stop.cause), text=allocation.stop.text, started=False)
-        ledger.finish(job, outcome, allocation)
+        ledger.over(job, outcome, allocation, _words(outcome))
     else:
         ledger.requeue(job, allocation, f"{node.facts.name} did not start it: {message.reason}")
 

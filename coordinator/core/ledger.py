@@ -249,13 +249,18 @@ class Ledger:
         )
 
     def over(self, job: Job, outcome: Outcome, allocation: Allocation, text: str, again: bool = True) -> None:
-        """An attempt has ended: the job is over, or is run `again` if its owner wants that after such an end."""
-        if again and retries.wanted(job, allocation, outcome):
+        """An attempt has ended: the job is over, or is run `again` if its owner wants that after such an end, or waits
+        again since its place was taken back."""
+        if again and retries.was_taken_back(job, allocation, outcome):
+            allocation.outcome = outcome
+            job.taken_back += outcome.started
+            self.requeue(job, allocation, f"{text}; it waits again" if outcome.started else f"{text}; it had not begun")
+        elif again and retries.wanted(job, allocation, outcome):
             job.retried += 1
             allocation.outcome = outcome
             self.requeue(job, allocation, f"{text}; to be run again ({job.retried} of {job.request.retries})")
         else:
-            self.finish(job, outcome, allocation, text)
+            self.finish(job, retries.told(allocation, outcome), allocation, text)
 
     def finish(self, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
         """The job is over."""

@@ -80,6 +80,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     story: list[Step] = []
     retried: int = 0
     """How often it was run again after an attempt had ended."""
+    taken_back: int = 0
+    """How often its place was taken back after it had begun."""
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from distributed_grid.coordinator.core import stopping
 from distributed_grid.coordinator.core.matching import amount, could_ever
 from distributed_grid.coordinator.core.model import (
     Accepted,
@@ -16,8 +17,7 @@ from distributed_grid.coordinator.core.model import (
     SignalAsked,
 )
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
-from distributed_grid.protocol.messages import Signal, Stop
-from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.messages import Signal
 from distributed_grid.protocol.resources import MILLI, Resources
 
 if TYPE_CHECKING:
@@ -160,20 +160,9 @@ def _end(ledger: "Ledger", job: Job, reason: str, grace: float) -> None:
     allocation = ledger.allocations.get(job.allocation)
     if job.state is State.WAITING or allocation is None:
         # An attempt before may have run: then nobody is told that it never did.
-        ledger.finish(job, Outcome(cause=Cause.CANCELLED, text=reason, started=job.retried > 0))
+        ledger.finish(job, Outcome(cause=Cause.CANCELLED, text=reason, started=job.retried + job.taken_back > 0))
         return
-    if allocation.stop is not None:
-        return  # asked before, and it takes effect once
-    allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=Cause.CANCELLED.value, text=reason)
-    node = ledger.nodes[allocation.node]
-    # It is lost also on a node that is back, from when its launch is said again until it has started.
-    if allocation.state is State.LOST and not (node.synced and node.state is NodeState.UP):
-        ledger.tell(job, f"to be stopped when {allocation.node} is back: {reason}")
-        ledger.changed(job, allocation)
-        return
-    ledger.move(allocation, State.STOPPING, reason)
-    ledger.changed(job, allocation)
-    ledger.out.append(Send(allocation.node, allocation.stop))
+    stopping.ask(ledger, allocation, Cause.CANCELLED, reason, grace)
 
 
 def signal(ledger: "Ledger", event: SignalAsked) -> None:

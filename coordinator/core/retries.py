@@ -2,6 +2,8 @@
 attempt is known to be over: by its node's word, by a reboot, or because its lease has run out there.
 """
 
+import msgspec
+
 from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Cause, Outcome, RetryOn
@@ -25,6 +27,10 @@ CLASSES: dict[Cause, RetryOn] = {
 among them: the same would happen again."""
 
 
+TAKEN_BACK = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED})
+"""Ends that the grid itself made, to give the place to somebody else: the job waits again, and no retry is used up."""
+
+
 def longest_lease(policy: Policy) -> float:
     """A lease that has run out, and its job has ended, by the time a silent node is taken for lost: counted there from
     the sending of what is counted here from its receipt."""
@@ -42,9 +48,25 @@ def is_over(allocation: Allocation, policy: Policy) -> bool:
     return 0.0 < allocation.lease <= longest_lease(policy)
 
 
+def was_taken_back(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
+    """Whether the grid took the job's place away, so that it waits again: unless its owner forbade that, and it had
+    begun already, or has cancelled it meanwhile."""
+    cancelled = allocation.stop is not None and allocation.stop.cause not in TAKEN_BACK
+    return outcome.cause in TAKEN_BACK and not cancelled and (job.request.requeue or not outcome.started)
+
+
+def told(allocation: Allocation, outcome: Outcome) -> Outcome:
+    """The end as its owner is told of it: cancelled, where that was asked while the grid took the place back."""
+    stop = allocation.stop
+    if stop is None or stop.cause in TAKEN_BACK or outcome.cause not in TAKEN_BACK:
+        return outcome
+    return msgspec.structs.replace(outcome, cause=Cause(stop.cause), text=stop.text)
+
+
 def wanted(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
     """Whether its owner wants another attempt after this end."""
-    if allocation.stop is not None or job.retried >= job.request.retries:
+    stopped = allocation.stop is not None and allocation.stop.cause not in TAKEN_BACK
+    if stopped or job.retried >= job.request.retries:
         return False
     if outcome.cause is Cause.EXITED and outcome.code == 0:
         return False

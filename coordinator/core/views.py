@@ -37,6 +37,7 @@ def job_view(job: Job, reason: Reason | None) -> JobView:
         outcome=job.outcome,
         story=tuple(job.story),
         retried=job.retried,
+        taken_back=job.taken_back,
     )
 
 

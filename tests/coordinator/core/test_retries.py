@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from distributed_grid.coordinator.core import retries
+from distributed_grid.coordinator.core import retries, stopping
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     AckExits,
@@ -69,7 +69,8 @@ def silent(ledger: Ledger, until: float) -> list[Command]:
 def test_it_is_run_again_after_the_ends_that_were_named_and_after_no_others(cause: Cause, on: RetryOn) -> None:
     ledger = running(Request(CORE, retry_on=(on,), retries=2))
     made = launches(exits(ledger, Outcome(cause, code=1)))
-    assert [one.allocation for one in made] == (["j.2"] if retries.CLASSES.get(cause) is on else [])
+    again = retries.CLASSES.get(cause) is on or cause in retries.TAKEN_BACK
+    assert [one.allocation for one in made] == (["j.2"] if again else [])
     assert ("j" in ledger.jobs) == bool(made)
 
 
@@ -95,6 +96,52 @@ def test_what_was_cancelled_is_not_run_again_however_it_ends() -> None:
     ledger = running(Request(CORE, retry_on=tuple(RetryOn), retries=5))
     step(ledger, CancelAsked(2, ("j",)), 1.5)
     assert not launches(exits(ledger, Outcome(Cause.SIGNALLED, signal=15))) and not ledger.jobs
+
+
+def taken_back(request: Request) -> Ledger:
+    """A job that is told to give its place back, and ends by that."""
+    ledger = running(request)
+    assert stopping.ask(ledger, ledger.allocations["j.1"], Cause.PREEMPTED, "for j2", 5.0)
+    exits(ledger, Outcome(Cause.PREEMPTED, signal=15, text="for j2"))
+    return ledger
+
+
+def test_what_was_taken_back_waits_again_at_its_old_place_and_uses_no_retry_up() -> None:
+    again = taken_back(Request(CORE)).jobs["j"]
+    assert (again.state, again.allocation) == (State.STARTING, "j.2")
+    assert (again.retried, again.taken_back, again.submitted) == (0, 1, 0.0)
+
+
+def test_what_was_taken_back_ends_so_where_its_owner_wants_no_second_run() -> None:
+    ledger = taken_back(Request(CORE, requeue=False))
+    assert not ledger.jobs
+
+
+def test_what_had_not_begun_when_it_was_taken_back_waits_again_in_any_case() -> None:
+    ledger = running(Request(CORE, requeue=False))
+    stopping.ask(ledger, ledger.allocations["j.1"], Cause.DRAINED, "", 5.0)
+    exits(ledger, Outcome(Cause.DRAINED, started=False))
+    assert ledger.jobs["j"].allocation == "j.2" and ledger.jobs["j"].taken_back == 0
+
+
+def test_what_is_cancelled_while_it_is_taken_back_ends_as_cancelled() -> None:
+    ledger = running(Request(CORE))
+    one = ledger.jobs["j"]
+    assert stopping.ask(ledger, ledger.allocations["j.1"], Cause.PREEMPTED, "for j2", 5.0)
+    assert not stopping.ask(ledger, ledger.allocations["j.1"], Cause.DRAINED, "", 5.0)
+    out = step(ledger, CancelAsked(2, ("j",), "not needed"), 1.5)
+    stops = [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Stop)]
+    assert [stop.cause for stop in stops] == ["preempted", "cancelled"]
+    exits(ledger, Outcome(Cause.PREEMPTED, signal=15, text="for j2"))
+    assert not ledger.jobs
+    assert one.outcome == Outcome(Cause.CANCELLED, signal=15, text="not needed")
+
+
+def test_what_ended_well_before_it_could_be_taken_back_is_over() -> None:
+    ledger = running(Request(CORE))
+    stopping.ask(ledger, ledger.allocations["j.1"], Cause.PREEMPTED, "", 5.0)
+    exits(ledger, Outcome(Cause.EXITED, code=0))
+    assert not ledger.jobs
 
 
 def test_a_late_word_about_an_attempt_before_changes_nothing() -> None:
