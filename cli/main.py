@@ -18,6 +18,7 @@ INTERRUPTED = 130
 _AT = "distributed_grid.cli."
 COMMANDS: dict[str, Lazy] = {
     "run-shared": Lazy(_AT + "run_shared:run_shared", "Run a command on borrowed resources of another node."),
+    "submit": Lazy(_AT + "submit:submit", "Submit the jobs of a file, all or none, and print their ids."),
     "shared-status": Lazy(_AT + "overview:shared_status", "Show what is offered and what is lent, and why not more."),
     "status": Lazy(_AT + "overview:status", "Show how the grid is, on one screen."),
     "nodes": Lazy(_AT + "overview:nodes", "List the nodes."),

@@ -64,8 +64,8 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     """
     invocation = current()
     invocation.failure = GRID_FAILED
-    request = _request(kind, amount, options)
-    spec = _spec(command, options)
+    request = request_of(kind, amount, options)
+    spec = spec_of(command, options)
     if options["dry_run"]:
         _dry_run(invocation, request)
     config = invocation.config()
@@ -80,7 +80,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
 
         from distributed_grid.cli.transfer import ship
 
-        spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, _here()))
+        spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, here()))
     submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request)
     if options["detach"]:
         _detach(invocation, connection, submission)
@@ -103,7 +103,7 @@ def bring_back(invocation: Invocation, connection: Any, allocation: str, globs: 
     from distributed_grid.cli.transfer import fetch
 
     try:
-        if fetch(invocation, connection, allocation, globs, _here()):
+        if fetch(invocation, connection, allocation, globs, here()):
             return code
         invocation.say(f"--get {' '.join(globs)} matches no file of the job")
     except ConnectionLost:
@@ -115,7 +115,7 @@ def bring_back(invocation: Invocation, connection: Any, allocation: str, globs: 
     return code or GRID_FAILED
 
 
-def _request(kind: str | None, amount: str | None, options: dict[str, Any]) -> Request:
+def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) -> Request:
     """What is asked for. Raises BadValue."""
     wanted = Resources()
     if kind is not None:
@@ -154,14 +154,15 @@ def _type(text: str) -> ResourceType:
         raise BadValue(f"unknown resource type {text!r}", hint=f"{meant}there are cpu, memory and gpu") from None
 
 
-def _here() -> Path:
+def here() -> Path:
+    """The current directory. Raises GridError where it was removed."""
     try:
         return Path.cwd()
     except FileNotFoundError:
         raise GridError("the current directory is not there any more", hint="cd to one that is") from None
 
 
-def _spec(command: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
+def spec_of(command: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     """The command and its surroundings. Raises BadValue."""
     workdir = options["workdir"]
     if workdir and not workdir.startswith("/"):
