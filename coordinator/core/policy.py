@@ -17,6 +17,21 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     priority: float = 0.10
 
 
+class Preempting(msgspec.Struct, frozen=True, kw_only=True):
+    """When an urgent request may take the place of others; times are seconds. A job keeps its place for `min_hold` from
+    its start on, doubled with each time that its place was taken back, up to `min_hold_most`. It is told to stop and
+    has `notice` and its own grace to end, together at most `grace_most`. What is freed is kept for who asked for
+    `hold` beyond that, then it goes back. Not more than `badput_budget` core-seconds of work are lost by it in any hour
+    (0: nobody gives way)."""
+
+    min_hold: float = 10.0
+    min_hold_most: float = 3600.0
+    notice: float = 5.0
+    grace_most: float = 60.0
+    hold: float = 10.0
+    badput_budget: float = 3_600_000.0
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds. After so much silence a node is suspect (no new work), then disconnected (its allocations are
     LOST and hold), and `lost_after` later it is taken for lost. A device that an agent answered stale for is left alone
@@ -30,6 +45,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     decline_most: float = 300.0
     candidates: int = 4
     weights: Weights = Weights()
+    preempting: Preempting = Preempting()
 
 
 DEFAULT: Final = Policy()

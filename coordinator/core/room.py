@@ -89,6 +89,24 @@ class Room:
                 self.gpus[uuid] = MILLI - milli
         self.count()
 
+    def copy(self) -> "Room":
+        """The same once more, to try something on."""
+        other = Room.__new__(Room)
+        for name in Room.__slots__:
+            value = getattr(self, name)
+            setattr(other, name, value.copy() if isinstance(value, dict | list) else value)
+        return other
+
+    def covers(self, grant: Grant) -> bool:
+        """Whether just these cores and GPUs, and so much memory, can be had."""
+        if grant.memory > self.free_memory or not self.closed.isdisjoint(map(str, (*grant.cores, grant.shared_core))):
+            return False
+        if any(self.cores.get(core) != MILLI for core in grant.cores):
+            return False
+        if grant.shared_core >= 0 and self.cores.get(grant.shared_core, 0) < grant.shared_milli:
+            return False
+        return all(self.gpus.get(gpu.uuid, 0) >= gpu.milli and gpu.uuid not in self.closed for gpu in grant.gpus)
+
     def take(self, grant: Grant) -> None:
         """Take a grant off."""
         self._change(grant, -1)

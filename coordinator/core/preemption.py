@@ -1,0 +1,191 @@
+"""Who gives way to an urgent request: a complete plan with the cheapest victims, or none, and why. Pure: what is there
+comes in as views of nodes, nothing is changed.
+
+A plan is for one node: its victims free, together with what is free there, all that is asked for. Nothing is counted on
+that is not known to be held there; a victim frees its grant and never more.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+import msgspec
+
+from distributed_grid.coordinator.core.policy import Preempting
+from distributed_grid.coordinator.core.room import Room
+from distributed_grid.protocol.jobs import Priority, Request
+from distributed_grid.protocol.receipts import Alternative, Victim
+from distributed_grid.protocol.resources import Grant, Resources
+
+GAP = 2
+"""So many classes below an urgent request others must be to give way to it. It is never less than one, so who took
+somebody's place can never be made to give it back to them."""
+STEPS = 1024
+"""So many choices are tried on one node beyond the first: all there are where up to 8 may give way. Among more, the
+cheapest found by then."""
+STEPS_IN_ALL = 8192
+"""And so many on all nodes."""
+NAMED = 5
+"""So many other nodes are named as alternatives."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """A node as a plan sees it: what is free there now or will be by what ends already, and who holds something that
+    may give way (`able`). `young` is when the first of those who have not been there for long enough yet may give way
+    too (0: there are none of them)."""
+
+    node: str
+    room: Room
+    able: tuple[Victim, ...]
+    ending: int = 0
+    young: float = 0.0
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """These victims give way on this node; `grant` is what is kept for who asked. `lost` in core-seconds."""
+
+    node: str
+    victims: tuple[Victim, ...]
+    grant: Grant
+    lost: float
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class NoPlan(msgspec.Struct, frozen=True):
+    """Nobody gives way, and why. `code` is one of ending, no-victims, min-hold, badput-budget."""
+
+    code: str
+    text: str
+
+
+def may(taker: Priority, holder: Priority) -> bool:
+    """Whether one class may take the place of another at all: an urgent one, from two steps below on."""
+    return taker is Priority.URGENT and taker - holder >= GAP
+
+
+def hold_for(policy: Preempting, evicted: int) -> float:
+    """Seconds from its grant on for which a job keeps its place that was evicted so often: doubled with each."""
+    return min(policy.min_hold_most, policy.min_hold * 2.0 ** min(evicted, 60))
+
+
+def work(grant: Grant, lendable: Resources) -> float:
+    """What a second of a grant is worth, in cores of its node: the largest share it has of anything that the node
+    lends, times the cores it lends. So one of two GPUs of a node with 16 cores counts as 8 cores."""
+    has = grant.resources
+    pairs = ((has.cpu, lendable.cpu), (has.memory, lendable.memory), (has.gpu, lendable.gpu))
+    share = max((part / whole for part, whole in pairs if whole), default=0.0)
+    return min(1.0, share) * max(lendable.cpu, 1000) / 1000
+
+
+Cost = tuple[float, int, float, int]
+"""What victims lose and how many they are, of the higher class first: a low one is always preferred to a medium one."""
+
+
+def _more(before: Cost, victim: Victim) -> Cost:
+    lost, count, lost_low, count_low = before
+    if victim.priority > Priority.LOW:
+        return lost + victim.lost, count + 1, lost_low, count_low
+    return lost, count, lost_low + victim.lost, count_low + 1
+
+
+def cost(victims: Iterable[Victim]) -> Cost:
+    """What sets of victims are compared by."""
+    return reduce(_more, victims, (0.0, 0, 0.0, 0))
+
+
+def cheapest(room: Room, wanted: Resources, able: Sequence[Victim], steps: int = STEPS) -> list[Victim] | None:
+    """Those who lose least of all sets that make room; None: all together do not.
+
+    All give way at first. Then they are gone through, the dearest first, and each is spared where there is room without
+    it: that is the reverse pass. From there other choices are tried, so many, where they may still be cheaper."""
+    trial = room.copy()
+    for victim in able:
+        trial.give(victim.grant)
+    if not trial.fits(wanted):
+        return None
+    order = sorted(able, key=lambda one: (one.priority, one.lost, one.allocation), reverse=True)
+    steps += 2 * len(order) + 1  # the reverse pass is always gone through
+    best: list[Victim] = []
+    least: Cost | None = None
+    chosen: list[Victim] = []
+    costs = [cost(())]
+    todo = [(0, False)]  # whom to decide about next; True: that one was spared, and is to give way now
+    while todo and steps:
+        steps -= 1
+        at, spared = todo.pop()
+        if spared and at < 0:  # both were tried
+            chosen.pop()
+            costs.pop()
+        elif spared:
+            victim = order[at]
+            trial.give(victim.grant)
+            chosen.append(victim)
+            costs.append(_more(costs[-1], victim))
+            todo.append((-1, True))
+            if least is None or costs[-1] < least:
+                todo.append((at + 1, False))
+        elif at < len(order):
+            trial.take(order[at].grant)
+            todo.append((at, True))
+            if trial.fits(wanted):
+                todo.append((at + 1, False))
+        elif least is None or costs[-1] < least:
+            best, least = [*chosen], costs[-1]
+    assert least is not None, "all together make room, and no set of them does"
+    return best[::-1]
+
+
+def plan(views: Sequence[View], request: Request, policy: Preempting, spent: float) -> Plan | NoPlan:
+    """The cheapest plan that there is on one of these nodes. `spent`: core-seconds that were lost within the hour."""
+    found: list[tuple[Cost, bool, str, View, list[Victim]]] = []
+    beyond: list[Alternative] = []
+    steps = STEPS_IN_ALL
+    for view in views:
+        if view.room.fits(request.resources):
+            return NoPlan("ending", f"no preemption: {_ending(view)}")
+    for view in views:
+        victims = cheapest(view.room, request.resources, view.able, min(STEPS, steps))
+        if victims is None:
+            continue
+        steps = max(0, steps - 2 ** min(len(view.able), 20))
+        lost = cost(victims)
+        if policy.badput_budget <= 0 or spent + lost[0] + lost[2] > policy.badput_budget:
+            beyond.append(Alternative(view.node, len(victims), lost[0] + lost[2], "beyond the badput budget"))
+        else:
+            found.append((lost, view.node not in request.nodes, view.node, view, victims))
+    if not found:
+        return _none(views, policy, spent, beyond)
+    found.sort(key=lambda one: one[:3])
+    lost, _, node, view, victims = found[0]
+    trial = view.room.copy()
+    for victim in victims:
+        trial.give(victim.grant)
+    others = [Alternative(name, len(them), more[0] + more[2]) for more, _, name, _, them in found[1 : NAMED + 1]]
+    others += beyond[: NAMED - len(others)]
+    return Plan(node, tuple(victims), trial.choose(request.resources), lost[0] + lost[2], tuple(others))
+
+
+def _none(views: Sequence[View], policy: Preempting, spent: float, beyond: list[Alternative]) -> NoPlan:
+    if beyond and policy.badput_budget <= 0:
+        return NoPlan("badput-budget", "no preemption: the badput budget is 0, so nobody is evicted")
+    if beyond:
+        least = min(beyond, key=lambda one: one.lost)
+        left = max(0.0, policy.badput_budget - spent)
+        text = f"{least.lost:.0f} core-seconds would be lost on {least.node}, the badput budget has {left:.0f} left"
+        return NoPlan("badput-budget", f"no preemption: {text} for this hour")
+    if young := [view.young for view in views if view.young]:
+        return NoPlan("min-hold", f"no preemption: min-hold protects who began lately, until {clock(min(young))}")
+    if any(view.able for view in views):
+        return NoPlan("no-victims", "no preemption: who is two classes below does not hold enough on any one node")
+    return NoPlan("no-victims", "no preemption: no victims two classes below")
+
+
+def _ending(view: View) -> str:
+    if not view.ending:
+        return f"{view.node} has room"
+    return f"{'1 job ends' if view.ending == 1 else f'{view.ending} jobs end'} on {view.node} already"
+
+
+def clock(at: float) -> str:
+    """A grid time on the wall, by UTC."""
+    second = int(at) % 86400
+    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"

@@ -1,0 +1,52 @@
+"""What is kept of each preemption: who took whose place, why just these, what it cost, and what came of it."""
+
+import msgspec
+
+from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.numbers import Count, Finite
+from distributed_grid.protocol.resources import Grant, Resources
+
+
+class Victim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An allocation whose place is taken back. `seconds` it had run, `lost` in core-seconds: see docs/preemption.md."""
+
+    allocation: str
+    job: str
+    user: str
+    priority: Priority
+    grant: Grant
+    seconds: Finite = 0.0
+    lost: Finite = 0.0
+
+
+class Alternative(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Another node that was considered: how many victims it would have taken there, and what they would have lost; or
+    `why` it could not be there."""
+
+    node: str
+    victims: Count = 0
+    lost: Finite = 0.0
+    why: str = ""
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One preemption. `grant` is the set that is kept for the preemptor, `lost` what all victims lose (core-seconds).
+    `result` is empty while it is under way, then `started` (after `waited` seconds, on that set) or `returned` (to the
+    victims), and `text` says why. Times are grid time."""
+
+    id: str
+    job: str
+    user: str
+    priority: Priority
+    wanted: Resources
+    node: str
+    grant: Grant
+    at: float
+    victims: tuple[Victim, ...]
+    lost: Finite = 0.0
+    why: str = ""
+    alternatives: tuple[Alternative, ...] = ()
+    result: str = ""
+    closed: float = 0.0
+    waited: Finite = 0.0
+    text: str = ""
