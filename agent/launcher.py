@@ -103,6 +103,7 @@ class Launcher:
                 "grace": spec.grace,
                 "lease": launch.lease,
                 "lease_from": lease_from,
+                "limits": {"memory": launch.grant.memory},
             }
         )
 

@@ -7,7 +7,6 @@ whatever dies in between. The agent may come and go; it is told everything when 
 """
 
 import contextlib
-import heapq
 import itertools
 import os
 import selectors
@@ -19,12 +18,14 @@ from typing import Any
 from distributed_grid.agent import supervisor_leases as leases
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_book import Book
+from distributed_grid.agent.supervisor_endings import Endings
 from distributed_grid.agent.supervisor_job import NEVER, CannotStart, Job, never_ran, spawn
+from distributed_grid.agent.supervisor_limits import Limits
 from distributed_grid.agent.supervisor_output import Outputs
 from distributed_grid.agent.supervisor_socket import AgentSocket
 from distributed_grid.agent.supervisor_tree import Tree
 
-VERSION = 2
+VERSION = 3
 """Of the talk with the agent and of the journal. Another version is another supervisor."""
 OUTPUT_LIMIT = 256 << 20
 """Bytes that one output stream may take on disk."""
@@ -33,7 +34,6 @@ BATCH = 32
 LINGER = 10.0
 """Seconds that a supervisor without jobs and without an agent stays. All it knows is in the journal."""
 _DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
-_ADOPTED_LOOK = 0.2  # seconds between two looks at leftovers that are not below us
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
 
@@ -49,8 +49,6 @@ class Supervisor:
     def __init__(self, state_dir: str, output_limit: int = OUTPUT_LIMIT) -> None:
         self.allocs = os.path.join(state_dir, "allocs")
         self.launches: dict[str, dict[str, Any]] = {}
-        self.timers: list[tuple[float, int, Job]] = []
-        self.count = itertools.count()
         self.leave = False
         self.idle_since = procs.now()
         self.all_cores = os.sched_getaffinity(0)
@@ -60,6 +58,8 @@ class Supervisor:
         self.outputs = Outputs(self.allocs, output_limit, log)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.book.jobs
+        self.endings = Endings(self.tree, self.book.journal)
+        self.limits = Limits(self.tree, self.endings.ask, log)
         self._take_signals()
         self.oom_scores = procs.protect_from_oom()
         self._restore()
@@ -117,11 +117,16 @@ class Supervisor:
         self.tree.watched.add(job)
         self.selector.register(fd, selectors.EVENT_READ, lambda: self._adopted_ended(job))
         if job.cause:
-            self._end(job, job.grace)
-        self._arm(job)
-        self.outputs.watch(job.id, procs.now())
+            self.endings.end(job, job.grace)
+        self.endings.arm(job)
+        self._watch(job)
         log(f"{job.id} of an earlier supervisor still runs (pid {job.pid}) and is watched")
         return True
+
+    def _watch(self, job: Job) -> None:
+        now = procs.now()
+        self.outputs.watch(job.id, now)
+        self.limits.watch(job, now)
 
     def _adopted_ended(self, job: Job) -> None:
         # The code can be had once its new parent has reaped it: at once as a rule, so it is waited for only shortly.
@@ -199,7 +204,7 @@ class Supervisor:
         elif job.outcome is not None:
             self._tell(job)
         else:
-            self._ask_end(job, cause, text, grace)
+            self.endings.ask(job, cause, text, grace)
 
     def _refuse(self, key: str, cause: str, text: str) -> None:
         """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
@@ -212,6 +217,7 @@ class Supervisor:
         job.outcome = outcome
         self.leases.drop(job.id)
         self.outputs.leave(job.id)
+        self.limits.leave(job)
         self.book.over.append(job)
 
     def _was_over(self, key: str, cause: str) -> None:
@@ -248,7 +254,7 @@ class Supervisor:
         return self.leave or procs.now() - self.idle_since >= LINGER
 
     def _timeout(self) -> float | None:
-        due = [self.timers[0][0]] if self.timers else []
+        due = [self.endings.due, self.limits.due]
         if 0.0 < self.agent.due < NEVER:
             due.append(self.agent.due)
         if self.tree.mains or self.tree.watched:
@@ -262,22 +268,12 @@ class Supervisor:
         return max(0.0, soonest - procs.now()) if soonest < NEVER else None
 
     def _fire(self) -> None:
-        """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs."""
+        """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs and at the limits."""
         now = procs.now()
         self._end_unleased(now)
-        while self.timers and self.timers[0][0] <= now:
-            when, _, job = heapq.heappop(self.timers)
-            if job.outcome is not None or job.wake != when:
-                continue
-            job.wake, job.look = NEVER, True
-            if now >= job.kill_at:
-                self.tree.kill(job)
-                job.pause = min(1.0, job.pause * 2 or 0.02)
-                job.kill_at = now + job.pause
-            elif job.limit and job.status is None and not job.cause and now >= job.began + job.limit:
-                self._ask_end(job, "time-limit", f"ran longer than its time limit of {job.limit:g} s", job.grace)
-            self._arm(job)
+        self.endings.fire(now)
         self.outputs.look(now)
+        self.limits.look(now)
 
     def _end_unleased(self, now: float) -> None:
         """End what has a lease that is over."""
@@ -286,32 +282,7 @@ class Supervisor:
                 self._refuse(key, "lease-expired", leases.why(lease))
             else:
                 job = self.jobs[key]
-                self._ask_end(job, "lease-expired", leases.why(lease), min(job.grace, leases.GRACE))
-
-    def _arm(self, job: Job) -> None:
-        """Have the job looked at when something of it is next due."""
-        due = job.kill_at
-        if job.limit and job.status is None and not job.cause:
-            due = min(due, job.began + job.limit)
-        if job.adopted and job.status is not None:  # its orphans are not our children: their end wakes nobody here
-            due = min(due, procs.now() + _ADOPTED_LOOK)
-        if due < job.wake:
-            job.wake = due
-            heapq.heappush(self.timers, (due, next(self.count), job))
-
-    def _ask_end(self, job: Job, cause: str, text: str, grace: float) -> None:
-        """Somebody wants it ended. Where the main process is gone already, its own end stays the outcome."""
-        if job.status is None and not job.cause:
-            job.cause, job.text = cause, text
-            self.book.journal.append("stop", job.id, cause, text)
-        self._end(job, grace if grace >= 0 else job.grace)
-
-    def _end(self, job: Job, grace: float) -> None:
-        """SIGTERM to all of it, and SIGKILL after `grace` seconds; asked again it can only come sooner."""
-        if grace > 0 and job.kill_at == NEVER:
-            self.tree.terminate(job)
-        job.kill_at = min(job.kill_at, procs.now() + grace)
-        self._arm(job)
+                self.endings.ask(job, "lease-expired", leases.why(lease), min(job.grace, leases.GRACE))
 
     def _settle(self) -> None:
         """A job is over when nothing of it is alive. What its main process left behind is ended first."""
@@ -321,11 +292,12 @@ class Supervisor:
             job.look = False
             if not self.tree.alive(job):
                 self.tree.ending.discard(job)
+                self.limits.judge(job)
                 self._is_over(job, job.ended(procs.now()))
             elif job.kill_at == NEVER:
-                self._end(job, job.grace)
+                self.endings.end(job, job.grace)
             else:
-                self._arm(job)
+                self.endings.arm(job)
 
     def _act(self) -> None:
         """One write and one sync for all ends and intents of this turn; only then tell the ends, spawn, and tell."""
@@ -336,7 +308,7 @@ class Supervisor:
         for key in [*itertools.islice(self.launches, BATCH)]:
             order = self.launches.pop(key)
             asked = order["limit"], order["grace"], order["cores"], order["lease"], order["lease_from"]
-            job = self.jobs[key] = Job(key, now, *asked)
+            job = self.jobs[key] = Job(key, now, *asked, limits=order.get("limits"))
             self.book.journal.append(*job.intent())
             fresh.append((job, order))
         if self._save(sync=bool(fresh or self.book.over)):
@@ -376,8 +348,8 @@ class Supervisor:
             if job.pid:
                 self.tree.mains[job.pid] = job
                 self.book.journal.append(*job.begin())
-                self.outputs.watch(job.id, procs.now())
+                self._watch(job)
                 self._tell(job)
-                self._arm(job)
+                self.endings.arm(job)
         # A start need not be synced: where the power is cut the process is gone as well. A failed one is an end.
         self._save(sync=bool(self.book.over))

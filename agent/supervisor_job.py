@@ -30,6 +30,9 @@ class Job:
     """An allocation from its intent to its end. Times are seconds since boot, sizes bytes. `lease` and `since` are what
     supervisor_leases.py is told of it.
 
+    `limits` is what it may take, as the agent said: `memory` bytes, `pids` processes and threads at once, and `signal`
+    is sent to it `before` seconds ahead of its time limit; what is not there is not limited.
+
     `pid` names its main process, 0 until it is spawned; `spawned` is the time before and after that in clock ticks,
     and `start` the process's own start time, known only where it was looked up. `status` is that one's wait status,
     None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it, empty if nobody does. `adopted`: it
@@ -47,6 +50,7 @@ class Job:
         cores: list[int] | tuple[int, ...] = (),
         lease: float = 0.0,
         since: float = 0.0,
+        limits: dict[str, Any] | None = None,
         outcome: dict[str, Any] | None = None,
     ) -> None:
         self.id = id
@@ -56,6 +60,11 @@ class Job:
         self.cores = frozenset(cores)
         self.lease = lease
         self.since = since
+        self.limits = limits or {}
+        self.memory = int(self.limits.get("memory", 0))
+        self.pids = int(self.limits.get("pids", 0))
+        self.warn_signal = int(self.limits.get("signal", 0))
+        self.warned = False
         self.outcome = outcome
         self.pid = 0
         self.start = 0
@@ -82,12 +91,25 @@ class Job:
             yield self.begin()
         if self.cause:
             yield ["stop", self.id, self.cause, self.text]
+        if self.warned:
+            yield ["warned", self.id]
 
     def begin(self) -> list[Any]:
         return ["start", self.id, self.pid, *self.spawned]
 
     def intent(self) -> list[Any]:
-        return ["intent", self.id, self.began, self.limit, self.grace, sorted(self.cores), self.lease, self.since]
+        cores = sorted(self.cores)
+        return ["intent", self.id, self.began, self.limit, self.grace, cores, self.lease, self.since, self.limits]
+
+    def deadline(self) -> float:
+        """When its time is up: NEVER without a time limit, and once it is ending anyway."""
+        return self.began + self.limit if self.limit and self.status is None and not self.cause else NEVER
+
+    def warn_at(self) -> float:
+        """When it is to be told that its time will be up soon; NEVER if it is not, or was told."""
+        if not self.warn_signal or self.warned:
+            return NEVER
+        return self.deadline() - float(self.limits["before"])
 
     def used(self, usage: Any) -> None:
         """Add what the kernel says that a process of this job, and all it waited for, have used."""

@@ -20,18 +20,22 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _PIDFD_INFO_EXIT = 1 << 3
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _MARK = b"GRID_ALLOCATION_ID="
 
 
 class Stat(NamedTuple):
-    """What /proc/<pid>/stat says: `start` is in clock ticks since boot, `status` is a zombie's wait status."""
+    """What /proc/<pid>/stat says: `start` is in clock ticks since boot, `resident` in bytes, with pages that others
+    have as well; `status` is a zombie's wait status."""
 
     state: str
     parent: int
     group: int
     session: int
+    threads: int
     start: int
+    resident: int
     status: int
 
 
@@ -118,7 +122,39 @@ def stat(pid: int) -> Stat | None:
     if not text:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces and parentheses
-    return Stat(fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), int(fields[49]))
+    parent, group, session, threads, start, pages, status = (int(fields[at]) for at in (1, 2, 3, 17, 19, 21, 49))
+    return Stat(fields[0], parent, group, session, threads, start, pages * _PAGE, status)
+
+
+def held(pid: int) -> int:
+    """Bytes of memory that are given back only when the process ends, in RAM or swapped out: its own, and its part of
+    what it shares with others; not files that it has mapped. The kernel walks all its pages for that: some 10 ms a GiB.
+    """
+    rollup = _sizes(f"/proc/{pid}/smaps_rollup")
+    if b"Pss_Anon" in rollup:
+        return rollup[b"Pss_Anon"] + rollup.get(b"Pss_Shmem", 0) + rollup.get(b"SwapPss", 0)
+    status = _sizes(f"/proc/{pid}/status")
+    return sum(status.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmSwap"))
+
+
+def _sizes(path: str) -> dict[bytes, int]:
+    """The lines such as `VmSwap:  12 kB` of such a file."""
+    lines = (line.split() for line in _read(path).splitlines() if line.endswith(b" kB"))
+    return {words[0].rstrip(b":"): int(words[-2]) << 10 for words in lines}
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory, on the whole machine since boot."""
+    _, found, rest = _read("/proc/vmstat").partition(b"\noom_kill ")
+    return int(rest.split(None, 1)[0]) if found else 0
+
+
+def threads(pid: int) -> list[int]:
+    """The threads of a process; none if it is gone."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
 
 
 def allocation_of(pid: int) -> str:
@@ -136,16 +172,12 @@ def everyone() -> Iterator[int]:
 
 def children(pid: int) -> list[int]:
     """The children of all threads of a process. Some may be missed while they come and go: ask until none is new."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
+    return [int(child) for thread in threads(pid) for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
 
 
-def descendants(roots: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """The roots and all below them that live: pid to start time and process group."""
-    found: dict[int, tuple[int, int]] = {}
+def descendants(roots: Iterable[int]) -> dict[int, Stat]:
+    """The roots and all below them that live."""
+    found: dict[int, Stat] = {}
     todo = [(root, -1) for root in roots]
     while todo:
         pid, parent = todo.pop()
@@ -155,7 +187,7 @@ def descendants(roots: Iterable[int]) -> dict[int, tuple[int, int]]:
         # A child that became an orphan meanwhile is ours by now; any other parent means that the pid was reused.
         if parent >= 0 and seen.parent not in found and seen.parent != os.getpid():
             continue
-        found[pid] = (seen.start, seen.group)
+        found[pid] = seen
         todo += [(child, pid) for child in children(pid)]
     return found
 

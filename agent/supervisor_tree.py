@@ -62,16 +62,16 @@ class Tree:
     def alive(self, job: Job) -> bool:
         """Whether anything is left of a job whose main process is gone."""
         if job.adopted:
-            return bool(self._members(job))
+            return bool(self.members(job))
         return self._unsure or job in self.orphans.values()
 
     def terminate(self, job: Job) -> None:
         """Ask all of it to end: SIGTERM, and SIGCONT so that what is stopped hears it."""
         for signum in (signal.SIGTERM, signal.SIGCONT):
             in_group = self.signal_group(job, signum)
-            for pid, (start, group) in self._members(job).items():
-                if not (in_group and group == job.pid):
-                    procs.send(pid, start, signum)
+            for pid, seen in self.members(job).items():
+                if not (in_group and seen.group == job.pid):
+                    procs.send(pid, seen.start, signum)
 
     def signal_group(self, job: Job, signum: int) -> bool:
         """Signal the job's process group; False if its main process is gone."""
@@ -80,9 +80,9 @@ class Tree:
             os.killpg(job.pid, signum)
             return True
         if job.pidfd >= 0:  # not our child: its group's number is only as safe as its members, so each by itself
-            for pid, (start, group) in self._members(job).items():
-                if group == job.pid:
-                    procs.send(pid, start, signum)
+            for pid, seen in self.members(job).items():
+                if seen.group == job.pid:
+                    procs.send(pid, seen.start, signum)
             return True
         return False
 
@@ -93,7 +93,7 @@ class Tree:
             os.killpg(job.pid, signal.SIGKILL)
         stopped: dict[int, int] = {}
         for _ in range(_ROUNDS):
-            fresh = {pid: start for pid, (start, _) in self._members(job).items() if stopped.get(pid) != start}
+            fresh = {pid: at.start for pid, at in self.members(job).items() if stopped.get(pid) != at.start}
             if not fresh:
                 break
             for pid, start in fresh.items():
@@ -111,8 +111,8 @@ class Tree:
                 found.setdefault(key, set()).add(pid)
         return found
 
-    def _members(self, job: Job) -> dict[int, tuple[int, int]]:
-        """All that lives of a job: pid to start time and process group."""
+    def members(self, job: Job) -> dict[int, procs.Stat]:
+        """All that lives of a job."""
         self._find_orphans()
         roots = [pid for pid, owner in self.orphans.items() if owner is job]
         if job.pid in self.mains:

@@ -139,7 +139,11 @@ def verdict(view: JobView) -> str:
         case Cause.NOT_PLACED:
             said = f"was not placed{_because(text)}"
         case Cause.OUT_OF_MEMORY:
-            said = f"ran out of memory{_because(text)}"
+            said = f"ran out of memory{_because(text)} (ask for more with --mem, or see --retry-on oom)"
+        case Cause.NODE_OUT_OF_MEMORY:
+            said = f"fell to want of memory on {node}{_because(text)}"
+        case Cause.TOO_MANY_PROCESSES:
+            said = f"made too many processes{_because(text)}"
         case Cause.RESTORED:
             said = f"is held back{_because(text)}"
         case Cause.PREEMPTED | Cause.RECALLED | Cause.DRAINED | Cause.RELEASED:

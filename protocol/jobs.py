@@ -72,6 +72,8 @@ class Cause(StrEnum):
     RECALLED = "recalled"
     DRAINED = "drained"
     RELEASED = "released"
+    NODE_OUT_OF_MEMORY = "node-out-of-memory"
+    TOO_MANY_PROCESSES = "too-many-processes"
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,10 +107,12 @@ def exit_status(outcome: Outcome) -> int:
     match outcome.cause:
         case Cause.EXITED:
             return outcome.code
-        case Cause.SIGNALLED | Cause.OUT_OF_MEMORY | Cause.CANCELLED if outcome.signal:
+        case Cause.SIGNALLED | Cause.CANCELLED | Cause.TOO_MANY_PROCESSES if outcome.signal:
             return 128 + outcome.signal
         case Cause.PREEMPTED | Cause.RECALLED | Cause.DRAINED | Cause.RELEASED if outcome.signal:
             return 128 + outcome.signal
+        case Cause.OUT_OF_MEMORY | Cause.NODE_OUT_OF_MEMORY:
+            return 137  # as if SIGKILL had ended it, also where that hit only a part of it
         case Cause.TIME_LIMIT:
             return 124
         case Cause.NOT_FOUND:

@@ -329,6 +329,8 @@ def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
         job = ledger.jobs[allocation.job]
         if message.outcome.started and not job.started:
             allocation.started = job.started = ledger.now - message.outcome.seconds
+        if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
+            _decline(ledger, node, "")  # the next attempt, and everybody else, had better go elsewhere
         ledger.over(job, message.outcome, allocation, _words(message.outcome))
     ledger.out.append(AckExits(node.facts.name, (message.allocation,)))
 

@@ -22,6 +22,7 @@ CLASSES: dict[Cause, RetryOn] = {
     Cause.SPAWN_FAILED: RetryOn.FAILED,
     Cause.WORKDIR_FAILED: RetryOn.FAILED,
     Cause.OUT_OF_MEMORY: RetryOn.OOM,
+    Cause.NODE_OUT_OF_MEMORY: RetryOn.OOM,
 }
 """Ends after which an owner may want another attempt. A time limit, a cancel and a command that is not there are not
 among them: the same would happen again."""

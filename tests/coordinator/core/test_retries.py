@@ -69,6 +69,7 @@ def silent(ledger: Ledger, until: float) -> list[Command]:
 def test_it_is_run_again_after_the_ends_that_were_named_and_after_no_others(cause: Cause, on: RetryOn) -> None:
     ledger = running(Request(CORE, retry_on=(on,), retries=2))
     made = launches(exits(ledger, Outcome(cause, code=1)))
+    made += launches(step(ledger, Heard("n1", Sample(at=7.5)), 7.5))  # a node without memory is left alone for 5 s
     again = retries.CLASSES.get(cause) is on or cause in retries.TAKEN_BACK
     assert [one.allocation for one in made] == (["j.2"] if again else [])
     assert ("j" in ledger.jobs) == bool(made)
@@ -258,3 +259,17 @@ def test_a_job_that_must_start_at_once_waits_for_its_next_attempt() -> None:
     ledger = running(Request(CORE, immediate=True, retry_on=(RetryOn.LOST,), retries=1))
     silent(ledger, 80.0)
     assert ledger.jobs["j"].state is State.WAITING
+
+
+# --- want of memory ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_fell_to_its_neighbours_memory_is_run_again_elsewhere_with_the_same() -> None:
+    asked = Request(Resources(cpu=1000, memory=1 << 20), retry_on=(RetryOn.OOM,), retries=1)
+    ledger = Ledger(policy=Policy())
+    join(ledger, N1)
+    step(ledger, JobsSubmitted(1, (job("j", asked),)), 0.5)
+    join(ledger, N2)
+    made = launches(exits(ledger, Outcome(Cause.NODE_OUT_OF_MEMORY, signal=9)))
+    assert [one.allocation for one in made] == ["j.2"]
+    assert (ledger.jobs["j"].node, ledger.jobs["j"].request) == ("n2", asked)

@@ -1,0 +1,140 @@
+"""What a job may take at most, kept by looking at its processes now and then. Stdlib only.
+
+A look walks the job's tree in /proc: some 50 µs a process. How soon the next one comes depends on how far the job is
+from its limits, and all looks together take a small share of one core at most. Between two looks a job can take more
+than it may; a cgroup, where the machine allows one, leaves no such gap.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.supervisor_job import NEVER, Job
+from distributed_grid.agent.supervisor_tree import Tree
+
+_SOONEST, _LATEST = 0.05, 0.45  # seconds to the next look at a job
+_FAST = 4 << 30  # bytes a second that a job may begin to grow by at any time
+_SHARE = 0.03  # of one core, for all looks together
+_KILLED_CODE = 137  # what a shell ends with when its command was killed by SIGKILL
+
+
+class _Watched:
+    """A job that runs, and from when until when it is to be looked at again."""
+
+    def __init__(self, job: Job, now: float) -> None:
+        self.job = job
+        self.early = self.due = now
+
+
+class Limits:
+    """The limits of all jobs that run. `end` is asked to end one that takes more than it may, with cause, text and
+    grace. `due` is when a look is due, or earlier (seconds since boot)."""
+
+    def __init__(self, tree: Tree, end: Callable[[Job, str, str, float], None], log: Callable[[str], None]) -> None:
+        self.due = NEVER
+        self._tree = tree
+        self._end = end
+        self._log = log
+        self._watched: dict[str, _Watched] = {}
+        self._strayed: set[str] = set()
+        self._oom_kills = procs.oom_kills()
+
+    def watch(self, job: Job, now: float) -> None:
+        """It runs from now on."""
+        if not self._watched:
+            self._oom_kills = procs.oom_kills()
+        watched = self._watched[job.id] = _Watched(job, now)
+        self._plan(watched, 0, 0.0, now)
+
+    def leave(self, job: Job) -> None:
+        """Nothing of it is left."""
+        self._watched.pop(job.id, None)
+        self._strayed.discard(job.id)
+
+    def look(self, now: float) -> None:
+        """Look at what is due. With it at what is due soon: one wake-up does for many."""
+        if now < self.due:
+            return
+        self._oom_kills = procs.oom_kills()
+        self.due = NEVER
+        for watched in [*self._watched.values()]:
+            if watched.early <= now:
+                began = time.perf_counter()
+                used = self._look(watched.job)
+                self._plan(watched, used, time.perf_counter() - began, now)
+            self.due = min(self.due, watched.due)
+
+    def judge(self, job: Job) -> None:
+        """Nothing is left of it. If the kernel took it for want of memory, that is how it ended.
+
+        The kernel counts whom it killed for that, but not whose they were. So it is a job that was killed, and not by
+        us, while the counter rose: within half a second, or what passed since the last look.
+        """
+        if job.cause or job.status is None or job.status < 0:
+            return
+        if os.waitstatus_to_exitcode(job.status) not in (-9, _KILLED_CODE) or procs.oom_kills() == self._oom_kills:
+            return
+        if job.memory and job.peak > job.memory:
+            job.cause, job.text = "out-of-memory", _over_memory(job)
+            return
+        job.cause = "node-out-of-memory"
+        below = f"below its own limit of {_size(job.memory)}" if job.memory else "and has no limit of its own"
+        job.text = f"the node ran out of memory, and the kernel killed it; it was {below} (peak {_size(job.peak)})"
+
+    def _plan(self, watched: _Watched, used: int, cost: float, now: float) -> None:
+        """When to look again: before it can have grown over its limit, as far as looking does not cost too much."""
+        limit = watched.job.memory
+        wait = min(max((limit - used) / _FAST, _SOONEST), _LATEST) if limit else _LATEST
+        wait = max(wait, cost * len(self._watched) / _SHARE)
+        watched.early, watched.due = now + wait / 2, now + wait
+        self.due = min(self.due, watched.due)
+
+    def _look(self, job: Job) -> int:
+        """See whether it takes more than it may. The memory it holds, in bytes."""
+        members = self._tree.members(job)
+        used = sum(seen.resident for seen in members.values())
+        if job.memory and used > job.memory:
+            # Files that are mapped, and pages that a fork shares, do not count, or count once. Seeing that is dear.
+            used = min(used, sum(map(procs.held, members)))
+        job.peak = max(job.peak, used)
+        if job.status is None and not job.cause:
+            count = sum(seen.threads for seen in members.values())
+            if job.memory and used > job.memory:
+                self._end(job, "out-of-memory", _over_memory(job), 0.0)
+            elif job.pids and count > job.pids:
+                text = f"had {count} processes and threads at once, and its limit is {job.pids}"
+                self._end(job, "too-many-processes", text, 0.0)
+        if job.cores:
+            self._keep_on_cores(job, members)
+        return used
+
+    def _keep_on_cores(self, job: Job, members: dict[int, procs.Stat]) -> None:
+        """Put back what has left the job's cores, as `taskset` lets any process do."""
+        for pid, seen in members.items():
+            for thread in procs.threads(pid) if seen.threads > 1 else (pid,):
+                with contextlib.suppress(OSError):  # it is gone
+                    cores = os.sched_getaffinity(thread)
+                    if cores <= job.cores:
+                        continue
+                    now = procs.stat(pid)
+                    if now is None or now.start != seen.start:
+                        continue
+                    os.sched_setaffinity(thread, cores & job.cores or job.cores)
+                    if job.id not in self._strayed:
+                        self._strayed.add(job.id)
+                        self._log(f"{job.id}: process {pid} had left the job's cores and is put back")
+
+
+def _over_memory(job: Job) -> str:
+    return f"used more memory than its limit of {_size(job.memory)} (peak {_size(job.peak)})"
+
+
+def _size(count: float) -> str:
+    """Bytes for people, as protocol/resources.py writes them."""
+    for unit in ("B", "K", "M", "G"):
+        if count < 1024:
+            return f"{count:.1f}".removesuffix(".0") + unit
+        count /= 1024
+    return f"{count:.1f}".removesuffix(".0") + "T"
