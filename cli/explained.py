@@ -6,6 +6,7 @@ from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, printable
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import NodeVerdict, Why
+from distributed_grid.protocol.nodes import AllocationView
 
 SHOWN = 20
 """Nodes in the table of verdicts."""
@@ -28,6 +29,8 @@ def show_why(invocation: Invocation, why: Why, request: Request | None = None) -
             words.emit(printable(f"  {step.left:>{width}} {step.what}{lost}") + "\n")
     if why.verdicts:
         words.emit(_table(invocation, why))
+    if why.holders:
+        words.emit(_holders(invocation, why))
     if why.hint:
         words.emit(f"try: {printable(why.hint)}\n")
 
@@ -65,6 +68,21 @@ def _row(verdict: NodeVerdict, names: list[str], chosen: str) -> list[str]:
     return [verdict.node, *scores, f"{verdict.confidence:.2f}" if verdict.ok else "-", note]
 
 
+def _holders(invocation: Invocation, why: Why) -> str:
+    """Who holds what it needs, and until when at the latest."""
+    rows = [
+        (one.node, one.name or one.job, one.user, words.grant_words(one.grant), _until(one))
+        for one in why.holders[:SHOWN]
+    ]
+    return words.table(invocation, ("NODE", "HELD BY", "USER", "HOLDS", "UNTIL"), rows)
+
+
+def _until(one: AllocationView) -> str:
+    if not one.ends:
+        return f"{one.state.value}, no time limit" if one.state is not State.STARTING else "starting"
+    return f"{words.clock(one.ends)} at the latest"
+
+
 def _json(why: Why) -> dict[str, Any]:
     return {
         "reason": why.reason.code,
@@ -79,4 +97,17 @@ def _json(why: Why) -> dict[str, Any]:
         "grant": words.grant_json(why.grant),
         "ahead": why.ahead,
         "hint": why.hint,
+        "holders": [
+            {
+                "node": one.node,
+                "job": one.job,
+                "name": one.name,
+                "user": one.user,
+                "state": one.state,
+                "grant": words.grant_json(one.grant),
+                "until": words.iso(one.ends),
+            }
+            for one in why.holders
+        ],
+        "snapshot": {"epoch": why.epoch, "number": why.snapshot},
     }

@@ -215,7 +215,9 @@ class FunnelStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Why(Message, frozen=True, tag="why"):
     """The explanation: a dominant reason, the funnel from all nodes to those that fit, and the verdict per node.
-    `chosen` is the node it is on or would go to, with `grant`; `ahead` counts jobs before it in the queue."""
+    `chosen` is the node it is on or would go to, with `grant`; `ahead` counts jobs before it in the queue; `hint` is
+    the smallest single change that would start it now. `holders` hold what it lacks, who ends first foremost.
+    `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts."""
 
     id: int
     reason: Reason
@@ -226,6 +228,9 @@ class Why(Message, frozen=True, tag="why"):
     ahead: int = 0
     hint: str = ""
     job: JobView | None = None
+    holders: tuple[AllocationView, ...] = ()
+    snapshot: int = 0
+    epoch: int = 0
 
 
 class WantBlobs(Message, frozen=True, tag="want-blobs"):

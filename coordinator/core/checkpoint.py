@@ -77,6 +77,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     fresh: dict[str, None]
     holding: bool
     unknown_before: float = 0.0
+    snapshot: int = 0
 
 
 def take(ledger: Ledger) -> Checkpoint:
@@ -108,6 +109,7 @@ def take(ledger: Ledger) -> Checkpoint:
         fresh=ledger.fresh,
         holding=ledger.holding,
         unknown_before=ledger.unknown_before,
+        snapshot=ledger.snapshot,
     )
 
 
@@ -149,6 +151,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}
     ledger.turns, ledger.next_turn = at.turns, at.next_turn
     ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding
+    ledger.snapshot = at.snapshot
     ledger.unknown_before = at.unknown_before
     _requeue(ledger.queue, at)
     for name, node in at.nodes.items():

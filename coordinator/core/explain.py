@@ -2,9 +2,12 @@
 what is done. Nothing is changed here.
 """
 
+import math
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import reasons, views
+from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.matching import (
     Placement,
     amount,
@@ -18,12 +21,14 @@ from distributed_grid.coordinator.core.matching import (
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
-from distributed_grid.protocol.nodes import NodeState
-from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.nodes import AllocationView, NodeState
+from distributed_grid.protocol.resources import Resources
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
 
+HOLDERS = 20
+"""So many who hold what is lacking are named."""
 VERDICTS = 200
 """So many nodes are judged in words; the funnel counts them all."""
 
@@ -53,6 +58,8 @@ def _placed(ledger: "Ledger", job: Job) -> Why:
         chosen=job.node,
         grant=job.grant,
         job=views.job_view(job, None),
+        snapshot=ledger.snapshot,
+        epoch=ledger.epoch,
     )
 
 
@@ -66,6 +73,8 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
         reason = Reason("Fits", f"it would start now on {chosen.node}")
     else:
         reason = reasons.find(ledger, request)
+    other = changes(ledger, request) if chosen is None else []
+    hint = "" if chosen is not None else other[0].text if other else _hint(ledger, request)
     return Why(
         id=0,
         reason=reason,
@@ -74,7 +83,10 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
         chosen=chosen.node if chosen is not None else "",
         grant=chosen.grant if chosen is not None else None,
         ahead=ahead,
-        hint="" if chosen is not None else _hint(ledger, request),
+        hint=hint,
+        holders=_holders(ledger, request) if chosen is None else (),
+        snapshot=ledger.snapshot,
+        epoch=ledger.epoch,
         job=views.job_view(job, reason) if job is not None else None,
     )
 
@@ -99,10 +111,14 @@ def _funnel(ledger: "Ledger", request: Request) -> tuple[FunnelStep, ...]:
     left = _step(steps, "offering", up, [node for node in up if usable(node)])
     for kind in ("gpu", "cpu", "memory"):
         if getattr(wanted, kind):
-            single = Resources(**{kind: getattr(wanted, kind)})
+            single = _only(wanted, kind)
             what = f"with {amount(kind, wanted)} free"
             left = _step(steps, what, left, [n for n in left if n.room is not None and n.room.fits(single)])
     return tuple(steps)
+
+
+def _only(wanted: Resources, kind: str) -> Resources:
+    return Resources(**{kind: getattr(wanted, kind)})
 
 
 def _step(steps: list[FunnelStep], what: str, before: list[Node], after: list[Node]) -> list[Node]:
@@ -132,44 +148,27 @@ def _verdicts(ledger: "Ledger", request: Request) -> tuple[NodeVerdict, ...]:
     return tuple(good + bad)
 
 
-def _hint(ledger: "Ledger", request: Request) -> str:
-    """The smallest plain thing that would help: less of one kind, tried before it is said."""
+def _holders(ledger: "Ledger", request: Request) -> tuple[AllocationView, ...]:
+    """Who holds what this lacks, on the nodes that could lend it if nobody did: who ends first comes first, and those
+    of whom that is not known come last."""
     wanted = request.resources
-    best: tuple[float, str] | None = None
-    for kind in ("memory", "cpu", "gpu"):
-        asked = getattr(wanted, kind)
-        most = _most_beside(ledger, wanted, kind) if asked else 0
-        if 0 < most < asked and (best is None or most / asked > best[0]):
-            less = _with(wanted, kind, most)
-            names = ledger.index.candidates(less, 1)
-            if names:
-                best = (most / asked, f"with {amount(kind, less)} it would start now on {names[0]}")
-    if best is not None:
-        return best[1]
+    found: list[AllocationView] = []
+    for node in ledger.nodes.values():
+        if node.allocations and usable(node) and could_ever(node.facts, wanted):
+            assert node.room is not None
+            lacking = {kind for kind in ("cpu", "memory", "gpu") if not node.room.fits(_only(wanted, kind))}
+            found += [
+                views.allocation_view(ledger, one)
+                for one in node.allocations.values()
+                if any(getattr(one.grant.resources, kind) for kind in lacking)
+            ]
+    return tuple(nsmallest(HOLDERS, found, key=lambda one: (one.ends or math.inf, one.since, one.id)))
+
+
+def _hint(ledger: "Ledger", request: Request) -> str:
+    """What else would help, where no change of the request does."""
     if not ledger.nodes:
         return "start an agent on a machine that may lend: grid agent run"
     away = [node for node in ledger.nodes.values() if node.state is not NodeState.UP]
-    able = next((node.facts.name for node in away if could_ever(node.facts, wanted)), "")
+    able = next((node.facts.name for node in away if could_ever(node.facts, request.resources)), "")
     return f"bring back {able}: it could lend this" if able else ""
-
-
-def _with(wanted: Resources, kind: str, value: int) -> Resources:
-    parts = {"cpu": wanted.cpu, "memory": wanted.memory, "gpu": wanted.gpu}
-    return Resources(**(parts | {kind: value}))
-
-
-def _most_beside(ledger: "Ledger", wanted: Resources, kind: str) -> int:
-    """The most of one kind that a node has now which has enough of all the others."""
-    others = _with(wanted, kind, 0)
-    most = 0
-    for node in ledger.nodes.values():
-        if not usable(node) or node.room is None or not node.room.fits(others):
-            continue
-        if kind == "memory":
-            value = node.room.free_memory
-        elif kind == "cpu":
-            value = node.room.whole * MILLI or max(node.room.parts.values(), default=0)
-        else:
-            value = node.room.whole_gpus * MILLI or max(node.room.gpu_parts.values(), default=0)
-        most = max(most, min(value, getattr(wanted, kind)))
-    return most

@@ -83,6 +83,8 @@ class Ledger:
         """Nodes that have more room than at the last pass."""
         self.fresh: dict[str, None] = {}
         """Jobs that began to wait since the last pass."""
+        self.snapshot = 0
+        """How often this ledger has settled: an explanation names the state that it was made of."""
         self.holding = False
         """Nothing new is started for now."""
         self.unknown_before = 0.0
@@ -132,6 +134,7 @@ class Ledger:
     def settle(self, now: float) -> list[Command]:
         """Let expire what is due, then give room to those who wait: once after a batch of events."""
         self.now = now
+        self.snapshot += 1
         stirred = False
         for kind, name in self.deadlines.due(now):
             if kind == "reasons":

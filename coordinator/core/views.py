@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.protocol.jobs import JobView, Reason
 from distributed_grid.protocol.nodes import (
     AllocationView,
@@ -87,27 +87,28 @@ def offers(ledger: "Ledger", now: float, only: str = "") -> tuple[OfferView, ...
 
 def allocations(ledger: "Ledger", only: str = "") -> tuple[AllocationView, ...]:
     """What is lent, in the order it was granted."""
-    views = []
-    for allocation in ledger.allocations.values():
-        if only and allocation.node != only:
-            continue
-        job = ledger.jobs[allocation.job]
-        limit = job.spec.time_limit
-        views.append(
-            AllocationView(
-                id=allocation.id,
-                job=job.id,
-                user=job.user,
-                node=allocation.node,
-                state=allocation.state,
-                grant=allocation.grant,
-                priority=job.request.priority.word,
-                since=allocation.granted,
-                ends=allocation.started + limit if allocation.started and limit else 0.0,
-                name=job.spec.name,
-            )
-        )
-    return tuple(views)
+    if only:
+        node = ledger.nodes.get(only)
+        return tuple(allocation_view(ledger, one) for one in node.allocations.values()) if node is not None else ()
+    return tuple(allocation_view(ledger, one) for one in ledger.allocations.values())
+
+
+def allocation_view(ledger: "Ledger", allocation: Allocation) -> AllocationView:
+    """An allocation as it stands, and when it ends at the latest, where that is known."""
+    job = ledger.jobs[allocation.job]
+    limit = job.spec.time_limit
+    return AllocationView(
+        id=allocation.id,
+        job=job.id,
+        user=job.user,
+        node=allocation.node,
+        state=allocation.state,
+        grant=allocation.grant,
+        priority=job.request.priority.word,
+        since=allocation.granted,
+        ends=allocation.started + limit if allocation.started and limit else 0.0,
+        name=job.spec.name,
+    )
 
 
 def nodes(ledger: "Ledger", now: float) -> tuple[NodeView, ...]:

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core import explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Accepted, JobsSubmitted, NodeDown, Rejected
+from distributed_grid.coordinator.core.model import Accepted, JobsSubmitted, NodeDown, Rejected, Told
 from distributed_grid.protocol.jobs import Request, State
+from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, step
 
@@ -54,22 +55,6 @@ def test_a_dry_run_foretells_what_the_submit_does(
         assert view is not None and view.reason == said.reason
 
 
-@settings(max_examples=200, deadline=None)
-@given(NODES, st.lists(AMOUNT, max_size=4), AMOUNT)
-def test_a_hint_to_ask_for_less_is_true(
-    nodes: list[tuple[int, int, int, bool]], running: list[Resources], wanted: Resources
-) -> None:
-    ledger = grid(nodes, running)
-    said = explain.why(ledger, None, Request(wanted), 1.0)
-    if not said.hint.startswith("with "):
-        return
-    value, kind = said.hint.removeprefix("with ").split()[:2]
-    parts = {"cpu": wanted.cpu, "memory": wanted.memory, "gpu": wanted.gpu}
-    parts[kind] = int(float(value.rstrip("GM")) * (GIB if kind == "memory" else 1000))
-    step(ledger, JobsSubmitted(1, (job("less", Request(Resources(**parts))),)), 1.0)
-    assert ledger.jobs["less"].state is State.STARTING
-
-
 def test_many_nodes_are_all_counted_and_some_judged() -> None:
     ledger = grid([(1, 1, 0, True)] * 300, [])
     said = explain.why(ledger, None, Request(Resources(cpu=1000)), 1.0)
@@ -85,3 +70,21 @@ def test_a_placed_job_shows_the_scores_it_was_placed_by() -> None:
     assert set(said.verdicts[0].scores) == {"fit", "gpus-spared", "quiet", "preferred", "priority"}
     assert 0.0 < said.verdicts[0].confidence <= 1.0
     assert explain.why(ledger, "gone", None, 2.0).reason.code == "Ended"
+
+
+def test_who_holds_what_it_needs_is_named_and_who_ends_first_comes_first() -> None:
+    ledger = grid([(2, 4, 0, True), (1, 4, 1, True)], [])
+    for name, limit, wanted in (("long", 900.0, 1000), ("short", 60.0, 1000), ("open", 0.0, 1000)):
+        step(ledger, JobsSubmitted(1, (job(name, Request(Resources(cpu=wanted)), time_limit=limit),)), 0.0)
+        step(ledger, Told(ledger.jobs[name].node, Started(allocation=f"{name}.1")), 1.0)
+    said = explain.why(ledger, None, Request(Resources(cpu=1000)), 2.0)
+    assert [(one.job, one.ends) for one in said.holders] == [("short", 61.0), ("long", 901.0), ("open", 0.0)]
+    assert not explain.why(ledger, None, Request(Resources(memory=GIB)), 2.0).holders
+
+
+def test_an_explanation_names_the_state_of_the_ledger_that_it_was_made_of() -> None:
+    ledger = grid([(1, 1, 0, True)], [])
+    first = explain.why(ledger, None, Request(Resources(cpu=1000)), 1.0).snapshot
+    assert explain.why(ledger, None, Request(Resources(cpu=1000)), 9.0).snapshot == first
+    ledger.settle(10.0)
+    assert explain.why(ledger, None, Request(Resources(cpu=1000)), 10.0).snapshot == first + 1

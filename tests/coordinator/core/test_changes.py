@@ -1,0 +1,109 @@
+"""What is said of a request is what the ledger does with it, in thousands of grids drawn by lot; the test double is
+nothing but the lot: the ledger, the matching and the explanation are the product's."""
+
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+
+from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.changes import changes
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.matching import Placement, place
+from distributed_grid.coordinator.core.model import Accepted, JobsSubmitted, NodeDown, Told
+from distributed_grid.protocol.jobs import Priority, Request, State
+from distributed_grid.protocol.messages import Stale, Started
+from distributed_grid.protocol.resources import GIB, MIB, Resources, parse_cpu, parse_gpu, parse_memory
+from tests.coordinator.core.scene import facts, job, join, step
+
+STATES = 10_000
+PARTS = 10
+
+
+def amount(lot: random.Random) -> Resources:
+    drawn = Resources(
+        cpu=lot.choice([0, 250, 500, 1000, 1500, 2000, 3000, 5000]),
+        memory=lot.choice([0, 0, GIB // 3, GIB, 3 * GIB, 6 * GIB]),
+        gpu=lot.choice([0, 0, 0, 250, 500, 1000, 2000]),
+    )
+    return drawn or Resources(cpu=1000)
+
+
+def request(lot: random.Random) -> Request:
+    return Request(amount(lot), priority=lot.choice(list(Priority)))
+
+
+def grid(lot: random.Random) -> Ledger:
+    """Up to five nodes, some away, some that refused something just now; jobs that run there and jobs that wait."""
+    ledger = Ledger()
+    for number in range(lot.randint(0, 5)):
+        memory = lot.randint(1, 8) * GIB + lot.randint(0, 2) * (MIB // 3)
+        join(ledger, facts(f"n{number}", lot.randint(1, 4), memory, lot.choice([0, 0, 1, 2])))
+    for number in range(lot.randint(0, 6)):
+        one = job(f"r{number}", request(lot), user=lot.choice(["ann", "bob"]))
+        step(ledger, JobsSubmitted(1, (one,)), 0.0)
+        if (name := one.allocation) and lot.random() < 0.8:
+            stale = Stale(allocation=name, reason="busy", device=lot.choice(["", "0", "memory", f"{one.node}-gpu0"]))
+            step(ledger, Told(one.node, stale if lot.random() < 0.2 else Started(allocation=name)), 0.5)
+    for name in list(ledger.nodes):
+        if lot.random() < 0.1:
+            step(ledger, NodeDown(name, f"session-{name}"), 0.6)
+    return ledger
+
+
+def starts(ledger: Ledger, wanted: Request) -> tuple[str, object] | None:
+    """Where the ledger starts this in the pass after its submit; None: it does not, or refuses it."""
+    step(ledger, JobsSubmitted(1, (job("asked", wanted),)), 1.0)
+    one = ledger.jobs.get("asked")
+    return (one.node, one.grant) if one is not None and one.state is State.STARTING else None
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_would_start_starts_and_else_a_change_that_is_named_makes_it_and_no_smaller_one(part: int) -> None:
+    seen = Counter[str]()
+    for seed in range(part, STATES, PARTS):
+        lot = random.Random(seed)
+        ledger, wanted = grid(lot), request(lot)
+        why = explain.why(ledger, None, wanted, 1.0)
+        seen[why.reason.code] += 1
+        found = changes(ledger, wanted) if not why.chosen else []
+        for change in found:
+            seen[change.what] += 1
+            less = smaller(change.what, wanted, change.request)
+            assert less is None or not isinstance(place(ledger.nodes, ledger.index, less), Placement), f"seed {seed}"
+        if found and lot.random() < 0.7:
+            change = lot.choice(found)
+            assert why.hint == found[0].text
+            assert said(change.text) == getattr(change.request.resources, change.what), change.text
+            started = starts(ledger, change.request)
+            assert started is not None and started[0] == change.node, f"seed {seed}: {change.text}"
+        else:
+            assert (starts(ledger, wanted) or ("", None)) == (why.chosen, why.grant), f"seed {seed}"
+    assert min(seen[code] for code in ("Fits", "Resources", "NoOffers", "NeverFits")) > STATES // PARTS // 100
+    assert min(seen[what] for what in ("cpu", "memory", "gpu")) > STATES // PARTS // 200
+
+
+def said(text: str) -> int:
+    """The amount that the words name, as the command line would read it."""
+    _, option, value = text.split()[:3]
+    return {"--cpus": parse_cpu, "--mem": parse_memory, "--gpus": parse_gpu}[option](value)
+
+
+def smaller(what: str, wanted: Request, changed: Request) -> Request | None:
+    """Asking for a step less of a change; None: that is what was asked for."""
+    steps = {"cpu": 1, "memory": MIB, "gpu": 10 if changed.resources.gpu < 1000 else 1000}
+    more = getattr(changed.resources, what) + steps[what]
+    if more >= getattr(wanted.resources, what):
+        return None
+    return msgspec.structs.replace(wanted, resources=msgspec.structs.replace(wanted.resources, **{what: more}))
+
+
+def test_nothing_is_changed_by_asking() -> None:
+    lot = random.Random(7)
+    ledger = grid(lot)
+    before = [(name, node.room.left if node.room else None) for name, node in ledger.nodes.items()]
+    explain.why(ledger, None, Request(Resources(cpu=9000)), 1.0)
+    assert [(name, node.room.left if node.room else None) for name, node in ledger.nodes.items()] == before
+    out = step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1))),)), 1.0)
+    assert any(isinstance(one, Accepted) for one in out)
