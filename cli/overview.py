@@ -1,4 +1,4 @@
-"""`grid status`, `nodes`, `shared-status` and `cluster status`: how the grid is."""
+"""`grid status` and `shared-status`: how the grid is."""
 
 from typing import Any
 
@@ -7,12 +7,11 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import nodes as complete_nodes
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.nodes import orders_words
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.messages import GetShared, GetStatus, Shared, Status
-from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeFacts, NodeState, NodeView, OfferView
+from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView
 from distributed_grid.protocol.resources import Resources, format_milli
-
-NODE_HEADER = ("NODE", "STATE", "CPU", "MEMORY", "GPU", "OFFERS", "LENT", "JOBS", "OTHERS USE", "WITHHELD")
 
 
 @click.command()
@@ -30,26 +29,6 @@ def status() -> None:
             words.emit(f"{up} of {len(answer.nodes)} nodes up\n")
         case _:
             words.emit(_screen(invocation, answer, url))
-
-
-@click.command()
-@common
-def nodes() -> None:
-    """List the nodes."""
-    _nodes(current())
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@common
-def cluster() -> None:
-    """Look at the cluster: status."""
-
-
-@cluster.command("status")
-@common
-def cluster_status() -> None:
-    """List the nodes, as `grid nodes` does."""
-    _nodes(current())
 
 
 @click.command("shared-status")
@@ -184,81 +163,6 @@ def _gpu_json(gpu: GpuOffer) -> dict[str, Any]:
     }
 
 
-# --- nodes ------------------------------------------------------------------------------------------------------------
-
-
-def _nodes(invocation: Invocation) -> None:
-    answer: Status = invocation.ask(lambda n: GetStatus(id=n))
-    match invocation.output:
-        case "json" | "jsonl":
-            words.emit_json(invocation, {"nodes": [_node_json(node) for node in answer.nodes]}, rows="nodes")
-        case "quiet":
-            words.emit("".join(printable(node.facts.name) + "\n" for node in answer.nodes))
-        case _:
-            words.emit(words.table(invocation, NODE_HEADER, [_node_row(node) for node in answer.nodes]))
-            if not answer.nodes:
-                invocation.say("no node is known yet · start one with: grid agent run")
-
-
-def _node_row(node: NodeView) -> list[str]:
-    facts, sample = node.facts, node.sample
-    use = "-"
-    if sample is not None:
-        use = f"{sample.foreign_cpu:.1f} cpu, {words.memory(sample.memory_foreign)}"
-    state = str(node.state)
-    withheld = "; ".join(f"{one.what}: {one.why}" for one in node.withheld)
-    if node.state is not NodeState.UP:
-        withheld = f"silent for {format_duration(node.silent_for)}" + (f"; {withheld}" if withheld else "")
-    return [
-        facts.name,
-        state,
-        f"{len(facts.cores)}{' virtual' if facts.virtual else ''}",
-        words.memory(facts.memory),
-        _gpus_of(facts),
-        str(node.offered) if node.offered else "-",
-        str(node.lent) if node.lent else "-",
-        str(node.jobs),
-        use,
-        withheld or "-",
-    ]
-
-
-def _gpus_of(facts: NodeFacts) -> str:
-    names = []
-    for gpu in facts.gpus:
-        mark = " (stand-in)" if gpu.stand_in and "stand-in" not in gpu.model.lower() else ""
-        names.append(gpu.model + mark)
-    counted = dict.fromkeys(names)
-    return ", ".join(f"{names.count(name)} {name}" for name in counted) or "-"
-
-
-def _node_json(node: NodeView) -> dict[str, Any]:
-    import msgspec
-
-    facts = node.facts
-    return {
-        "name": facts.name,
-        "state": str(node.state),
-        "silent_for": round(node.silent_for, 3),
-        "hostname": facts.hostname,
-        "cores": list(facts.cores),
-        "virtual": facts.virtual,
-        "memory": facts.memory,
-        "gpus": [
-            {"uuid": gpu.uuid, "index": gpu.index, "model": gpu.model, "memory": gpu.memory, "stand_in": gpu.stand_in}
-            for gpu in facts.gpus
-        ],
-        "lendable": words.resources_json(facts.lendable),
-        "offered": words.resources_json(node.offered),
-        "lent": words.resources_json(node.lent),
-        "jobs": node.jobs,
-        "labels": facts.labels,
-        "software": facts.software,
-        "sample": msgspec.to_builtins(node.sample, str_keys=True) if node.sample is not None else None,
-        "withheld": [{"what": one.what, "why": one.why} for one in node.withheld],
-    }
-
-
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +204,9 @@ def _attention(answer: Status) -> list[str]:
     if not answer.nodes:
         lines.append("no node is known yet → grid agent run, on each machine that lends")
     for node in answer.nodes:
+        if ordered := orders_words(node):
+            still = f", {node.jobs} still there" if node.jobs else ""
+            lines.append(f"{node.facts.name} is {ordered}{still} → grid node undrain {node.facts.name}")
         if node.state is not NodeState.UP:
             lines.append(
                 f"{node.facts.name} is {node.state}, silent for {format_duration(node.silent_for)} → grid nodes"

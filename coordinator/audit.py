@@ -8,8 +8,26 @@ from typing import Any
 
 import structlog
 
+from distributed_grid.protocol.messages import (
+    AskWhy,
+    Cancel,
+    DrainNodes,
+    LabelNodes,
+    PutBlob,
+    ShowJobs,
+    SignalJob,
+    Submit,
+    UndrainNodes,
+    WantFile,
+    WantFiles,
+    WantOutput,
+    Watch,
+)
+
 FILE_BYTES = 16 << 20
 FILES = 4
+NAMED = 20
+"""Jobs of a request that are named in its line."""
 
 log = structlog.get_logger("audit")
 
@@ -87,3 +105,32 @@ class RequestLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+def about(message: Any) -> dict[str, Any] | None:
+    """What of a request is kept in its line; None: it has none."""
+    match message:
+        case WantOutput(allocation=allocation) | WantFiles(allocation=allocation) | WantFile(allocation=allocation):
+            return {"allocation": allocation}
+        case PutBlob():
+            return {"blob": message.blob} if message.end else None
+        case Submit(jobs=jobs):
+            return {
+                "jobs": len(jobs),
+                "keys": [one.key for one in jobs[:NAMED]],
+                "argv": [one.spec.argv for one in jobs[:1]],
+                "env": sorted({name for one in jobs[:NAMED] for name in one.spec.env}),
+            }
+        case Watch() | Cancel() | ShowJobs():
+            return {"jobs": message.jobs[:NAMED]}
+        case SignalJob():
+            return {"job": message.job, "signal": message.signal}
+        case AskWhy():
+            return {"job": message.job}
+        case DrainNodes():
+            return {"nodes": message.nodes, "reason": message.reason, "deadline": message.deadline}
+        case UndrainNodes():
+            return {"nodes": message.nodes}
+        case LabelNodes():
+            return {"nodes": message.nodes, "labels": message.labels}
+    return {}

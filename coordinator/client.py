@@ -36,17 +36,21 @@ from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, Request, 
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
+    Done,
+    DrainNodes,
     FileEntry,
     Files,
     GetShared,
     GetStatus,
     Jobs,
+    LabelNodes,
     ListJobs,
     Shared,
     SignalJob,
     Status,
     Submission,
     Submit,
+    UndrainNodes,
     WantFiles,
     Why,
 )
@@ -279,6 +283,24 @@ class GridClient:
         """What is offered and what is lent, on all nodes or one."""
         answer: Shared = await self._session.ask_all(GetShared(id=self._session.number(), node=node))
         return answer
+
+    async def drain(self, *nodes: str, reason: str = "", deadline: float | str | None = None) -> str:
+        """Give these nodes no new job; what still runs there after `deadline` (seconds or text such as `"30m"`; 0: now)
+        is taken back. Returns what came of it, once it is on disk."""
+        seconds = -1.0 if deadline is None else parse_duration(str(deadline), zero=True)
+        return await self._order(DrainNodes(id=self._session.number(), nodes=nodes, reason=reason, deadline=seconds))
+
+    async def undrain(self, *nodes: str) -> str:
+        """Give these nodes jobs again."""
+        return await self._order(UndrainNodes(id=self._session.number(), nodes=nodes))
+
+    async def label(self, *nodes: str, labels: Mapping[str, str | None]) -> str:
+        """Give these nodes these labels; None removes one."""
+        return await self._order(LabelNodes(id=self._session.number(), nodes=nodes, labels=dict(labels)))
+
+    async def _order(self, message: DrainNodes | UndrainNodes | LabelNodes) -> str:
+        answer: Done = await self._session.ask(message)
+        return answer.text
 
     async def why(self, job: str = "", request: Request | None = None) -> Why:
         """Why a job is where it is, or where a request would go."""

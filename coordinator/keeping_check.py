@@ -15,6 +15,7 @@ from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.orders import NodeOrders
 
 T = TypeVar("T")
 MOST = 100
@@ -100,6 +101,7 @@ class _Rows:
         self._jobs: list[Job] = []
         self._allocations: list[Allocation] = []
         self._nodes: dict[str, NodeFacts] = {}
+        self._orders: dict[str, NodeOrders] = {}
 
     def findings(self) -> list[Finding]:
         for name, body in self._db.execute("SELECT name, body FROM nodes"):
@@ -107,11 +109,19 @@ class _Rows:
             if facts is not None:
                 self._nodes[name] = facts
                 self._same(f"node {name}", {"name": name}, {"name": facts.name})
+        for name, body in self._db.execute("SELECT name, body FROM node_orders") if self._has("node_orders") else ():
+            orders = self._decoded(f"orders for {name}", body, msgspec.msgpack.Decoder(NodeOrders).decode)
+            if orders is not None:
+                self._orders[name] = orders
         self._look_at_jobs()
         self._look_at_past_allocations()
         if not self._found:
             self._found += self._as_a_ledger()
         return self._found
+
+    def _has(self, table: str) -> bool:
+        """Whether a store of this schema has it: an older one is looked at as it is."""
+        return bool(self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone())
 
     def _decoded(self, where: str, body: bytes, decode: Callable[[bytes], T]) -> T | None:
         try:
@@ -171,7 +181,7 @@ class _Rows:
         """What a start would do with it."""
         ledger = Ledger()
         try:
-            ledger.restore(self._jobs, self._allocations, self._nodes.values(), 0.0)
+            ledger.restore(self._jobs, self._allocations, self._nodes.values(), 0.0, ordered=self._orders)
             ledger.check()
         except (AssertionError, KeyError) as error:
             yield Finding(STORE, f"a ledger made of it contradicts itself: {error}")

@@ -127,7 +127,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     store.forget_nodes(clock() - (settings.keep_days + 1) * DAY)
     living = store.load()
     ledger = Ledger(store.epoch, policy=Policy(lost_after=settings.lost_after))
-    restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock(), store.restored)
+    restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock(), store.restored, living.orders)
     _spare_the_collector()
     events = None
     if settings.event_log_size:

@@ -7,15 +7,18 @@ import msgspec
 
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
+    DrainAsked,
     Event,
     Heard,
     Hold,
     JobsSubmitted,
+    LabelAsked,
     NodeDown,
     NodeUp,
     SignalAsked,
     Tick,
     Told,
+    UndrainAsked,
 )
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import MILLI, Grant, format_bytes, format_milli
@@ -51,6 +54,12 @@ def event_words(event: Event) -> str:
             return "the disk refused, nothing new is to start" if on else "the disk is well again"
         case Tick():
             return "time passed"
+        case DrainAsked(_, nodes, by, reason):
+            return f"{by} drained {names(nodes)}{f': {reason}' if reason else ''}"
+        case UndrainAsked(_, nodes, by):
+            return f"{by} undrained {names(nodes)}"
+        case LabelAsked(_, nodes, _, by):
+            return f"{by} labelled {names(nodes)}"
 
 
 def event_concerns(event: Event, job: str) -> bool:
@@ -85,6 +94,8 @@ def decision_words(decision: Sequence[Any]) -> str:
             return f"take {names([str(job) for job in jobs])}"
         case ["refuse", _, code, what]:
             return f"refuse ({code}): {what}"
+        case ["orders", node, orders]:
+            return f"{node} is under these orders: {orders or 'none'}"
         case ["audit", node, what]:
             return f"note of {node}: {what}"
         case _:

@@ -19,7 +19,7 @@ import structlog
 
 from distributed_grid import __version__
 from distributed_grid.coordinator import pages
-from distributed_grid.coordinator.audit import RequestLog
+from distributed_grid.coordinator.audit import RequestLog, about
 from distributed_grid.coordinator.blobs import Blobs, Uploads
 from distributed_grid.coordinator.core import explain
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -34,6 +34,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
+from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.relay import Asker, Relay
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import LONGEST, complaint
@@ -43,11 +44,13 @@ from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
     Done,
+    DrainNodes,
     Failed,
     GetShared,
     GetStatus,
     Jobs,
     JobUpdate,
+    LabelNodes,
     ListJobs,
     MissingBlobs,
     PutBlob,
@@ -56,6 +59,7 @@ from distributed_grid.protocol.messages import (
     Status,
     Submit,
     Submitted,
+    UndrainNodes,
     WantBlobs,
     WantFile,
     WantFiles,
@@ -196,6 +200,9 @@ class Requests:
                 client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse)
                 if await client.uploads.put(message):
                     client.connection.send(Done(message.id))
+            case DrainNodes() | UndrainNodes() | LabelNodes():
+                self._driver.trouble.refuse()
+                self._driver.put(order(message, client.user, lambda: self._answer_plainly(client, message.id)))
 
     def _reply(self, client: Client, reply: Any) -> None:
         """Send what may be large; above what a frame carries the answer is that."""
@@ -362,32 +369,12 @@ class Requests:
     # --- audit --------------------------------------------------------------------------------------------------------
 
     def _note(self, client: Client, message: Any) -> None:
-        what = type(message).__struct_config__.tag
-        about: dict[str, Any] = {}
-        match message:
-            case WantOutput() | WantFiles() | WantFile():
-                if message.allocation in client.read_from:
-                    return
-                client.read_from.add(message.allocation)
-                about = {"allocation": message.allocation}
-            case PutBlob():
-                if not message.end:
-                    return
-                about = {"blob": message.blob}
-            case Submit():
-                about = {
-                    "jobs": len(message.jobs),
-                    "keys": [one.key for one in message.jobs[:20]],
-                    "argv": [one.spec.argv for one in message.jobs[:1]],
-                    "env": sorted({name for one in message.jobs[:20] for name in one.spec.env}),
-                }
-            case Watch() | Cancel() | ShowJobs():
-                about = {"jobs": message.jobs[:20]}
-            case SignalJob():
-                about = {"job": message.job, "signal": message.signal}
-            case AskWhy():
-                about = {"job": message.job}
-        self._audit.request(client.user, str(what), **about)
+        if isinstance(message, WantOutput | WantFiles | WantFile):
+            if message.allocation in client.read_from:
+                return
+            client.read_from.add(message.allocation)
+        if (said := about(message)) is not None:
+            self._audit.request(client.user, str(message.__struct_config__.tag), **said)
 
 
 _LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in range(256))

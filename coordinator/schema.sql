@@ -46,6 +46,12 @@ CREATE TABLE nodes (
     seen REAL NOT NULL DEFAULT 0 -- when its agent was last known to be connected
 ) STRICT, WITHOUT ROWID;
 
+-- What the operator has ordered for nodes. It outlasts their agents, and is removed by nobody but the operator.
+CREATE TABLE node_orders (
+    name TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Messages that came too late or from nowhere: nothing was changed by them. The oldest go.
 CREATE TABLE audit (
     at REAL NOT NULL,

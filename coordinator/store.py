@@ -21,6 +21,7 @@ from distributed_grid.coordinator.core.model import (
     RecordAllocation,
     RecordJob,
     RecordNode,
+    RecordOrders,
 )
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
@@ -28,6 +29,7 @@ from distributed_grid.coordinator.store_open import connect, open_store
 from distributed_grid.faults import fault
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
 
 CHECKED_BYTES = 256 << 20
 """A larger store is not read through after a crash: WAL does not need it, and a restart has to be quick."""
@@ -40,7 +42,7 @@ _CHUNKS = (64, 16, 4, 1)
 """Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
 writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
 
-Record = RecordJob | RecordAllocation | RecordNode | Audit
+Record = RecordJob | RecordAllocation | RecordNode | RecordOrders | Audit
 
 
 @dataclass(slots=True)
@@ -51,22 +53,26 @@ class Snapshot:
     jobs: list[Sequence[Any]] = field(default_factory=list)
     past_allocations: list[Sequence[Any]] = field(default_factory=list)
     nodes: list[Sequence[Any]] = field(default_factory=list)
+    node_orders: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Living:
-    """What a restart begins with: jobs not ended (oldest first), allocations not ended, all nodes ever seen."""
+    """What a restart begins with: jobs not ended (oldest first), allocations not ended, all nodes ever seen, and what
+    was ordered for them."""
 
     jobs: list[Job]
     allocations: list[Allocation]
     nodes: list[NodeFacts]
+    orders: dict[str, NodeOrders]
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _job = msgspec.msgpack.Decoder(Job).decode
 _allocation = msgspec.msgpack.Decoder(Allocation).decode
 _facts = msgspec.msgpack.Decoder(NodeFacts).decode
+_orders = msgspec.msgpack.Decoder(NodeOrders).decode
 
 _UPSERTS = {
     "jobs": (
@@ -81,6 +87,7 @@ _UPSERTS = {
         "ON CONFLICT (name) DO UPDATE SET seen = excluded.seen, body = excluded.body",
         3,
     ),
+    "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body) VALUES {}", 2),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }
 _STATEMENTS = {
@@ -158,6 +165,7 @@ class Store:
         jobs: dict[str, Job] = {}
         allocations: dict[str, Allocation] = {}
         nodes: dict[str, NodeFacts] = {}
+        orders: dict[str, NodeOrders] = {}
         for record in records:
             match record:
                 case RecordJob(job):
@@ -166,6 +174,8 @@ class Store:
                     allocations[allocation.id] = allocation
                 case RecordNode(facts):
                     nodes[facts.name] = facts
+                case RecordOrders(node, ordered):
+                    orders[node] = ordered
                 case Audit(node, what):
                     out.audit.append((clock, node, what[:AUDIT_TEXT]))
         newest: dict[str, bytes] = {}
@@ -181,6 +191,7 @@ class Store:
             searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
             out.jobs.append((*searched, _encode(j), newest.get(id_)))
         out.nodes = [(facts.name, clock, _encode(facts)) for facts in nodes.values()]
+        out.node_orders = [(name, _encode(ordered)) for name, ordered in orders.items()]
         return out
 
     def commit(self, snapshot: Snapshot) -> None:
@@ -193,6 +204,7 @@ class Store:
                 ("jobs", snapshot.jobs),
                 ("past_allocations", snapshot.past_allocations),
                 ("nodes", snapshot.nodes),
+                ("node_orders", snapshot.node_orders),
                 ("audit", snapshot.audit),
             ):
                 at = 0
@@ -240,11 +252,13 @@ class Store:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def forget_nodes(self, before: float) -> None:
-        """Forget the nodes that were last seen before then, unless a live job is on them. Only before `load`: a ledger
-        remembers those it knows. Raises StoreFailed."""
+        """Forget the nodes that were last seen before then, unless a live job is on them or something is ordered for
+        them. Only before `load`: a ledger remembers those it knows. Raises StoreFailed."""
         idle = "name NOT IN (SELECT node FROM jobs INDEXED BY jobs_live WHERE state <> 'ended')"
+        free = "name NOT IN (SELECT name FROM node_orders WHERE body <> ?)"
         try:
-            self._writer.execute(f"DELETE FROM nodes WHERE seen < ? AND {idle}", (before,))  # noqa: S608
+            query = f"DELETE FROM nodes WHERE seen < ? AND {idle} AND {free}"  # noqa: S608
+            self._writer.execute(query, (before, _encode(NO_ORDERS)))
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
 
@@ -256,6 +270,7 @@ class Store:
             sorted((_job(body) for body, _, _ in live), key=lambda job: (job.submitted, job.id)),
             [_allocation(held) for _, held, state in live if state != State.WAITING],
             [_facts(row[0]) for row in read("SELECT body FROM nodes ORDER BY name")],
+            {name: _orders(body) for name, body in read("SELECT name, body FROM node_orders")},
         )
 
     def known(self, user: str, keys: Sequence[str]) -> dict[str, str]:

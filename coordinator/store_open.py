@@ -14,7 +14,7 @@ import structlog
 from distributed_grid.coordinator.store_failed import StoreFailed
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
-SCHEMA = 2
+SCHEMA = 3
 MIGRATIONS: dict[int, str] = {
     1: """
         ALTER TABLE nodes ADD COLUMN seen REAL NOT NULL DEFAULT 0;
@@ -23,6 +23,12 @@ MIGRATIONS: dict[int, str] = {
         CREATE TRIGGER jobs_removed AFTER DELETE ON jobs BEGIN
             DELETE FROM past_allocations WHERE id >= old.id || '.' AND id < old.id || '/';
         END;
+    """,
+    2: """
+        CREATE TABLE node_orders (
+            name TEXT PRIMARY KEY,
+            body BLOB NOT NULL
+        ) STRICT, WITHOUT ROWID;
     """,
 }
 """What makes a store of the next schema out of one of this. schema.sql says where they lead to."""

@@ -12,13 +12,14 @@ _WEIGHTS = (86400, 3600, 60, 1)
 MOST = 10 * 365 * 86400
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of `90`, `30m`, `1h30m`, `2d`, `01:30:00`; positive and below ten years. Raises BadValue."""
+def parse_duration(text: str, zero: bool = False) -> float:
+    """Seconds of `90`, `30m`, `1h30m`, `2d`, `01:30:00`; positive (or `zero`) and below ten years. Raises BadValue."""
     seconds = _seconds(text)
     if seconds is None:
         raise BadValue(f"{text!r} is not a duration", hint="give seconds, or 30m, 1h30m, 2d, HH:MM:SS")
-    if not 0 < seconds <= MOST:
-        raise BadValue(f"the duration {text} is out of range", why="it must be greater than zero and below ten years")
+    if not (0 < seconds <= MOST or (zero and seconds == 0)):
+        least = "zero or more" if zero else "greater than zero"
+        raise BadValue(f"the duration {text} is out of range", why=f"it must be {least} and below ten years")
     return seconds
 
 

@@ -59,6 +59,7 @@ from distributed_grid.protocol.messages_hello import (
     Refused,
     Welcome,
 )
+from distributed_grid.protocol.messages_nodes import DrainNodes, LabelNodes, UndrainNodes
 from distributed_grid.protocol.nodes import Offer
 
 FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited
@@ -80,6 +81,9 @@ FromClient = (
     | WantFile
     | WantBlobs
     | PutBlob
+    | DrainNodes
+    | UndrainNodes
+    | LabelNodes
 )
 ToClient = (
     Welcome
@@ -104,6 +108,7 @@ __all__ = [
     "BlobData",
     "Cancel",
     "Done",
+    "DrainNodes",
     "Exited",
     "Failed",
     "FileData",
@@ -120,6 +125,7 @@ __all__ = [
     "Inventory",
     "JobUpdate",
     "Jobs",
+    "LabelNodes",
     "Launch",
     "ListJobs",
     "Message",
@@ -145,6 +151,7 @@ __all__ = [
     "ToAgent",
     "ToAgentData",
     "ToClient",
+    "UndrainNodes",
     "WantBlob",
     "WantBlobs",
     "WantFile",

@@ -6,6 +6,7 @@ import msgspec
 
 from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.numbers import Count, Finite, Span
+from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
 
 
@@ -174,7 +175,8 @@ class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A node as clients see it; `silent_for` is seconds since it was heard."""
+    """A node as clients see it; `silent_for` is seconds since it was heard, `labels` those that count: its agent's, as
+    the operator's orders changed them."""
 
     facts: NodeFacts
     state: NodeState
@@ -184,6 +186,8 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     lent: Resources = Resources()
     jobs: int = 0
     withheld: tuple[Withheld, ...] = ()
+    orders: NodeOrders = NO_ORDERS
+    labels: dict[str, str] = {}
 
 
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):

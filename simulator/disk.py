@@ -7,14 +7,24 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from distributed_grid.coordinator.core.model import Allocation, Command, Job, RecordAllocation, RecordJob, RecordNode
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    Command,
+    Job,
+    RecordAllocation,
+    RecordJob,
+    RecordNode,
+    RecordOrders,
+)
 from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.orders import NodeOrders
 
 _encode = msgspec.msgpack.Encoder().encode
 _job = msgspec.msgpack.Decoder(Job).decode
 _allocation = msgspec.msgpack.Decoder(Allocation).decode
 _facts = msgspec.msgpack.Decoder(NodeFacts).decode
+_orders = msgspec.msgpack.Decoder(NodeOrders).decode
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -38,6 +48,7 @@ class Snapshot:
     rows: list[Row] = field(default_factory=list)
     past: list[str] = field(default_factory=list)
     nodes: list[tuple[str, bytes]] = field(default_factory=list)
+    orders: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 class Disk:
@@ -50,13 +61,14 @@ class Disk:
         self.keys: dict[tuple[str, str], str] = {}
         self.past: dict[str, None] = {}
         self.nodes: dict[str, bytes] = {}
+        self.node_orders: dict[str, bytes] = {}
 
     def copy(self) -> "Disk":
         """The same once more."""
         other = Disk()
         other.epoch, other.clock = self.epoch, self.clock
         other.rows, other.keys, other.past = dict(self.rows), dict(self.keys), dict(self.past)
-        other.nodes = dict(self.nodes)
+        other.nodes, other.node_orders = dict(self.nodes), dict(self.node_orders)
         return other
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -70,6 +82,7 @@ class Disk:
             self.keys[row.user, row.key] = row.id
         self.past.update(dict.fromkeys(snapshot.past))
         self.nodes.update(snapshot.nodes)
+        self.node_orders.update(snapshot.orders)
 
     def jobs(self) -> Iterator[Job]:
         """Jobs that have not ended, oldest first."""
@@ -86,6 +99,10 @@ class Disk:
         """All nodes ever seen."""
         return (_facts(body) for _, body in sorted(self.nodes.items()))
 
+    def orders(self) -> dict[str, NodeOrders]:
+        """What is ordered for nodes."""
+        return {name: _orders(body) for name, body in self.node_orders.items()}
+
 
 def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
     """Records as they are now; of several of one thing the newest state."""
@@ -100,6 +117,8 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
                 allocations[allocation.id] = allocation
             case RecordNode(facts):
                 out.nodes.append((facts.name, _encode(facts)))
+            case RecordOrders(node, orders):
+                out.orders.append((node, _encode(orders)))
     newest: dict[str, bytes] = {}
     for one in allocations.values():
         of = jobs.get(one.job)

@@ -64,7 +64,9 @@ class Driver(Process):
         self.epoch = disk.epoch
         self._clock_from = max(wall, disk.clock) - engine.now
         self.ledger = Ledger(self.epoch, policy=policy)
-        self._take(self.ledger.restore(disk.jobs(), disk.allocations(), disk.facts(), self.clock()))
+        self._take(
+            self.ledger.restore(disk.jobs(), disk.allocations(), disk.facts(), self.clock(), ordered=disk.orders())
+        )
         self.ledger.check()
         self._finish_turn()
 

@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.model import (
     RecordAllocation,
     RecordJob,
     RecordNode,
+    RecordOrders,
     Send,
 )
 from distributed_grid.protocol.messages import Launch, Stop
@@ -22,7 +23,7 @@ R = TypeVar("R", bound=Command)
 
 
 def newest_records(records: Iterable[R]) -> list[R]:
-    """Each job, allocation and node once. (Records hold the things themselves, so each is as new as any.)"""
+    """Each job, allocation and node once, as it is now. (Of orders, which do not change, the last ones stay.)"""
     kept: dict[tuple[str, str], R] = {}
     lines: deque[R] = deque(maxlen=LINES_KEPT)
     for record in records:
@@ -33,6 +34,8 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["allocation", allocation.id] = record
             case RecordNode(facts):
                 kept["node", facts.name] = record
+            case RecordOrders(node):
+                kept["orders", node] = record
             case Audit():
                 lines.append(record)
             case _:

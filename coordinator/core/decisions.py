@@ -7,6 +7,7 @@ A decision is a tuple of plain things. It begins with what kind it is and whom i
     ("send", node, what, allocation)      anything else that an agent is told
     ("refuse", token, code, what)         a request is refused
     ("accept", token, jobs)               jobs are taken, or were already
+    ("orders", node, what)                what the operator ordered for a node is now this
     ("audit", node, what)                 an agent's word that changed nothing
 """
 
@@ -20,6 +21,7 @@ from distributed_grid.coordinator.core.model import (
     Command,
     RecordAllocation,
     RecordJob,
+    RecordOrders,
     Rejected,
     Send,
 )
@@ -50,6 +52,8 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
             found.append(("accept", command.token, command.jobs))
         elif type(command) is Rejected:
             found.append(("refuse", command.token, command.code, command.what))
+        elif type(command) is RecordOrders:
+            found.append(("orders", command.node, command.orders))
         elif type(command) is Audit:
             found.append(("audit", command.node, command.what))
     return found

@@ -5,10 +5,20 @@ number or talks to anybody; the same events give the same commands. What happens
 `agents.py` and `requests.py`; whatever they do to a state, they do through `move`.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
-from distributed_grid.coordinator.core import agents, checks, deadlines, reasons, requests, retries, serving, views
+from distributed_grid.coordinator.core import (
+    agents,
+    checks,
+    deadlines,
+    orders,
+    reasons,
+    requests,
+    retries,
+    serving,
+    views,
+)
 from distributed_grid.coordinator.core.index import Index
 from distributed_grid.coordinator.core.matching import Placement, usable
 from distributed_grid.coordinator.core.model import (
@@ -16,11 +26,13 @@ from distributed_grid.coordinator.core.model import (
     Allocation,
     CancelAsked,
     Command,
+    DrainAsked,
     Event,
     Heard,
     Hold,
     Job,
     JobsSubmitted,
+    LabelAsked,
     Node,
     NodeDown,
     NodeUp,
@@ -32,6 +44,7 @@ from distributed_grid.coordinator.core.model import (
     SignalAsked,
     Tick,
     Told,
+    UndrainAsked,
 )
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue
@@ -39,6 +52,7 @@ from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
 from distributed_grid.protocol.messages import Launch, Renewed
 from distributed_grid.protocol.nodes import AllocationView, NodeFacts, NodeState, NodeView, OfferView
+from distributed_grid.protocol.orders import NodeOrders
 from distributed_grid.protocol.resources import Grant, Resources
 
 STORY_MOST = 100
@@ -100,12 +114,14 @@ class Ledger:
         nodes: Iterable[NodeFacts],
         now: float,
         unknown_before: float = 0.0,
+        ordered: Mapping[str, NodeOrders] = {},
     ) -> list[Command]:
         """Take up what was on disk, in the order it was submitted. All nodes are disconnected since now, so their
         agents have time to return before anything is taken for lost."""
         self.now, self.unknown_before = now, unknown_before
         for facts in nodes:
             agents.know(self, facts)
+        orders.restore(self, ordered)
         for allocation in allocations:
             if allocation.state is not State.ENDED:
                 self.allocations[allocation.id] = allocation
@@ -367,9 +383,13 @@ _ON: dict[type, Callable[[Ledger, Any], None]] = {
     SignalAsked: requests.signal,
     Hold: _hold,
     Tick: _tick,
+    DrainAsked: orders.drain,
+    UndrainAsked: orders.undrain,
+    LabelAsked: orders.label,
 }
 _DUE: dict[str, Callable[[Ledger, str], None]] = {
     "silence": agents.silence,
     "offer": agents.offer_due,
     "decline": agents.decline_due,
+    "drain": orders.drain_due,
 }

@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
+from distributed_grid.protocol.orders import Drain
 from distributed_grid.protocol.resources import MILLI, Grant, Resources, format_bytes, format_milli
 
 
@@ -100,9 +101,15 @@ def confidence(parts: Mapping[str, float], weights: Weights) -> float:
 
 
 def usable(node: Node) -> bool:
-    """Whether the node can be given work at all now: up, with its inventory told, and an offer that has not expired.
-    (The ledger takes the room away when the offer expires.)"""
-    return node.state is NodeState.UP and node.synced and node.room is not None and "" not in node.closed
+    """Whether the node can be given work at all now: not drained, up, with its inventory told, and an offer that has
+    not expired. (The ledger takes the room away when the offer expires.)"""
+    there = node.state is NodeState.UP and node.synced and node.room is not None
+    return there and "" not in node.closed and node.orders.drain is None
+
+
+def labels(node: Node) -> dict[str, str]:
+    """The labels of a node: what the operator ordered stands over what its agent tells."""
+    return node.orders.over(node.facts.labels)
 
 
 def could_ever(facts: NodeFacts, wanted: Resources) -> bool:
@@ -119,6 +126,8 @@ def blocker(node: Node, wanted: Resources) -> tuple[str, str]:
         return "too-small", f"lends {node.facts.lendable} at the most"
     if node.state is not NodeState.UP:
         return "away", f"is {node.state.value}"
+    if (drain := node.orders.drain) is not None:
+        return "drained", drained_words(drain)
     if "" in node.closed:
         return "declined", "refused a moment ago and is left alone for a while"
     if not node.synced or node.room is None:
@@ -133,6 +142,11 @@ def blocker(node: Node, wanted: Resources) -> tuple[str, str]:
     if withheld and _lent(node, kind) + _of(node.room.left, kind) < _of(wanted, kind):
         return "withheld", f"{need}; {withheld[0].what}: {withheld[0].why}"
     return "busy", need
+
+
+def drained_words(drain: Drain) -> str:
+    """By whom it was drained, and why: what follows a node's name."""
+    return f"is drained{f' by {drain.by}' if drain.by else ''}{f': {drain.reason}' if drain.reason else ''}"
 
 
 def _is_kind(what: str, kind: str, node: Node) -> bool:

@@ -21,6 +21,7 @@ from distributed_grid.protocol.messages import (
     Stop,
 )
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
+from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
 from distributed_grid.protocol.resources import Grant
 
 # The law. A job without an allocation is WAITING or ENDED; its allocation's state is the job's state otherwise.
@@ -108,6 +109,8 @@ class Node:
     """What was given up here after a long silence and may still run there, or start: held until the agent says not."""
     synced: bool = False
     """Whether the agent has told its whole inventory on this session."""
+    orders: NodeOrders = NO_ORDERS
+    """What the operator ordered for it. It outlives agents and coordinators."""
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------
@@ -167,6 +170,34 @@ class SignalAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
     signal: int
 
 
+class DrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The operator `by` this name wants these nodes to get no new job; `deadline` seconds from now what still runs
+    there is taken back (below zero: never)."""
+
+    token: int
+    nodes: tuple[str, ...]
+    by: str = ""
+    reason: str = ""
+    deadline: float = -1.0
+
+
+class UndrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The operator wants these nodes to get jobs again."""
+
+    token: int
+    nodes: tuple[str, ...]
+    by: str = ""
+
+
+class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """The operator wants these nodes to have these labels; None: not to have them."""
+
+    token: int
+    nodes: tuple[str, ...]
+    labels: dict[str, str | None]
+    by: str = ""
+
+
 class Hold(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """From now on nothing new is started (`on`), or it is again: what is started has to be on disk first."""
 
@@ -177,7 +208,20 @@ class Tick(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Nothing happened but time."""
 
 
-Event = NodeUp | NodeDown | Heard | Told | JobsSubmitted | CancelAsked | SignalAsked | Hold | Tick
+Event = (
+    NodeUp
+    | NodeDown
+    | Heard
+    | Told
+    | JobsSubmitted
+    | CancelAsked
+    | SignalAsked
+    | Hold
+    | Tick
+    | DrainAsked
+    | UndrainAsked
+    | LabelAsked
+)
 
 
 # --- commands: what somebody else has to do -----------------------------------------------------------------------
@@ -203,6 +247,13 @@ class RecordNode(msgspec.Struct, frozen=True, gc=False):
     """Make what is known of this node durable, so that never-fits can be said also after a restart."""
 
     facts: NodeFacts
+
+
+class RecordOrders(msgspec.Struct, frozen=True, gc=False):
+    """Make what is ordered for this node durable."""
+
+    node: str
+    orders: NodeOrders
 
 
 class Audit(msgspec.Struct, frozen=True, gc=False):
@@ -266,8 +317,19 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 
 
 Command = (
-    RecordJob | RecordAllocation | RecordNode | Audit | Send | AckExits | Publish | Over | Accepted | Rejected | Granted
+    RecordJob
+    | RecordAllocation
+    | RecordNode
+    | RecordOrders
+    | Audit
+    | Send
+    | AckExits
+    | Publish
+    | Over
+    | Accepted
+    | Rejected
+    | Granted
 )
-RECORDS = (RecordJob, RecordAllocation, RecordNode, Audit)
+RECORDS = (RecordJob, RecordAllocation, RecordNode, RecordOrders, Audit)
 MAY_WAIT = (RecordJob, RecordAllocation)
 """Those of which some may wait: see `soon`."""

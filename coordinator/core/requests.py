@@ -100,14 +100,15 @@ def _refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
         return None  # the first agents may be about to come
     for name in request.nodes:
         if name not in ledger.nodes:
-            return _unknown_node(ledger, token, name)
+            return unknown_node(ledger, token, name)
     if not can_fit(ledger, wanted):
         what, why, hint = never_fits(ledger, wanted)
         return Rejected(token, "never-fits", what, why, hint)
     return None
 
 
-def _unknown_node(ledger: "Ledger", token: int, name: str) -> Rejected:
+def unknown_node(ledger: "Ledger", token: int, name: str) -> Rejected:
+    """The answer to who names a node that is not known."""
     names = list(ledger.nodes)
     known = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
     name = name[:100]  # no node's is longer, and comparing takes its time

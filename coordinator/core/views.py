@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.protocol.jobs import JobView, Reason
 from distributed_grid.protocol.nodes import (
@@ -123,6 +124,8 @@ def nodes(ledger: "Ledger", now: float) -> tuple[NodeView, ...]:
             lent=_lent(node),
             jobs=len(node.allocations),
             withheld=_withheld(node),
+            orders=node.orders,
+            labels=labels(node),
         )
         for node in ledger.nodes.values()
     )

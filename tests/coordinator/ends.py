@@ -54,7 +54,9 @@ class Coordinator:
         self.clock = Clock(self.store.clock)
         living = self.store.load()
         self.ledger = Ledger(self.store.epoch)
-        restored = self.ledger.restore(living.jobs, living.allocations, living.nodes, self.clock(), self.store.restored)
+        restored = self.ledger.restore(
+            living.jobs, living.allocations, living.nodes, self.clock(), self.store.restored, living.orders
+        )
         self.driver = Driver(self.ledger, self.store, self.clock)
         self.audit = RequestLog(state_dir / "audit.log")
         bundles = lambda: (job.spec.bundle for job in self.ledger.jobs.values() if job.spec.bundle)  # noqa: E731

@@ -14,10 +14,18 @@ from types import SimpleNamespace
 import pytest
 
 from distributed_grid.coordinator import store_retention
-from distributed_grid.coordinator.core.model import Allocation, Job, RecordAllocation, RecordJob, RecordNode
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    Job,
+    RecordAllocation,
+    RecordJob,
+    RecordNode,
+    RecordOrders,
+)
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_retention import DAY, YOUNG, Keep, Retention
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State
+from distributed_grid.protocol.orders import Drain, NodeOrders
 from distributed_grid.protocol.resources import Grant, Resources
 from tests.coordinator.ends import node
 
@@ -200,17 +208,21 @@ def test_a_coordinator_keeps_what_its_configuration_says(tmp_path: Path) -> None
     assert left(Store(state / "grid.db")) == [32]
 
 
-def test_nodes_that_were_not_seen_for_long_are_forgotten_unless_a_job_is_on_them(tmp_path: Path) -> None:
+def test_nodes_not_seen_for_long_are_forgotten_unless_a_job_is_on_them_or_something_is_ordered(tmp_path: Path) -> None:
     store = Store(tmp_path / "grid.db")
     on = Allocation(id="j-1.1", job="j-1", node="n3", grant=Grant(), state=State.RUNNING, granted=NOW)
     runs = a_job(1, -1)
     runs.id, runs.state, runs.allocation, runs.node = "j-1", State.RUNNING, on.id, "n3"
-    nodes = [RecordNode(node(name)) for name in ("n1", "n2", "n3")]
-    store.commit(store.snapshot([*nodes, RecordJob(runs, new=True), RecordAllocation(on)], NOW - 40 * DAY))
+    nodes = [RecordNode(node(name)) for name in ("n1", "n2", "n3", "n4", "n5")]
+    drained, free = NodeOrders(drain=Drain(since=NOW)), NodeOrders()
+    ordered = [RecordOrders("n4", drained), RecordOrders("n5", drained), RecordOrders("n5", free)]
+    store.commit(store.snapshot([*nodes, *ordered, RecordJob(runs, new=True), RecordAllocation(on)], NOW - 40 * DAY))
     retention(store, LIMITLESS, connected=lambda: ["n2"]).look()  # all this time n2 was connected
     store.close()
     store = Store(tmp_path / "grid.db")
     store.forget_nodes(NOW - 31 * DAY)
-    assert [facts.name for facts in store.load().nodes] == ["n2", "n3"]
+    living = store.load()
+    assert [facts.name for facts in living.nodes] == ["n2", "n3", "n4"]
+    assert living.orders == {"n4": drained, "n5": free}
     store.close()
     assert not sqlite3.connect(tmp_path / "grid.db").execute("SELECT 1 FROM nodes WHERE name = 'n1'").fetchone()

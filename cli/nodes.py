@@ -1,0 +1,192 @@
+"""`grid nodes`, `cluster status` and `node drain|undrain|label`: the nodes, and what the operator orders for them."""
+
+from typing import Any
+
+import click
+
+from distributed_grid.cli import words
+from distributed_grid.cli.completion_of import nodes as complete_nodes
+from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.protocol.durations import format_duration, parse_duration
+from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes
+from distributed_grid.protocol.nodes import NodeFacts, NodeState, NodeView
+from distributed_grid.protocol.orders import parse_labels
+
+NODE_HEADER = (
+    "NODE", "STATE", "CPU", "MEMORY", "GPU", "OFFERS", "LENT", "JOBS", "OTHERS USE", "LABELS", "WITHHELD"
+)  # fmt: skip
+
+
+@click.command()
+@common
+def nodes() -> None:
+    """List the nodes."""
+    _nodes(current())
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def cluster() -> None:
+    """Look at the cluster: status."""
+
+
+@cluster.command("status")
+@common
+def cluster_status() -> None:
+    """List the nodes, as `grid nodes` does."""
+    _nodes(current())
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def node() -> None:
+    """Order something for nodes: drain, undrain, label."""
+
+
+@node.command()
+@common
+@click.option("--deadline", metavar="TIME", help="Take back what still runs there after this time; 0: now.")
+@click.option("--reason", default="", metavar="TEXT", help="Kept with the node, and told to who waits.")
+@click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
+def drain(node: tuple[str, ...], deadline: str | None, reason: str) -> None:
+    """Give nodes no new job.
+
+    What runs there goes on: to its end, or to the deadline; then it is stopped, waits again and runs elsewhere. It
+    holds until `undrain`, whatever restarts meanwhile. Said again, the new order replaces the old one.
+    """
+    seconds = -1.0 if deadline is None else parse_duration(deadline, zero=True)
+    _order(lambda n: DrainNodes(id=n, nodes=node, reason=reason, deadline=seconds))
+
+
+@node.command()
+@common
+@click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
+def undrain(node: tuple[str, ...]) -> None:
+    """Give nodes jobs again."""
+    _order(lambda n: UndrainNodes(id=n, nodes=node))
+
+
+@node.command()
+@common
+@click.argument("words", nargs=-1, required=True, metavar="NODE... K=V|K-...", shell_complete=complete_nodes)
+def label(words: tuple[str, ...]) -> None:
+    """Set labels of nodes (K=V) or remove them (K-).
+
+    They stand over the labels that the nodes' agents tell, until they are ordered otherwise.
+    """
+    names = tuple(word for at, word in enumerate(words) if not at or not ("=" in word or word.endswith("-")))
+    labels = parse_labels(word for word in words[1:] if word not in names)
+    _order(lambda n: LabelNodes(id=n, nodes=names, labels=labels))
+
+
+def _order(make: Any) -> None:
+    invocation = current()
+    answer: Done = invocation.ask(make)
+    invocation.say(answer.text)
+
+
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+def _nodes(invocation: Invocation) -> None:
+    answer: Status = invocation.ask(lambda n: GetStatus(id=n))
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, {"nodes": [_node_json(node) for node in answer.nodes]}, rows="nodes")
+        case "quiet":
+            words.emit("".join(printable(node.facts.name) + "\n" for node in answer.nodes))
+        case _:
+            words.emit(words.table(invocation, NODE_HEADER, [_node_row(node) for node in answer.nodes]))
+            if not answer.nodes:
+                invocation.say("no node is known yet · start one with: grid agent run")
+
+
+def _node_row(node: NodeView) -> list[str]:
+    facts, sample = node.facts, node.sample
+    use = "-"
+    if sample is not None:
+        use = f"{sample.foreign_cpu:.1f} cpu, {words.memory(sample.memory_foreign)}"
+    withheld = [f"{one.what}: {one.why}" for one in node.withheld]
+    if (ordered := orders_words(node)) and node.orders.drain is not None:
+        withheld.insert(0, ordered)
+    if node.state is not NodeState.UP:
+        withheld.insert(0, f"silent for {format_duration(node.silent_for)}")
+    return [
+        facts.name,
+        _state(node),
+        f"{len(facts.cores)}{' virtual' if facts.virtual else ''}",
+        words.memory(facts.memory),
+        _gpus_of(facts),
+        str(node.offered) if node.offered else "-",
+        str(node.lent) if node.lent else "-",
+        str(node.jobs),
+        use,
+        ",".join(f"{key}={value}" for key, value in sorted(node.labels.items())) or "-",
+        "; ".join(withheld) or "-",
+    ]
+
+
+def _state(node: NodeView) -> str:
+    """As the link is, and what was ordered: `up`, `draining` (jobs are there still), `drained`, `lost, drained`."""
+    if node.orders.drain is None:
+        return str(node.state)
+    ordered = "draining" if node.jobs else "drained"
+    return ordered if node.state is NodeState.UP else f"{node.state}, {ordered}"
+
+
+def orders_words(node: NodeView) -> str:
+    """Who drained a node, when, why and until when; empty: nobody did."""
+    if (drain := node.orders.drain) is None:
+        return ""
+    why = f": {drain.reason}" if drain.reason else ""
+    until = f", what runs there is taken back at {words.clock(drain.deadline)}" if drain.deadline and node.jobs else ""
+    return f"drained by {drain.by or 'somebody'} {words.age(drain.since)} ago{until}{why}"
+
+
+def _gpus_of(facts: NodeFacts) -> str:
+    names = []
+    for gpu in facts.gpus:
+        mark = " (stand-in)" if gpu.stand_in and "stand-in" not in gpu.model.lower() else ""
+        names.append(gpu.model + mark)
+    counted = dict.fromkeys(names)
+    return ", ".join(f"{names.count(name)} {name}" for name in counted) or "-"
+
+
+def _drained_json(node: NodeView) -> dict[str, Any] | None:
+    if (drain := node.orders.drain) is None:
+        return None
+    return {
+        "since": words.iso(drain.since),
+        "by": drain.by,
+        "reason": drain.reason,
+        "deadline": words.iso(drain.deadline),
+        "empty": not node.jobs,
+    }
+
+
+def _node_json(node: NodeView) -> dict[str, Any]:
+    import msgspec
+
+    facts = node.facts
+    return {
+        "name": facts.name,
+        "state": str(node.state),
+        "silent_for": round(node.silent_for, 3),
+        "hostname": facts.hostname,
+        "cores": list(facts.cores),
+        "virtual": facts.virtual,
+        "memory": facts.memory,
+        "gpus": [
+            {"uuid": gpu.uuid, "index": gpu.index, "model": gpu.model, "memory": gpu.memory, "stand_in": gpu.stand_in}
+            for gpu in facts.gpus
+        ],
+        "lendable": words.resources_json(facts.lendable),
+        "offered": words.resources_json(node.offered),
+        "lent": words.resources_json(node.lent),
+        "jobs": node.jobs,
+        "labels": node.labels,
+        "drained": _drained_json(node),
+        "software": facts.software,
+        "sample": msgspec.to_builtins(node.sample, str_keys=True) if node.sample is not None else None,
+        "withheld": [{"what": one.what, "why": one.why} for one in node.withheld],
+    }

@@ -1,0 +1,122 @@
+"""What the operator orders for nodes: no new jobs, jobs again, labels. For all the named nodes, or for none of them;
+what was ordered is on disk before it is answered, and stands until it is ordered otherwise, whoever restarts meanwhile.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core import stopping
+from distributed_grid.coordinator.core.matching import drained_words
+from distributed_grid.coordinator.core.model import DrainAsked, Granted, LabelAsked, Node, RecordOrders, UndrainAsked
+from distributed_grid.coordinator.core.requests import unknown_node
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.orders import Drain, NodeOrders
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+NAMED = 5
+"""So many nodes are named in an answer."""
+
+
+def restore(ledger: "Ledger", orders: Mapping[str, NodeOrders]) -> None:
+    """Take up what was ordered before the start."""
+    for name, one in orders.items():
+        if (node := ledger.nodes.get(name)) is not None:
+            node.orders = one
+            _arm(ledger, node)
+
+
+def drain(ledger: "Ledger", event: DrainAsked) -> None:
+    """No new job starts on these nodes. Said again of a drained node, the new order replaces the old one; its reason
+    stays where none is given."""
+    nodes = _known(ledger, event)
+    jobs = 0
+    deadline = ledger.now + event.deadline if event.deadline >= 0 else 0.0
+    for node in nodes:
+        before = node.orders.drain
+        order = Drain(
+            since=before.since if before is not None else ledger.now,
+            by=event.by,
+            reason=event.reason or (before.reason if before is not None else ""),
+            deadline=deadline,
+        )
+        _set(ledger, node, replace(node.orders, drain=order))
+        _arm(ledger, node)
+        jobs += len(node.allocations)
+    if nodes:
+        still = f"; {_count(jobs, 'job')} still there" if jobs else ", and no job is there"
+        until = f", and taken back in {event.deadline:g} s" if jobs and deadline else ""
+        ledger.out.append(Granted(event.token, f"{_names(nodes)} drained{still}{until}"))
+
+
+def _arm(ledger: "Ledger", node: Node) -> None:
+    drain = node.orders.drain
+    if drain is not None and drain.deadline:
+        ledger.deadlines.arm("drain", node.facts.name, drain.deadline)
+
+
+def drain_due(ledger: "Ledger", name: str) -> None:
+    """The deadline of a drained node may have come: what still runs there is taken back. Where an order came in
+    between, that one counts."""
+    node = ledger.nodes[name]
+    drain = node.orders.drain
+    if drain is None or not drain.deadline:
+        return
+    if ledger.now < drain.deadline:
+        _arm(ledger, node)
+        return
+    text = f"{name} {drained_words(drain)}"
+    for allocation in list(node.allocations.values()):
+        stopping.ask(ledger, allocation, Cause.DRAINED, text, ledger.jobs[allocation.job].spec.grace)
+
+
+def undrain(ledger: "Ledger", event: UndrainAsked) -> None:
+    """Jobs start on these nodes again."""
+    nodes = _known(ledger, event)
+    changed = [node for node in nodes if node.orders.drain is not None]
+    for node in changed:
+        _set(ledger, node, replace(node.orders, drain=None))
+    if nodes:
+        text = f"{_names(changed)} given jobs again" if changed else f"{_names(nodes)} not drained"
+        ledger.out.append(Granted(event.token, text))
+
+
+def label(ledger: "Ledger", event: LabelAsked) -> None:
+    """These nodes have these labels. One that is removed is kept in mind only where the node's agent tells it."""
+    nodes = _known(ledger, event)
+    for node in nodes:
+        labels = {**node.orders.labels, **event.labels}
+        told = node.facts.labels
+        kept = {key: value for key, value in labels.items() if value is not None or key in told}
+        _set(ledger, node, replace(node.orders, labels=kept))
+    if nodes:
+        ledger.ever.clear()
+        ledger.out.append(Granted(event.token, f"{_names(nodes)} labelled"))
+
+
+def _known(ledger: "Ledger", event: DrainAsked | UndrainAsked | LabelAsked) -> list[Node]:
+    """The nodes that are named, each once; none of them if one is not known, which is answered."""
+    for name in event.nodes:
+        if name not in ledger.nodes:
+            ledger.out.append(unknown_node(ledger, event.token, name))
+            return []
+    return [ledger.nodes[name] for name in dict.fromkeys(event.nodes)]
+
+
+def _set(ledger: "Ledger", node: Node, orders: NodeOrders) -> None:
+    node.orders = orders
+    ledger.out.append(RecordOrders(node.facts.name, orders))
+    ledger.refresh(node)
+
+
+def _names(nodes: list[Node]) -> str:
+    names = [node.facts.name for node in nodes]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more + (" is" if len(names) == 1 else " are")
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what} is" if number == 1 else f"{number} {what}s are"

@@ -1,0 +1,29 @@
+"""Messages by which the operator orders something for nodes. All of the named nodes, or none; each is answered by Done
+once it is on disk, or by Failed."""
+
+from distributed_grid.protocol.messages_hello import Message
+
+
+class DrainNodes(Message, frozen=True, tag="drain-nodes"):
+    """Give these nodes no new job; all of them, or none if one is not known. What still runs there `deadline` seconds
+    from now is taken back (below zero: nothing is). Answered by Done once it is on disk."""
+
+    id: int
+    nodes: tuple[str, ...]
+    reason: str = ""
+    deadline: float = -1.0
+
+
+class UndrainNodes(Message, frozen=True, tag="undrain-nodes"):
+    """Give these nodes jobs again. Answered as DrainNodes."""
+
+    id: int
+    nodes: tuple[str, ...]
+
+
+class LabelNodes(Message, frozen=True, tag="label-nodes"):
+    """These nodes have these labels from now on, None: not (any more). Answered as DrainNodes."""
+
+    id: int
+    nodes: tuple[str, ...]
+    labels: dict[str, str | None]
