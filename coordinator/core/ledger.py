@@ -1,17 +1,17 @@
 """The ledger: all nodes, allocations and jobs that live, and the one door to change them.
 
 Events go in with the time, commands come out for the shell to perform. Nothing here waits, reads a clock, draws a
-number or talks to anybody; the same events give the same commands. What happens on each kind of event is in
-`agents.py` and `requests.py`; whatever they do to a state, they do through `move`.
+number or talks to anybody; the same events give the same commands. Who deals with
+each kind of event is in `events.py`; whatever they do to a state, they do through `move`.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Container, Iterable, Mapping
 
 from distributed_grid.coordinator.core import (
     agents,
     checks,
     deadlines,
+    events,
     orders,
     reasons,
     requests,
@@ -24,27 +24,16 @@ from distributed_grid.coordinator.core.matching import Placement, usable
 from distributed_grid.coordinator.core.model import (
     MOVES,
     Allocation,
-    CancelAsked,
     Command,
-    DrainAsked,
     Event,
     Heard,
-    Hold,
     Job,
-    JobsSubmitted,
-    LabelAsked,
     Node,
-    NodeDown,
-    NodeUp,
     Over,
     Publish,
     RecordAllocation,
     RecordJob,
     Send,
-    SignalAsked,
-    Tick,
-    Told,
-    UndrainAsked,
 )
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue
@@ -144,7 +133,7 @@ class Ledger:
                 self.out.append(Send(event.node, Renewed(event.at)))
             if node.state is NodeState.UP:
                 return self._take_out() if event.at else []
-        _ON[type(event)](self, event)
+        events.ON[type(event)](self, event)
         return self._take_out()
 
     def settle(self, now: float) -> list[Command]:
@@ -156,7 +145,7 @@ class Ledger:
             if kind == "reasons":
                 stirred = True  # said after the matching, which may make them untrue
             else:
-                _DUE[kind](self, name)
+                events.DUE[kind](self, name)
         if (self.fresh or self.grown) and not self.holding:
             serving.match(self)
         if stirred:
@@ -362,34 +351,3 @@ class Ledger:
     def _take_out(self) -> list[Command]:
         out, self.out = self.out, []
         return out
-
-
-def _hold(ledger: Ledger, event: Hold) -> None:
-    """Who came to wait and where room grew meanwhile is kept, and looked at when it is over."""
-    ledger.holding = event.on
-
-
-def _tick(ledger: Ledger, event: Tick) -> None:
-    """Time is looked at when settling."""
-
-
-_ON: dict[type, Callable[[Ledger, Any], None]] = {
-    NodeUp: agents.node_up,
-    NodeDown: agents.node_down,
-    Heard: agents.heard,
-    Told: agents.told,
-    JobsSubmitted: requests.submit,
-    CancelAsked: requests.cancel,
-    SignalAsked: requests.signal,
-    Hold: _hold,
-    Tick: _tick,
-    DrainAsked: orders.drain,
-    UndrainAsked: orders.undrain,
-    LabelAsked: orders.label,
-}
-_DUE: dict[str, Callable[[Ledger, str], None]] = {
-    "silence": agents.silence,
-    "offer": agents.offer_due,
-    "decline": agents.decline_due,
-    "drain": orders.drain_due,
-}

@@ -1,0 +1,54 @@
+"""Who deals with each kind of event, and with each kind of deadline."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distributed_grid.coordinator.core import agents, orders, requests
+from distributed_grid.coordinator.core.model import (
+    CancelAsked,
+    DrainAsked,
+    Heard,
+    Hold,
+    JobsSubmitted,
+    LabelAsked,
+    NodeDown,
+    NodeUp,
+    SignalAsked,
+    Tick,
+    Told,
+    UndrainAsked,
+)
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+
+def _hold(ledger: "Ledger", event: Hold) -> None:
+    """Who came to wait and where room grew meanwhile is kept, and looked at when it is over."""
+    ledger.holding = event.on
+
+
+def _tick(ledger: "Ledger", event: Tick) -> None:
+    """Time is looked at when settling."""
+
+
+ON: dict[type, Callable[["Ledger", Any], None]] = {
+    NodeUp: agents.node_up,
+    NodeDown: agents.node_down,
+    Heard: agents.heard,
+    Told: agents.told,
+    JobsSubmitted: requests.submit,
+    CancelAsked: requests.cancel,
+    SignalAsked: requests.signal,
+    Hold: _hold,
+    Tick: _tick,
+    DrainAsked: orders.drain,
+    UndrainAsked: orders.undrain,
+    LabelAsked: orders.label,
+}
+DUE: dict[str, Callable[["Ledger", str], None]] = {
+    "silence": agents.silence,
+    "offer": agents.offer_due,
+    "decline": agents.decline_due,
+    "drain": orders.drain_due,
+}
