@@ -43,7 +43,10 @@ def test_states_are_coloured_only_where_that_is_asked_for() -> None:
         (Outcome(Cause.TIME_LIMIT, signal=15), "j-abc was ended at its time limit of 1m30s"),
         (Outcome(Cause.CANCELLED, text="^C", started=False), "j-abc was cancelled before it ran: ^C"),
         (Outcome(Cause.NOT_FOUND, text="x: not found"), "j-abc could not be run on n1: x: not found"),
-        (Outcome(Cause.OUT_OF_MEMORY, text="used 2G of 1G"), "j-abc ran out of memory: used 2G of 1G (ask for more with --mem, or see --retry-on oom)"),
+        (
+            Outcome(Cause.OUT_OF_MEMORY, text="used 2G of 1G"),
+            "j-abc ran out of memory: used 2G of 1G (ask for more with --mem, or see --retry-on oom)",
+        ),
         (Outcome(Cause.NODE_LOST), "j-abc is lost with its node n1"),
         (Outcome(Cause.SUPERVISOR_LOST), "j-abc failed on n1: supervisor lost"),
     ],
