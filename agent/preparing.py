@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from distributed_grid.agent import workdir
+from distributed_grid.agent import ports, workdir
 from distributed_grid.agent.blobs import BlobCache
 from distributed_grid.agent.core.table import Ready
 from distributed_grid.agent.disk import Disk
@@ -123,6 +123,9 @@ class Preparing:
 
     def _lay_down(self, launch: Launch) -> Ready | Stale | Exited:
         """Make its folder, and in it what was asked for, which the next agent has to know."""
+        gang = launch.gang
+        if gang is not None and gang.rank == 0 and not ports.is_free(gang.port):
+            return Stale(allocation=launch.allocation, reason=f"port {gang.port} is in use", device="port")
         try:
             workdir.write_launch(self._dir, launch)
             if not launch.spec.workdir:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from distributed_grid.faults import fault
+from distributed_grid.protocol import gangs
 from distributed_grid.protocol.bundle import (
     MODE_BITS,
     MOST_ENTRIES,
@@ -103,6 +104,8 @@ def build_env(launch: Launch, node: str, directory: Path, base: Mapping[str, str
         "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in grant.gpus),
     }
     env |= dict.fromkeys(_THREADS, str(max(1, len(grant.cores))))
+    if launch.gang is not None:
+        env |= gangs.environment(launch.gang)
     env |= launch.spec.env
     # Not to be overridden: by this the supervisor knows whose a process is that left its session.
     env["GRID_ALLOCATION_ID"] = launch.allocation

@@ -40,6 +40,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         keep_days=config.coordinator.keep_days,
         keep_jobs=config.coordinator.keep_jobs,
         keep_size=config.coordinator.keep_size,
+        gang_ports=config.coordinator.gang_ports,
     )
     raise SystemExit(main(settings))
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.gangs import parse_ports
 from distributed_grid.protocol.resources import parse_memory
 
 
@@ -144,6 +145,11 @@ def _cores(parts: list[str]) -> tuple[int, ...]:
     return tuple(sorted(cores))
 
 
+def _ports(parts: list[str]) -> str:
+    parse_ports(parts[0])
+    return parts[0].strip()
+
+
 def _words(parts: list[str]) -> tuple[str, ...]:
     return tuple(word for part in parts if (word := part.strip()))
 
@@ -170,6 +176,7 @@ PERCENT = number(0, 100, "a percentage from 0 to 100")
 FRACTION = number(0, 1, "a fraction from 0 to 1")
 AMOUNT = number(0, 1e9, "a number from 0 up")
 PORT = count(0, 65535, "a port from 0 to 65535")
+PORTS = Kind("ports such as 29500-29999", _ports, {"type": ["string", "integer"]})
 CORES = Kind("a list of cores such as 0-3,6", _cores, {"type": ["array", "string", "integer"]}, "list")
 WORDS = Kind("a list", _words, {"type": ["array", "string"], "items": {"type": ["string", "integer"]}}, "list")
 PAIRS = Kind("pairs of name and value", _pairs, {"type": "object", "additionalProperties": {"type": "string"}}, "map")

@@ -13,6 +13,7 @@ from distributed_grid.coordinator.config_kinds import (
     PAIRS,
     PERCENT,
     PORT,
+    PORTS,
     SECONDS,
     SECONDS_OR_NONE,
     SIZE,
@@ -80,6 +81,7 @@ class Coordinator:
     keep_jobs: int = setting(1_000_000, count(0, 10**9, "a whole number from 0 up"), "how many of them, at most")
     keep_size: int = setting(2 << 30, SIZE, "how large the store may get before the oldest of them go")
     event_log_size: int = setting(256 << 20, SIZE, "events kept on disk for grid replay, at most; 0 keeps none")
+    gang_ports: str = setting("29500-29999", PORTS, "where the members of gangs meet, on the node of the first of them")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_retention import DAY, Keep, Retention
 from distributed_grid.coordinator.trouble import Trouble
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.gangs import parse_ports
 from distributed_grid.service import announce, configure_logs, feed_watchdog, locked, loop_factory, prepare, sd_notify
 
 EX_SOFTWARE = 70
@@ -40,7 +41,7 @@ class CoordinatorSettings:
     `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody is.
     `lost_after`: seconds after its disconnection that a silent node is taken for lost.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
-    `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended."""
+    `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -52,6 +53,7 @@ class CoordinatorSettings:
     keep_days: float = Keep.days
     keep_jobs: int = Keep.jobs
     keep_size: int = Keep.size
+    gang_ports: str = "29500-29999"
 
 
 class CannotStart(GridError):
@@ -126,7 +128,8 @@ async def _run(settings: CoordinatorSettings) -> None:
     clock = Clock(store.clock)
     store.forget_nodes(clock() - (settings.keep_days + 1) * DAY)
     living = store.load()
-    ledger = Ledger(store.epoch, policy=Policy(lost_after=settings.lost_after))
+    policy = Policy(lost_after=settings.lost_after, gang_ports=parse_ports(settings.gang_ports))
+    ledger = Ledger(store.epoch, policy=policy)
     restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock(), store.restored, living.orders)
     _spare_the_collector()
     events = None

@@ -66,9 +66,13 @@ class Compared(msgspec.Struct):
 # --- another policy -------------------------------------------------------------------------------------------------
 
 
+NOT_PLAIN = ("weights", "preempting", "gang_ports")
+"""What is not set by its own name: weights are set one by one, and the ports decide about nothing."""
+
+
 def settings() -> dict[str, Any]:
     """All that can be set, with what it is by itself."""
-    plain_ones = {name: value for name, value in msgspec.structs.asdict(DEFAULT).items() if name != "weights"}
+    plain_ones = {name: value for name, value in msgspec.structs.asdict(DEFAULT).items() if name not in NOT_PLAIN}
     return plain_ones | {WEIGHT + name: value for name, value in msgspec.structs.asdict(DEFAULT.weights).items()}
 
 

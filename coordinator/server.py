@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
+import msgspec
 import structlog
 from websockets.asyncio.server import Server as Listener
 from websockets.asyncio.server import ServerConnection, serve
@@ -172,6 +173,8 @@ class Server:
             log.warning("second agent turned away", node=name, hostname=facts.hostname)
             await connection.refuse(refused)
             return
+        peer = connection.wire.remote_address
+        facts = msgspec.structs.replace(facts, address=str(peer[0]) if peer else "")
         agent = Agent(facts, secrets.token_hex(8), connection)
         self._agents[name] = agent
         self._welcome(connection, agent.session)

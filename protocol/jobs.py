@@ -66,6 +66,7 @@ class Cause(StrEnum):
     SUPERVISOR_LOST = "supervisor-lost"
     REBOOTED = "rebooted"
     LEASE_EXPIRED = "lease-expired"
+    GANG = "gang"
     NOT_PLACED = "not-placed"
     RESTORED = "restored"
     PREEMPTED = "preempted"
@@ -186,6 +187,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_on: tuple[RetryOn, ...] = ()
     retries: int = 0
     requeue: bool = True
+    gang: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,6 +3,7 @@ bulk data with the same messages; the coordinator passes them on."""
 
 import msgspec
 
+from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import JobSpec, Outcome
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import Known, Sample
@@ -63,7 +64,9 @@ class Launch(Message, frozen=True, tag="launch"):
 
     `lease`: seconds for which it may run on without word from the coordinator, counted from the sending of the newest
     heartbeat that was answered by Renewed; then the node's supervisor ends it by itself (0: it runs on for ever).
-    `heard` is the `at` of the newest sample that the coordinator has of the node: it counts as such a sending."""
+    `heard` is the `at` of the newest sample that the coordinator has of the node: it counts as such a sending.
+
+    `gang`: it is a member of one. The node of rank 0 answers Stale, with the device `port`, where the port is taken."""
 
     allocation: str
     job: str
@@ -73,6 +76,7 @@ class Launch(Message, frozen=True, tag="launch"):
     spec: JobSpec
     lease: Finite = 0.0
     heard: Finite = 0.0
+    gang: Gang | None = None
 
 
 class Stop(Message, frozen=True, tag="stop"):

@@ -34,7 +34,8 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `cores` are the cores the agent manages (numbers as the kernel's, or virtual ones); `memory` bytes it manages;
     `lendable` is the most it could ever lend, after `max_share_*` and `can_share`: what no request may exceed.
-    `instance` is the same for all agents that ever run on one state directory, and no other's.
+    `instance` is the same for all agents that ever run on one state directory, and no other's. `address` is where the
+    agent connects from, as the coordinator sees it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     python: str = ""
     priority: Finite = 1.0
     instance: str = ""
+    address: str = ""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -296,6 +296,8 @@ def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
 
 def _decline(ledger: "Ledger", node: Node, device: str) -> None:
     """Leave alone what was not spare after all: the device where it is one, else the node; longer every time."""
+    if device == "port":
+        return  # the next attempt has another one
     device = device.removeprefix("core").removeprefix("cpu").strip(" -:")
     core = device.isdigit() and int(device) in node.facts.cores
     if not core and device != "memory" and all(gpu.uuid != device for gpu in node.facts.gpus):

@@ -179,9 +179,7 @@ def amount(kind: str, resources: Resources) -> str:
 def place(nodes: Mapping[str, Node], index: Index, request: Request, policy: Policy = DEFAULT) -> Placement | Refusal:
     """The best node of those that fit; a preferred one where any of them fits, else any."""
     wanted = request.resources
-    fitting = [name for name in request.nodes if name in index and _room_fits(nodes[name], wanted)]
-    if not fitting:
-        fitting = index.candidates(wanted, policy.candidates)
+    fitting = candidates(nodes, index, request, policy)
     if not fitting:
         return Refusal(len(index))
     best: Placement | None = None
@@ -194,6 +192,14 @@ def place(nodes: Mapping[str, Node], index: Index, request: Request, policy: Pol
     assert room is not None and room.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"
     best = Placement(chosen, room.choose(wanted), sure, parts)
     return best
+
+
+def candidates(nodes: Mapping[str, Node], index: Index, request: Request, policy: Policy, most: int = 0) -> list[str]:
+    """The nodes that are compared: the preferred ones that fit where there are any, else up to `most` of each tier (or
+    as many as the policy says, if that is more)."""
+    wanted = request.resources
+    fitting = [name for name in request.nodes if name in index and _room_fits(nodes[name], wanted)]
+    return fitting or index.candidates(wanted, max(most, policy.candidates))
 
 
 def _room_fits(node: Node, wanted: Resources) -> bool:

@@ -36,7 +36,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds. After so much silence a node is suspect (no new work), then disconnected (its allocations are
     LOST and hold), and `lost_after` later it is taken for lost. A device that an agent answered stale for is left alone
     for `decline_first`, doubled each time up to `decline_most`. Of each tier `candidates` nodes, the tightest fits, are
-    scored against each other."""
+    scored against each other. A gang meets at a port from the first to the last of `gang_ports`."""
 
     suspect_after: float = 6.0
     disconnected_after: float = 10.0
@@ -46,6 +46,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     candidates: int = 4
     weights: Weights = Weights()
     preempting: Preempting = Preempting()
+    gang_ports: tuple[int, int] = (29500, 29999)
 
 
 DEFAULT: Final = Policy()
