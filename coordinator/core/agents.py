@@ -23,6 +23,7 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, Inventory, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
+from distributed_grid.protocol.resources import Resources
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -36,9 +37,11 @@ def know(ledger: "Ledger", facts: NodeFacts) -> Node:
     node = ledger.nodes.get(facts.name)
     if node is None:
         node = ledger.nodes[facts.name] = Node(facts, heard=ledger.now)
+        ledger.shares.know(Resources(), facts.lendable)
         arm(ledger, node)
         ledger.ever.clear()
     elif node.facts != facts:
+        ledger.shares.know(node.facts.lendable, facts.lendable)
         node.facts = facts
         ledger.ever.clear()
     return node

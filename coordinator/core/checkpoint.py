@@ -2,6 +2,7 @@
 same ever after: what is here is all that decides. (The store keeps less: from it a ledger starts anew, without agents.)
 """
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -9,13 +10,14 @@ import msgspec
 from msgspec.structs import asdict
 
 from distributed_grid.coordinator.core.agents import arm
+from distributed_grid.coordinator.core.fairness import Account, Shares
 from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
 from distributed_grid.coordinator.core.matching import usable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.queue import Queue
+from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.protocol.jobs import Reason
+from distributed_grid.protocol.jobs import Priority, Reason
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
 
@@ -54,6 +56,16 @@ class QueueAt(msgspec.Struct, frozen=True):
     lines: list[LineAt]
     lowest: Resources
     departed: int
+    ranks: list[tuple[int, str, float]]
+    """The rank of each standing, as it was when it was ranked last."""
+
+
+class SharesAt(msgspec.Struct, frozen=True):
+    """The accounts of the users, who of them is to be ranked anew, and when all were."""
+
+    accounts: dict[str, Account]
+    stale: list[str]
+    ranked: float | None
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +80,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Their order; they themselves are with their nodes."""
     past_keys: list[tuple[str, str, str]]
     queue: QueueAt
+    shares: SharesAt
     due: list[tuple[float, int, str, str]]
     armed: list[tuple[str, str, float]]
     number: int
@@ -99,6 +112,12 @@ def take(ledger: Ledger) -> Checkpoint:
             [LineAt(jobs_of[id(line)], line.blocked, line.reason) for line in queue.lines.values()],
             queue.lowest,
             queue.departed,
+            sorted((int(one.priority), one.user, one.rank) for one in queue.standings.values()),
+        ),
+        shares=SharesAt(
+            ledger.shares.accounts,
+            list(ledger.shares.stale),
+            ledger.shares.ranked if ledger.shares.ranked > -math.inf else None,
         ),
         due=sorted(deadlines.heap),
         armed=[(kind, name, at) for (kind, name), at in deadlines.armed.items()],
@@ -128,6 +147,8 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
                 setattr(node.room, name, _owned(getattr(room, name)))
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
     parts = _own({name: getattr(at, name) for name in at.__struct_fields__})
+    accounts = {user: msgspec.structs.replace(one) for user, one in at.shares.accounts.items()}
+    parts["shares"] = msgspec.structs.replace(at.shares, accounts=accounts)
     return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs})), policy)
 
 
@@ -154,6 +175,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.snapshot = at.snapshot
     ledger.unknown_before = at.unknown_before
     _requeue(ledger.queue, at)
+    _share(ledger.shares, at)
     for name, node in at.nodes.items():
         if usable(node):
             assert node.room is not None
@@ -170,9 +192,19 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
 def _requeue(queue: Queue, at: Checkpoint) -> None:
     for kept in at.queue.lines:
         for name in kept.jobs:
-            line = queue.add(name, at.jobs[name].request, at.turns[name])
+            line = queue.add(name, key_of(at.jobs[name]), at.turns[name])
         line.blocked, line.reason = kept.blocked, kept.reason
+    for priority, user, rank in at.queue.ranks:
+        queue.rank(queue.standings[(Priority(priority), user)], rank)
     queue.lowest, queue.departed = at.queue.lowest, at.queue.departed
+
+
+def _share(shares: Shares, at: Checkpoint) -> None:
+    for node in at.nodes.values():
+        shares.know(Resources(), node.facts.lendable)
+    shares.accounts = at.shares.accounts
+    shares.stale = dict.fromkeys(at.shares.stale)
+    shares.ranked = -math.inf if at.shares.ranked is None else at.shares.ranked
 
 
 def differs(one: Checkpoint, other: Checkpoint) -> str:

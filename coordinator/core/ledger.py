@@ -5,6 +5,7 @@ number or talks to anybody; the same events give the same commands. Who deals wi
 each kind of event is in `events.py`; whatever they do to a state, they do through `move`.
 """
 
+import math
 from collections.abc import Container, Iterable, Mapping
 
 from distributed_grid.coordinator.core import (
@@ -19,6 +20,7 @@ from distributed_grid.coordinator.core import (
     serving,
     views,
 )
+from distributed_grid.coordinator.core.fairness import Shares
 from distributed_grid.coordinator.core.index import Index
 from distributed_grid.coordinator.core.matching import Placement, usable
 from distributed_grid.coordinator.core.model import (
@@ -36,7 +38,7 @@ from distributed_grid.coordinator.core.model import (
     Send,
 )
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
-from distributed_grid.coordinator.core.queue import Queue
+from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
 from distributed_grid.protocol.messages import Launch, Renewed
@@ -75,6 +77,7 @@ class Ledger:
         self.keys: dict[tuple[str, str], str] = {}
         self.past_keys: dict[tuple[str, str], str] = {}
         self.queue = Queue()
+        self.shares = Shares()
         self.index = Index()
         self.deadlines = deadlines.Deadlines()
         self.turns: dict[str, int] = {}
@@ -118,6 +121,8 @@ class Ledger:
         for job in sorted(jobs, key=lambda job: job.submitted):
             if job.state is not State.ENDED:
                 requests.enter(self, job)
+        for held in self.allocations.values():
+            self.shares.take(self.jobs[held.job].user, held.grant.resources, now, self.policy.sharing)
         return self._take_out()
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -235,6 +240,7 @@ class Ledger:
         )
         self.allocations[allocation.id] = node.allocations[allocation.id] = allocation
         self.placements[allocation.id] = placement
+        self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
         job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
         assert node.room is not None
         node.room.take(placement.grant)
@@ -295,7 +301,8 @@ class Ledger:
 
     def wait(self, job: Job) -> None:
         """Put a job in the queue."""
-        self.queue.add(job.id, job.request, self.turns[job.id])
+        self.queue.add(job.id, key_of(job), self.turns[job.id])
+        self.shares.stale[job.user] = None
         self.fresh[job.id] = None
 
     def _release(self, allocation: Allocation) -> None:
@@ -303,6 +310,8 @@ class Ledger:
         has taken it off already says so itself when it is back."""
         del self.allocations[allocation.id]
         self.placements.pop(allocation.id, None)
+        ran = self.now - allocation.granted if allocation.started else math.inf
+        self.shares.give(self.jobs[allocation.job].user, allocation.grant.resources, ran, self.now, self.policy.sharing)
         node = self.nodes[allocation.node]
         del node.allocations[allocation.id]
         self.give_back(node, allocation.id, allocation.grant)

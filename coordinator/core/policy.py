@@ -32,6 +32,18 @@ class Preempting(msgspec.Struct, frozen=True, kw_only=True):
     badput_budget: float = 3_600_000.0
 
 
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """Fair share (docs/shares.md); times are seconds. What a user held counts half as much after each `half_life`, an
+    attempt `charged_least` at least; `weights` are those of users, 1 where none is given. A share counts up to
+    `aged_most` less while its user's first job waits, all of it after `aged_after`."""
+
+    half_life: float = 86_400.0
+    charged_least: float = 10.0
+    weights: dict[str, float] = {}
+    aged_most: float = 0.1
+    aged_after: float = 3_600.0
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds. After so much silence a node is suspect (no new work), then disconnected (its allocations are
     LOST and hold), and `lost_after` later it is taken for lost. A device that an agent answered stale for is left alone
@@ -47,6 +59,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     weights: Weights = Weights()
     preempting: Preempting = Preempting()
     gang_ports: tuple[int, int] = (29500, 29999)
+    sharing: Sharing = Sharing()
 
 
 DEFAULT: Final = Policy()

@@ -1,31 +1,46 @@
-"""The jobs that wait, in lines of equal requests: if the first of a line cannot be placed, none behind it can.
+"""The jobs that wait, in lines of equal requests of one user: if the first of a line cannot be placed, none behind it
+can. So a pass over the queue costs the number of different requests, however many jobs there are.
 
-So a pass over the queue costs the number of different requests, however many jobs there are.
+The lines of a user in a class of priority stand together, by the turn of their first job; the users of a class stand by
+their share (fairness.py). Nobody is moved but who has changed.
 """
 
+import math
 from heapq import heapify, heappop, heappush, heapreplace
 
-from distributed_grid.protocol.jobs import Reason, Request
+from distributed_grid.coordinator.core.model import Job
+from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.resources import Resources
 
 BLOCK = 512
+NOWHERE = (math.inf, 1 << 62)
+"""The place of a standing without an entry in the order."""
 
-Entry = tuple[int, int, "Line"]
-"""A line in the order of service: its priority, negated, the turn of its first job, and itself."""
+Key = tuple[str, Request, float]
+"""What makes jobs equal: the user, the request, and how long they take at the most (0: nobody knows)."""
+
+
+def key_of(job: Job) -> Key:
+    """What it is equal to others by."""
+    limit = job.spec.time_limit
+    return job.user, job.request, limit + job.spec.grace if limit else 0.0
 
 
 class Line:
-    """Jobs with the same request, by their turn. `blocked`: the first was refused, and no room has grown since."""
+    """Equal jobs, by their turn. `blocked`: the first was refused, and no room has grown since. `lasts`: seconds that
+    one takes at the most, with its grace; 0: nobody knows."""
 
-    __slots__ = ("blocked", "count", "entered", "heap", "reason", "request")
+    __slots__ = ("blocked", "count", "entered", "heap", "lasts", "reason", "request", "standing")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, lasts: float, standing: "Standing") -> None:
         self.request = request
+        self.lasts = lasts
+        self.standing = standing
         self.heap: list[tuple[int, str]] = []
         self.count = 0
         self.blocked = False
         self.entered = -1
-        """The turn of its one entry in the order of service that counts; below zero: it has none."""
+        """The turn of its one entry in its standing that counts; below zero: it has none."""
         self.reason: Reason | None = None
         """Why the first of the line waits, as last told."""
 
@@ -34,19 +49,47 @@ class Line:
         return False
 
 
+class Standing:
+    """Where a user stands in a class: their lines there, and their rank among the others, the smallest first."""
+
+    __slots__ = ("blocks", "count", "lines", "place", "priority", "rank", "user")
+
+    def __init__(self, user: str, priority: Priority) -> None:
+        self.user = user
+        self.priority = priority
+        self.count = 0
+        self.rank = 0.0
+        self.lines: list[tuple[int, Line]] = []
+        """A heap. Entries are not taken out when they become untrue; `first` sees to that."""
+        self.place: tuple[float, int] = NOWHERE
+        """Rank and turn of its one entry in the order that counts."""
+        self.blocks: dict[int, dict[int, None]] = {}
+        """The turns that wait, in blocks of following turns: `Queue.ahead` counts blocks, not jobs."""
+
+    def __lt__(self, other: "Standing") -> bool:
+        """For entries with the same rank and turn, of which one does not count any more."""
+        return False
+
+    def before(self, turn: int) -> int:
+        """How many of these jobs have a turn before this one."""
+        mine = turn // BLOCK
+        count = sum(len(block) for number, block in self.blocks.items() if number < mine)
+        return count + sum(other < turn for other in self.blocks.get(mine, ()))
+
+
 class Queue:
     """All jobs that wait. A job's turn is its number in the order of submission, and stays its own for life."""
 
     def __init__(self) -> None:
-        self.lines: dict[Request, Line] = {}
+        self.lines: dict[Key, Line] = {}
+        self.standings: dict[tuple[Priority, str], Standing] = {}
         self.turns: dict[str, int] = {}
         self._line_of: dict[str, Line] = {}
-        self.order: list[Entry] = []
-        """A heap. Entries are not taken out when they become untrue; `first` sees to that."""
+        self.order: dict[Priority, list[tuple[float, int, Standing]]] = {one: [] for one in reversed(Priority)}
+        """By class, the highest first: a heap of the standings in it. Entries are not taken out when they become
+        untrue; `first` sees to that."""
         self.lowest = Resources()
         self.departed = 0
-        self._blocks: dict[int, dict[int, dict[int, None]]] = {}
-        """The turns that wait, by priority and in blocks of following turns: `ahead` counts blocks, not jobs."""
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -54,35 +97,48 @@ class Queue:
     def __contains__(self, job: str) -> bool:
         return job in self.turns
 
-    def add(self, job: str, request: Request, turn: int) -> Line:
+    def add(self, job: str, key: Key, turn: int) -> Line:
         """This job waits (again)."""
-        line = self.lines.get(request)
+        user, request, lasts = key
+        line = self.lines.get(key)
         if line is None:
-            line = self.lines[request] = Line(request)
+            standing = self.standings.get((request.priority, user))
+            if standing is None:
+                standing = self.standings[(request.priority, user)] = Standing(user, request.priority)
+            line = self.lines[key] = Line(request, lasts, standing)
             self._note_least(request.resources)
+        standing = line.standing
         if not 0 <= line.entered <= turn:
             line.entered = turn
-            heappush(self.order, (-request.priority, turn, line))
+            heappush(standing.lines, (turn, line))
+        if turn < standing.place[1]:
+            self._enter(standing, turn)
         heappush(line.heap, (turn, job))
         line.count += 1
+        standing.count += 1
         self.turns[job] = turn
         self._line_of[job] = line
-        self._blocks.setdefault(request.priority, {}).setdefault(turn // BLOCK, {})[turn] = None
+        standing.blocks.setdefault(turn // BLOCK, {})[turn] = None
         return line
 
     def remove(self, job: str) -> None:
         """This job waits no more. Its entry is left in the heap until it surfaces or there are too many such."""
         line = self._line_of.pop(job)
         turn = self.turns.pop(job)
-        blocks = self._blocks[line.request.priority]
-        del blocks[turn // BLOCK][turn]
-        if not blocks[turn // BLOCK]:
-            del blocks[turn // BLOCK]
+        standing = line.standing
+        block = standing.blocks[turn // BLOCK]
+        del block[turn]
+        if not block:
+            del standing.blocks[turn // BLOCK]
         line.count -= 1
+        standing.count -= 1
         if not line.count:
-            del self.lines[line.request]
+            del self.lines[(standing.user, line.request, line.lasts)]
             line.entered = -1
             self.departed += 1
+            if not standing.count:
+                del self.standings[(standing.priority, standing.user)]
+                standing.place = NOWHERE
         elif len(line.heap) > 2 * line.count + 16:
             line.heap = [entry for entry in line.heap if self._waits(entry, line)]
             heapify(line.heap)
@@ -100,16 +156,51 @@ class Queue:
             heappop(line.heap)
         return line.heap[0]
 
-    def first(self) -> Line | None:
-        """The line to be served first, which is `order[0]` then; None: nobody waits."""
-        order = self.order
+    # --- the order of service -----------------------------------------------------------------------------------------
+
+    def rank(self, standing: Standing, rank: float) -> None:
+        """This is the rank of a standing from now on."""
+        if rank != standing.rank:
+            standing.rank = rank
+            if standing.place is not NOWHERE:
+                self._enter(standing, standing.place[1])
+
+    def _enter(self, standing: Standing, turn: int) -> None:
+        standing.place = (standing.rank, turn)
+        order = self.order[standing.priority]
+        heappush(order, (standing.rank, turn, standing))
+        if len(order) > 4 * len(self.standings) + 64:  # ranks change often, and entries that surface never are many
+            order[:] = [entry for entry in order if entry[:2] == entry[2].place]
+            heapify(order)
+
+    def first(self, priority: Priority) -> Standing | None:
+        """Who is to be served first in this class, which is the first of its order then; None: nobody waits there, but
+        for those whose entries were taken out of the order."""
+        order = self.order[priority]
         while order:
-            priority, turn, line = order[0]
-            if turn != line.entered:
+            rank, turn, standing = order[0]
+            if standing.place != (rank, turn):
                 heappop(order)
+                continue
+            line = self.first_line(standing)
+            now = turn if line is None else self.head(line)[0]
+            if now == turn:
+                return standing
+            standing.place = (rank, now)
+            heapreplace(order, (rank, now, standing))
+        return None
+
+    def first_line(self, standing: Standing) -> Line | None:
+        """The line of a standing to be served first, which is `lines[0]` then; None: there is none, but for those
+        whose entries were taken out."""
+        lines = standing.lines
+        while lines:
+            turn, line = lines[0]
+            if turn != line.entered:
+                heappop(lines)
             elif (now := self.head(line)[0]) != turn:
                 line.entered = now
-                heapreplace(order, (priority, now, line))
+                heapreplace(lines, (now, line))
             else:
                 return line
         return None
@@ -120,8 +211,9 @@ class Queue:
         if self.departed > len(self.lines):
             self.departed = 0
             self.lowest = Resources()
-            for number, request in enumerate(self.lines):
-                self.lowest = _lesser(self.lowest, request.resources) if number else request.resources
+            for number, line in enumerate(self.lines.values()):
+                wanted = line.request.resources
+                self.lowest = _lesser(self.lowest, wanted) if number else wanted
         return self.lowest
 
     def _note_least(self, wanted: Resources) -> None:
@@ -131,17 +223,22 @@ class Queue:
             self.lowest = _lesser(self.lowest, wanted)
 
     def ahead(self, job: str) -> int:
-        """How many waiting jobs are served before this one."""
-        turn, priority = self.turns[job], self._line_of[job].request.priority
-        count = 0
-        for other, blocks in self._blocks.items():
-            if other > priority:
-                count += sum(map(len, blocks.values()))
-            elif other == priority:
-                mine = turn // BLOCK
-                count += sum(len(block) for number, block in blocks.items() if number < mine)
-                count += sum(before < turn for before in blocks[mine])
+        """How many waiting jobs are likely to be served before this one: all of higher classes, those of its user with
+        an earlier turn, and as many of every other user in its class, since they take turns (one more of those who
+        stand before). An estimate: whose jobs are small gets more turns."""
+        standing = self._line_of[job].standing
+        mine = count = standing.before(self.turns[job])
+        place = self._place(standing)
+        for (priority, _), other in self.standings.items():
+            if priority > standing.priority:
+                count += other.count
+            elif priority == standing.priority and other is not standing:
+                count += min(other.count, mine + (self._place(other) < place))
         return count
+
+    def _place(self, standing: Standing) -> tuple[float, int]:
+        line = self.first_line(standing)
+        return standing.rank, 1 << 62 if line is None else self.head(line)[0]
 
 
 def _lesser(one: Resources, other: Resources) -> Resources:

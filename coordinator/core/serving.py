@@ -6,10 +6,11 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import reasons
+from distributed_grid.coordinator.core.fairness import RANKED_EVERY, aged
 from distributed_grid.coordinator.core.matching import Placement, place
-from distributed_grid.coordinator.core.queue import Entry, Line
+from distributed_grid.coordinator.core.queue import Line, Standing
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, State
 from distributed_grid.protocol.resources import Resources
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ HOPELESS_KEPT = 8
 
 
 def match(ledger: "Ledger") -> None:
-    """Place who can be placed: lines by priority, then by the turn of their first job."""
+    """Place who can be placed: classes by their priority, users by their share, their lines by the turn of the first
+    job."""
     fresh, ledger.fresh = ledger.fresh, {}
     rooms = [room for room in (ledger.nodes[name].room for name in ledger.grown) if room is not None]
     ledger.grown = {}
+    _rank(ledger)
     refused = _serve_all(ledger, rooms) if rooms else _serve_new(ledger, fresh)
     for name in fresh:
         waiting = ledger.jobs.get(name)
@@ -35,40 +38,94 @@ def match(ledger: "Ledger") -> None:
     reasons.announce(ledger, [line for line in refused if line.count], fresh)
 
 
+# --- who comes before whom --------------------------------------------------------------------------------------------
+
+
+def _rank(ledger: "Ledger") -> None:
+    """Rank those whose share has changed, and now and then all: shares change by themselves."""
+    shares = ledger.shares
+    if ledger.now >= shares.ranked + RANKED_EVERY:
+        shares.ranked = ledger.now
+        for standing in list(ledger.queue.standings.values()):
+            _rank_one(ledger, standing)
+    else:
+        for user in shares.stale:
+            _rank_user(ledger, user)
+    shares.stale = {}
+
+
+def _rank_user(ledger: "Ledger", user: str) -> None:
+    for priority in Priority:
+        standing = ledger.queue.standings.get((priority, user))
+        if standing is not None:
+            _rank_one(ledger, standing)
+
+
+def _rank_one(ledger: "Ledger", standing: Standing) -> None:
+    line = ledger.queue.first_line(standing)
+    if line is not None:
+        waits_since = ledger.jobs[ledger.queue.head(line)[1]].submitted
+        share = ledger.shares.share(standing.user, ledger.now, ledger.policy.sharing)
+        ledger.queue.rank(standing, share - aged(ledger.now - waits_since, ledger.policy.sharing))
+
+
+# --- a pass -----------------------------------------------------------------------------------------------------------
+
+
 def _serve_new(ledger: "Ledger", fresh: dict[str, None]) -> list[Line]:
     """No room has grown: only lines with a new job can have anybody to place. Those that could not."""
     lines = {id(line): line for line in map(ledger.queue.line, fresh) if not line.blocked}
-    heads = [(-line.request.priority, ledger.queue.head(line)[0], line) for line in lines.values()]
+    heads = [(*_place(ledger, line), line) for line in lines.values()]
     heapify(heads)
     hopeless: list[Resources] = []
     refused: list[Line] = []
     while heads:
-        line = heads[0][2]
-        if not _serve(ledger, line, hopeless):
-            refused.append(heappop(heads)[2])
+        line = heads[0][-1]
+        if (now := _place(ledger, line)) != heads[0][:-1]:  # its user was granted something
+            heapreplace(heads, (*now, line))
+        elif not _serve(ledger, line, hopeless):
+            refused.append(heappop(heads)[-1])
         elif line.count:
-            heapreplace(heads, (-line.request.priority, ledger.queue.head(line)[0], line))
+            heapreplace(heads, (*_place(ledger, line), line))
         else:
             heappop(heads)
     return refused
 
 
+def _place(ledger: "Ledger", line: Line) -> tuple[int, float, int]:
+    """Where the first of a line stands in the order of service."""
+    return -line.request.priority, line.standing.rank, ledger.queue.head(line)[0]
+
+
 def _serve_all(ledger: "Ledger", rooms: list[Room]) -> list[Line]:
     """These rooms have grown. All lines in order, but for those refused before that none of them has room for, and
     only until there is no room for anybody. Those that were refused."""
-    order, hopeless = ledger.queue.order, list[Resources]()
-    passed: list[Entry] = []
+    queue, hopeless = ledger.queue, list[Resources]()
+    passed: list[tuple[int, Line]] = []
+    done: list[tuple[float, int, Standing]] = []
     refused: list[Line] = []
-    while (line := ledger.queue.first()) is not None:
-        if line.blocked and not any(room.fits(line.request.resources) for room in rooms):
-            passed.append(heappop(order))
-        elif not _serve(ledger, line, hopeless):
-            passed.append(heappop(order))
-            refused.append(line)
-        elif len(ledger.queue.lines) > 1 and not ledger.index.candidates(ledger.queue.least, 1):
+    served = False
+    for priority, order in queue.order.items():
+        while (standing := queue.first(priority)) is not None:
+            line = queue.first_line(standing)
+            if line is None:
+                done.append(heappop(order))
+            elif line.blocked and not any(room.fits(line.request.resources) for room in rooms):
+                passed.append(heappop(standing.lines))
+            elif not _serve(ledger, line, hopeless):
+                passed.append(heappop(standing.lines))
+                refused.append(line)
+            elif len(queue.lines) > 1 and not ledger.index.candidates(queue.least, 1):
+                served = True
+                break
+        if served:
             break
-    for entry in passed:
-        heappush(order, entry)
+    for turn, line in passed:
+        if line.entered == turn:
+            heappush(line.standing.lines, (turn, line))
+    for rank, turn, standing in done:
+        if standing.place == (rank, turn):
+            heappush(queue.order[standing.priority], (rank, turn, standing))
     return refused
 
 
@@ -81,6 +138,7 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Resources]) -> bool:
         if isinstance(found, Placement):
             line.blocked = False
             ledger.start(ledger.jobs[ledger.queue.head(line)[1]], found)
+            _rank_user(ledger, line.standing.user)
             return True
         if len(hopeless) < HOPELESS_KEPT:
             hopeless.append(wanted)

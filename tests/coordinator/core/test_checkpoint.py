@@ -10,10 +10,11 @@ import pytest
 
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.deadlines import Deadlines
+from distributed_grid.coordinator.core.fairness import Shares
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Command, Event, JobsSubmitted, NodeUp, Publish, Tick, Told
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.queue import Line, Queue
+from distributed_grid.coordinator.core.queue import Line, Queue, Standing
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Request, RetryOn
 from distributed_grid.protocol.nodes import NodeState
@@ -126,12 +127,13 @@ def test_every_field_of_the_ledger_is_kept_or_said_to_be_rebuilt() -> None:
 def test_every_field_of_what_it_is_made_of_is_kept() -> None:
     assert set(Room.__slots__) == set(checkpoint.RoomAt.__struct_fields__)
     assert set(vars(Deadlines())) == {"heap", "armed", "number"}
-    # A line by its jobs; of the queue everything follows from the lines but for two.
-    assert set(Line.__slots__) == {"request", "heap", "count", "entered", *checkpoint.LineAt.__struct_fields__} - {
-        "jobs"
-    }
-    derived = {"turns", "_line_of", "order", "_blocks"}
-    assert set(vars(Queue())) == derived | set(checkpoint.QueueAt.__struct_fields__)
+    # A line by its jobs; of the queue everything follows from the lines and the ranks but for two.
+    derived = {"request", "lasts", "standing", "heap", "count", "entered", "jobs"}
+    assert set(Line.__slots__) == derived ^ {*checkpoint.LineAt.__struct_fields__}
+    assert set(Standing.__slots__) == {"user", "priority", "rank", "lines", "place", "count", "blocks"}
+    derived = {"turns", "_line_of", "order", "standings", "ranks"}
+    assert set(vars(Queue())) == derived ^ {*checkpoint.QueueAt.__struct_fields__}
+    assert set(vars(Shares())) == {"capacity"} | set(checkpoint.SharesAt.__struct_fields__)
 
 
 def test_every_field_of_a_node_comes_back() -> None:
