@@ -103,7 +103,11 @@ class Launcher:
                 "grace": spec.grace,
                 "lease": launch.lease,
                 "lease_from": lease_from,
-                "limits": {"memory": launch.grant.memory},
+                "limits": {
+                    "memory": launch.grant.memory,
+                    "signal": spec.limits.warn_signal,
+                    "before": spec.limits.warn_before,
+                },
             }
         )
 

@@ -9,6 +9,7 @@ import click
 
 from distributed_grid.cli.completion_of import nodes as complete_nodes
 from distributed_grid.cli.invocation import Invocation, common, current
+from distributed_grid.cli.limit_options import limit_options, limits_of
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority, parse_retries
@@ -45,6 +46,7 @@ NOT_PLACED = 75
 @click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
 @click.option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
 @click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
+@limit_options
 @click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
 @click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
 @click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
@@ -139,7 +141,7 @@ def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) ->
         nodes=options["nodes"],
         immediate=options["immediate"],
         requeue=not options["no_requeue"],
-        **parse_retries(options["retry_on"], options["retries"]),
+        **parse_retries(options["retry_on"], options["retries"], options["retry_memory"]),
     )
 
 
@@ -173,13 +175,15 @@ def spec_of(command: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
         except UnicodeEncodeError:
             raise BadValue(f"{text!r} cannot be sent", why="commands, paths and names must be UTF-8") from None
     limit, grace = options["time_limit"], options["grace"]
+    seconds = parse_duration(limit) if limit is not None else 0.0
     return JobSpec(
         argv=command,
         env=dict(_variable(one) for one in options["env"]),
         name=options["name"],
         workdir=workdir,
-        time_limit=parse_duration(limit) if limit is not None else 0.0,
+        time_limit=seconds,
         grace=parse_duration(grace) if grace is not None else 5.0,
+        limits=limits_of(options, seconds),
     )
 
 

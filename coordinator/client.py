@@ -33,6 +33,7 @@ from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, Request, State, parse_priority, parse_retries
+from distributed_grid.protocol.limits import parse_limits
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
@@ -86,21 +87,27 @@ def describe_job(
     bundle: str = "",
     time_limit: float | str | None = None,
     grace: float = 5.0,
+    warn_signal: str | None = None,
     immediate: bool = False,
     retry_on: Iterable[str] = (),
     retries: int | None = None,
+    retry_memory: float | str | None = None,
     requeue: bool = True,
     key: str = "",
 ) -> Submission:
     """A job to submit. Raises BadValue for what cannot be asked.
 
     A command given as text is split as a shell would split it, but no shell runs it; as a sequence it is taken as is.
-    `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`. Without `cpus`
-    a job gets one core. `retry_on` names after which ends (lost, failed, preempted, oom) it is run again, at most
-    `retries` times (once, if that is not said); without `requeue` it ends, rather than wait again, where the grid takes
-    its place back. `key` makes submitting it again safe across processes: per user, one
-    key is one job, ever.
+    `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`, and
+    `warn_signal` (`"USR1@60"`) what the job gets so many seconds before it. Without `cpus` a job gets one core.
+
+    `retry_on` names after which ends (lost, failed, preempted, oom) it is run again, at most `retries` times (once, if
+    that is not said), after its own oom with `retry_memory` times the memory; without `requeue` it ends, rather than
+    wait again, where the grid takes its place back. `key` makes submitting it again safe across processes: per user,
+    one key is one job, ever.
     """
+    more = str(retry_memory) if retry_memory is not None else None
+    limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
     wanted = resources or Resources(
         cpu=parse_cpu(str(cpus)) if cpus is not None else 0,
         memory=parse_memory(str(memory), bare=GIB) if memory is not None else 0,
@@ -114,12 +121,13 @@ def describe_job(
         name=name,
         workdir=workdir,
         bundle=bundle,
-        time_limit=parse_duration(str(time_limit)) if time_limit is not None else 0.0,
+        time_limit=limit,
         grace=grace,
+        limits=parse_limits(warn_signal, time_limit=limit),
     )
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
     request = Request(resources=wanted, priority=level, nodes=tuple(nodes), immediate=immediate, requeue=requeue)
-    request = msgspec.structs.replace(request, **parse_retries(retry_on, retries))
+    request = msgspec.structs.replace(request, **parse_retries(retry_on, retries, more))
     return Submission(key=key or _new_key(), spec=spec, request=request)
 
 

@@ -4,7 +4,8 @@ import math
 
 from distributed_grid.protocol.bundle import is_blob_hash
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.jobs import MOST_RETRIES, JobSpec, Request
+from distributed_grid.protocol.jobs import MOST_RETRIES, JobSpec, Request, RetryOn
+from distributed_grid.protocol.limits import MOST_FACTOR, check_limits
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.resources import MILLI, MOST_CPU, MOST_GPU, MOST_MEMORY, Resources
 
@@ -56,6 +57,10 @@ def _about_surroundings(spec: JobSpec) -> BadValue | None:
     for what, seconds in (("time limit", spec.time_limit), ("grace", spec.grace)):
         if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST:
             return BadValue(f"the {what} of {seconds:g} s cannot be used", hint="give seconds, not below zero")
+    try:
+        check_limits(spec.limits, spec.time_limit)
+    except BadValue as wrong:
+        return wrong
     return None
 
 
@@ -76,5 +81,15 @@ def _about_retries(request: Request) -> BadValue | None:
         return BadValue(
             "retries need both: after what a job is to be run again, and how often",
             hint="use --retry-on lost|failed|preempted|oom with --retries N",
+        )
+    if not request.retry_memory:
+        return None
+    if not MILLI < request.retry_memory <= MOST_FACTOR or RetryOn.OOM not in request.retry_on:
+        return BadValue("more memory for the next attempt needs a factor above 1, and oom among what it is retried on")
+    if not request.resources.memory:
+        return BadValue(
+            "more memory than what, for the next attempt?",
+            why="the job asks for none, so it has no limit that it could run into",
+            hint="ask for some with --mem, such as --mem 4G",
         )
     return None

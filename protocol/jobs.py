@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.limits import JobLimits, parse_factor
 from distributed_grid.protocol.numbers import Code, Count, Finite
 from distributed_grid.protocol.resources import Grant, Resources
 
@@ -140,6 +141,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     bundle: str = ""
     time_limit: float = 0.0
     grace: float = 5.0
+    limits: JobLimits = JobLimits()
 
 
 MOST_RETRIES = 100
@@ -154,9 +156,9 @@ class RetryOn(StrEnum):
     OOM = "oom"
 
 
-def parse_retries(words: Iterable[str], retries: int | None) -> dict[str, Any]:
-    """The fields `retry_on` and `retries` of a Request. Words may hold several, with commas; `retries` None: once if
-    there are words, else never. Raises BadValue."""
+def parse_retries(words: Iterable[str], retries: int | None, memory: str | None = None) -> dict[str, Any]:
+    """The fields `retry_on`, `retries` and `retry_memory` of a Request. Words may hold several, with commas; `retries`
+    None: once if there are words, else never. A factor for the memory says `oom` by itself. Raises BadValue."""
     names = [name.strip().lower() for word in words for name in word.split(",") if name.strip()]
     for name in names:
         if name not in [*RetryOn]:
@@ -165,19 +167,23 @@ def parse_retries(words: Iterable[str], retries: int | None) -> dict[str, Any]:
             near = get_close_matches(name, [*RetryOn], 1)
             meant = f"did you mean {near[0]}? " if near else ""
             raise BadValue(f"unknown end {name!r} to retry on", hint=f"{meant}there are {', '.join(RetryOn)}")
+    factor = parse_factor(memory) if memory is not None else 0
+    if factor and RetryOn.OOM not in names:
+        names.append(RetryOn.OOM)
     if retries is None:
         retries = 1 if names else 0
     if retries and not names:
         raise BadValue(f"{retries} retries after what?", hint="say it with --retry-on lost, failed, preempted or oom")
     if names and not 1 <= retries <= MOST_RETRIES:
         raise BadValue(f"{retries} retries cannot be asked for", hint=f"give a number from 1 to {MOST_RETRIES}")
-    return {"retry_on": tuple(dict.fromkeys(map(RetryOn, names))), "retries": retries}
+    return {"retry_on": tuple(dict.fromkeys(map(RetryOn, names))), "retries": retries, "retry_memory": factor}
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a job needs. `nodes` are preferred, not required. `immediate`: end as not placed if it cannot start now.
     `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so. `requeue`: it
     waits again, with its age, where the grid itself took its place back (preempted, recalled, drained); else it ends.
+    `retry_memory`: after it ran out of the memory it was granted, it asks for this many thousandths of that (0: 1000).
     """
 
     resources: Resources
@@ -188,6 +194,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     retries: int = 0
     requeue: bool = True
     gang: int = 0
+    retry_memory: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

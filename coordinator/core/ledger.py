@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core import (
     checks,
     deadlines,
     events,
+    oom,
     orders,
     reasons,
     requests,
@@ -269,11 +270,17 @@ class Ledger:
             allocation.outcome = outcome
             job.taken_back += outcome.started
             self.requeue(job, allocation, f"{text}; it waits again" if outcome.started else f"{text}; it had not begun")
-        elif again and retries.wanted(job, allocation, outcome):
+            return
+        wanted = again and retries.wanted(job, allocation, outcome)
+        request = oom.next_request(self, job, outcome) if wanted else None
+        if request is not None:
             job.retried += 1
             allocation.outcome = outcome
-            self.requeue(job, allocation, f"{text}; to be run again ({job.retried} of {job.request.retries})")
+            words = f"{text}; to be run again{oom.with_more(job.request, request)} ({job.retried} of {request.retries})"
+            job.request = request
+            self.requeue(job, allocation, words)
         else:
+            outcome = oom.in_vain(outcome) if wanted else outcome
             self.finish(job, retries.told(allocation, outcome), allocation, text)
 
     def finish(self, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:

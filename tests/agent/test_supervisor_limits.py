@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from distributed_grid.agent.supervisor_job import Job
 from distributed_grid.agent.supervisor_limits import Limits
 from distributed_grid.agent.supervisor_tree import Tree
 from distributed_grid.protocol.jobs import Cause, exit_status
+from distributed_grid.protocol.limits import JobLimits
 from distributed_grid.protocol.resources import MIB, Grant
 from tests.agent.conftest import Bench
 
@@ -176,3 +178,33 @@ async def test_a_job_may_choose_among_its_own_cores(bench: Bench) -> None:
     code += "; print(os.sched_getaffinity(0))"
     id = bench.launch(sys.executable, "-c", code, grant=Grant(cores=(first, second)))
     assert await bench.wrote(id, lines=2) == ["chose", str({first})]
+
+
+# --- the warning before the time limit -------------------------------------------------------------------------------
+
+CATCHES = """
+import signal, sys, time
+def told(number, frame):
+    print("warned", number, flush=True)
+signal.signal(signal.SIGUSR1, told)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+async def test_a_job_is_told_that_its_time_will_be_up(bench: Bench) -> None:
+    warning = JobLimits(warn_signal=signal.SIGUSR1, warn_before=0.6)
+    id = bench.launch(sys.executable, "-c", CATCHES, time_limit=1.2, limits=warning, grace=0.2)
+    outcome = await bench.ended(id)
+    assert outcome.cause is Cause.TIME_LIMIT
+    assert bench.read(id).decode().splitlines() == ["ready", f"warned {signal.SIGUSR1:d}"]
+
+
+async def test_a_job_is_warned_once_also_over_a_killed_supervisor(bench: Bench) -> None:
+    warning = JobLimits(warn_signal=signal.SIGUSR1, warn_before=1.5)
+    id = bench.launch(sys.executable, "-c", CATCHES, time_limit=2.0, limits=warning, grace=0.2)
+    await bench.wrote(id, lines=2)
+    await bench.kill_supervisor()
+    assert (await bench.ended(id)).cause is Cause.TIME_LIMIT
+    assert bench.read(id).decode().splitlines() == ["ready", f"warned {signal.SIGUSR1:d}"]

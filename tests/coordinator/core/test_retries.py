@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Renewed, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 N1 = facts("n1", cores=1, instance="first")
@@ -273,3 +273,41 @@ def test_a_job_that_fell_to_its_neighbours_memory_is_run_again_elsewhere_with_th
     made = launches(exits(ledger, Outcome(Cause.NODE_OUT_OF_MEMORY, signal=9)))
     assert [one.allocation for one in made] == ["j.2"]
     assert (ledger.jobs["j"].node, ledger.jobs["j"].request) == ("n2", asked)
+
+
+def out_of(memory: int, most: int, factor: int, retries: int = 1, cause: Cause = Cause.OUT_OF_MEMORY) -> Ledger:
+    """A job asked for so much memory, on a grid that lends `most`, and has just run out of it."""
+    ledger = Ledger(policy=Policy())
+    for name in ("n1", "n2"):
+        join(ledger, facts(name, cores=1, memory=most))
+    asked = Resources(cpu=1000, memory=memory)
+    request = Request(asked, nodes=("n1",), retry_on=(RetryOn.OOM,), retries=retries, retry_memory=factor)
+    step(ledger, JobsSubmitted(1, (job("j", request),)), 0.5)
+    exits(ledger, Outcome(cause, signal=9, text="used too much"))
+    return ledger
+
+
+def test_a_job_that_ran_out_of_its_memory_asks_for_more() -> None:
+    ledger = out_of(GIB, most=8 * GIB, factor=2000, retries=2)
+    assert ledger.jobs["j"].request.resources == Resources(cpu=1000, memory=2 * GIB)
+    grant = ledger.jobs["j"].grant
+    assert grant is not None and grant.memory == 2 * GIB
+    assert "to be run again with 2G of memory (1 of 2)" in " ".join(line.text for line in ledger.jobs["j"].story)
+    exits(ledger, Outcome(Cause.OUT_OF_MEMORY, signal=9), attempt=2, now=3.0)
+    assert ledger.jobs["j"].request.resources.memory == 4 * GIB
+    ledger.check()
+
+
+def test_more_memory_is_never_more_than_any_node_could_lend() -> None:
+    ledger = out_of(3 * GIB, most=4 * GIB, factor=2000)
+    assert ledger.jobs["j"].request.resources.memory == 4 * GIB
+
+
+def test_a_job_that_had_all_the_memory_there_is_is_not_run_again() -> None:
+    assert "j" not in out_of(4 * GIB, most=4 * GIB, factor=2000).jobs
+
+
+def test_more_memory_is_asked_for_only_after_the_jobs_own_limit_and_only_if_its_owner_said_so() -> None:
+    assert out_of(GIB, most=8 * GIB, factor=0).jobs["j"].request.resources.memory == GIB
+    node = out_of(GIB, most=8 * GIB, factor=2000, cause=Cause.NODE_OUT_OF_MEMORY)
+    assert node.jobs["j"].request.resources.memory == GIB

@@ -1,0 +1,27 @@
+"""The options of `grid run-shared` that limit a job, beside what it asks for."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from distributed_grid.protocol.limits import JobLimits, parse_limits
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def limit_options(command: F) -> F:
+    """Add them to a command."""
+    for option in reversed(
+        [
+            click.option("--warn-signal", metavar="SIG@TIME", help="Send it a signal before --time ends it: USR1@60."),
+            click.option("--retry-memory", metavar="FACTOR", help="If out of memory, run it again with more: 2x."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def limits_of(options: dict[str, Any], time_limit: float) -> JobLimits:
+    """What they say. Raises BadValue."""
+    return parse_limits(options["warn_signal"], time_limit=time_limit)

@@ -1,0 +1,42 @@
+"""What a job asks for when it is run again after it ran out of memory."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from distributed_grid.coordinator.core.matching import could_ever
+from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.requests import can_fit
+from distributed_grid.protocol.jobs import Cause, Outcome, Request
+from distributed_grid.protocol.resources import MILLI, format_bytes
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+
+def next_request(ledger: "Ledger", job: Job, outcome: Outcome) -> Request | None:
+    """What the next attempt asks for: with more memory where its owner wants that, and it ran out of its own and not
+    its node's. As much of that as any node could ever lend; None if that is not more than it had."""
+    request = job.request
+    if outcome.cause is not Cause.OUT_OF_MEMORY or not request.retry_memory:
+        return request
+    had = request.resources
+    wanted = msgspec.structs.replace(had, memory=had.memory * request.retry_memory // MILLI)
+    if not can_fit(ledger, wanted):
+        facts = (node.facts for node in ledger.nodes.values())
+        most = max((one.lendable.memory for one in facts if could_ever(one, had)), default=0)
+        if most <= had.memory:
+            return None
+        wanted = msgspec.structs.replace(had, memory=most)
+    return msgspec.structs.replace(request, resources=wanted)
+
+
+def with_more(before: Request, after: Request) -> str:
+    """For a job's story: what the next attempt asks for, where that is more."""
+    memory = after.resources.memory
+    return f" with {format_bytes(memory)} of memory" if memory > before.resources.memory else ""
+
+
+def in_vain(outcome: Outcome) -> Outcome:
+    """The end of a job that would run again with more, if there were more."""
+    return msgspec.structs.replace(outcome, text=f"{outcome.text}; no node could ever lend it more")
