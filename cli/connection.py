@@ -72,7 +72,8 @@ class Connection:
         self._parts: list[bytes] = []
         self._pinged = self.heard
         self._link = Link.dial(
-            Hello(protocol=PROTOCOL, software=__version__, role="client", name=user_name()), self.heard
+            Hello(protocol=PROTOCOL, software=__version__, role="client", name=user_name(), host=socket.gethostname()),
+            self.heard,
         )
         self._dial(timeout)
 

@@ -36,6 +36,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         insecure=insecure,
         log_level=log_level,
         lost_after=config.coordinator.lost_after,
+        strategy=config.resource_sharing.strategy,
         event_log_size=config.coordinator.event_log_size,
         keep_days=config.coordinator.keep_days,
         keep_jobs=config.coordinator.keep_jobs,

@@ -10,6 +10,7 @@ import click
 from distributed_grid.cli.completion_of import nodes as complete_nodes
 from distributed_grid.cli.invocation import Invocation, common, current
 from distributed_grid.cli.limit_options import limit_options, limits_of
+from distributed_grid.cli.placing_options import placing, placing_fields
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority, parse_retries
@@ -38,6 +39,7 @@ NOT_PLACED = 75
 @click.option(
     "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
 )
+@placing
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
 @click.option("--name", default="", metavar="NAME", help="A name for the job.")
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone passes ours on.")
@@ -141,6 +143,7 @@ def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) ->
         nodes=options["nodes"],
         immediate=options["immediate"],
         requeue=not options["no_requeue"],
+        **placing_fields(options),
         **parse_retries(options["retry_on"], options["retries"], options["retry_memory"]),
     )
 

@@ -56,6 +56,7 @@ from distributed_grid.protocol.messages import (
     Why,
 )
 from distributed_grid.protocol.nodes import NodeView
+from distributed_grid.protocol.placing import parse_strategy
 from distributed_grid.protocol.resources import GIB, MILLI, Resources, parse_cpu, parse_gpu, parse_memory
 
 __all__ = [
@@ -89,6 +90,7 @@ def describe_job(
     grace: float = 5.0,
     warn_signal: str | None = None,
     immediate: bool = False,
+    strategy: str | None = None,
     retry_on: Iterable[str] = (),
     retries: int | None = None,
     retry_memory: float | str | None = None,
@@ -105,6 +107,8 @@ def describe_job(
     that is not said), after its own oom with `retry_memory` times the memory; without `requeue` it ends, rather than
     wait again, where the grid takes its place back. `key` makes submitting it again safe across processes: per user,
     one key is one job, ever.
+
+    `strategy` says how the node is chosen; without it the grid's own does.
     """
     more = str(retry_memory) if retry_memory is not None else None
     limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
@@ -127,7 +131,8 @@ def describe_job(
     )
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
     request = Request(resources=wanted, priority=level, nodes=tuple(nodes), immediate=immediate, requeue=requeue)
-    request = msgspec.structs.replace(request, **parse_retries(retry_on, retries, more))
+    named = parse_strategy(strategy) if strategy is not None else None
+    request = msgspec.structs.replace(request, strategy=named, **parse_retries(retry_on, retries, more))
     return Submission(key=key or _new_key(), spec=spec, request=request)
 
 

@@ -4,6 +4,7 @@ noticing. What can safely be said twice (all but signals) is said again after a 
 import asyncio
 import itertools
 import random
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ PING_SECONDS = 5.0
 """How often a quiet coordinator is asked whether it is there; twice that without an answer, and it is not."""
 FIRST_BACKOFF = 0.05
 MOST_BACKOFF = 2.0
+_HOST = socket.gethostname()
 
 
 class GridUnavailable(GridError):
@@ -184,7 +186,7 @@ class Session:
                     ping_timeout=2 * PING_SECONDS,
                     close_timeout=1.0,
                 )
-                hello = Hello(protocol=PROTOCOL, software=__version__, role="client", name=self._user)
+                hello = Hello(protocol=PROTOCOL, software=__version__, role="client", name=self._user, host=_HOST)
                 link = Link.dial(hello, loop.time())
                 for frame in link.data_to_send():
                     await connection.send(frame)

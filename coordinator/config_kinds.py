@@ -110,11 +110,12 @@ def count(least: int, most: int, name: str) -> Kind:
 
 def choice(words: type[StrEnum]) -> Kind:
     """One of the words of an enumeration."""
+    by_name = {word.value.replace("-", "_"): word for word in words}
 
     def parse(parts: list[str]) -> StrEnum:
         try:
-            return words(parts[0].strip().lower().replace("-", "_"))
-        except ValueError:
+            return by_name[parts[0].strip().lower().replace("-", "_")]
+        except KeyError:
             names = [word.value for word in words]
             hint = did_you_mean(parts[0], names)
             raise BadValue(f"{parts[0]!r} is not one of {', '.join(names)}", hint=hint) from None

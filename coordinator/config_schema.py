@@ -24,6 +24,7 @@ from distributed_grid.coordinator.config_kinds import (
     count,
     number,
 )
+from distributed_grid.protocol.placing import Strategy
 
 T = TypeVar("T")
 Path = tuple[str, ...]
@@ -131,6 +132,9 @@ class ResourceSharing:
     enabled: bool = setting(True, FLAG, "false: nothing is offered and nothing is run")
     mode: OffloadingMode = setting(OffloadingMode.DYNAMIC_BALANCING, choice(OffloadingMode), "what it does by itself")
     policy: SharingPolicy = setting(SharingPolicy.BALANCED, choice(SharingPolicy), "how eagerly it rebalances")
+    strategy: Strategy = setting(
+        Strategy.BEST_FIT, choice(Strategy), "which node a job goes to, of those that could take it"
+    )
     rebalance_interval_seconds: float = setting(30.0, SECONDS, "how often rebalancing is considered")
     monitoring_interval_seconds: float = setting(2.0, SECONDS, "how often a node measures itself")
     check_interval: float = setting(60.0, SECONDS, "how often an unchanged offer is said again, at least")

@@ -70,6 +70,10 @@ class Lookup:
         hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
         raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
 
+    def job(self, name: str) -> Job | None:
+        """A job, living or ended, by its id."""
+        return self._ledger.jobs.get(name) or self._store.job(name)
+
     def views(self, jobs: Iterable[str]) -> list[JobView]:
         """The jobs as they stand, from the ledger or the store."""
         views = []

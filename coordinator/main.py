@@ -15,7 +15,7 @@ import structlog
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.reserve import Reserve
@@ -25,6 +25,7 @@ from distributed_grid.coordinator.store_retention import DAY, Keep, Retention
 from distributed_grid.coordinator.trouble import Trouble
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.gangs import parse_ports
+from distributed_grid.protocol.placing import Strategy
 from distributed_grid.service import announce, configure_logs, feed_watchdog, locked, loop_factory, prepare, sd_notify
 
 EX_SOFTWARE = 70
@@ -39,7 +40,8 @@ ANOTHER = "use that one, stop it first, or give another --state-dir"
 class CoordinatorSettings:
     """How to run a coordinator. `port` 0: any free one, told in `coordinator.json` under the state directory.
     `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody is.
-    `lost_after`: seconds after its disconnection that a silent node is taken for lost.
+    `lost_after`: seconds after its disconnection that a silent node is taken for lost. `strategy`: that of jobs that
+    name none.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet."""
 
@@ -49,6 +51,7 @@ class CoordinatorSettings:
     insecure: bool = False
     log_level: str = "info"
     lost_after: float = DEFAULT.lost_after
+    strategy: Strategy = DEFAULT.strategy
     event_log_size: int = 256 << 20
     keep_days: float = Keep.days
     keep_jobs: int = Keep.jobs
@@ -128,7 +131,12 @@ async def _run(settings: CoordinatorSettings) -> None:
     clock = Clock(store.clock)
     store.forget_nodes(clock() - (settings.keep_days + 1) * DAY)
     living = store.load()
-    policy = Policy(lost_after=settings.lost_after, gang_ports=parse_ports(settings.gang_ports))
+    policy = Policy(
+        lost_after=settings.lost_after,
+        gang_ports=parse_ports(settings.gang_ports),
+        strategy=settings.strategy,
+        weights=WEIGHTS[settings.strategy],
+    )
     ledger = Ledger(store.epoch, policy=policy)
     restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock(), store.restored, living.orders)
     _spare_the_collector()

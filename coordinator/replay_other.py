@@ -18,13 +18,14 @@ import msgspec
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import JobsSubmitted
-from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
+from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Weights
 from distributed_grid.coordinator.eventlog_read import Turn
 from distributed_grid.coordinator.replay import Plain, Report, Start, follow, logs, plain, play
 from distributed_grid.coordinator.replay_words import grant_words, names
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.placing import Strategy, parse_strategy
 
 KEPT = 10_000
 """So many differences are kept; all are counted."""
@@ -89,6 +90,8 @@ def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
             hint = f"did you mean {close[0]}?" if close else "use one of these"
             raise BadValue(f"there is no setting {name!r} to replay with", f"there are {', '.join(known)}", hint)
         given[name] = _value(name, text, known[name])
+    if (strategy := given.get("strategy")) is not None:
+        policy = msgspec.structs.replace(policy, weights=WEIGHTS[strategy])
     weights = msgspec.structs.asdict(policy.weights) | {
         name.removeprefix(WEIGHT): value for name, value in given.items() if name.startswith(WEIGHT)
     }
@@ -102,6 +105,8 @@ def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
 
 
 def _value(name: str, text: str, default: Any) -> Any:
+    if isinstance(default, Strategy):
+        return parse_strategy(text)
     if isinstance(default, int):
         if not text.isdigit() or not 0 < int(text) <= 10_000:
             raise BadValue(f"{name} cannot be {text!r}", hint="give a whole number from 1 to 10000")

@@ -35,11 +35,12 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.node_orders import order
+from distributed_grid.coordinator.placing import resolved
 from distributed_grid.coordinator.relay import Asker, Relay
 from distributed_grid.coordinator.store import Store
-from distributed_grid.coordinator.submissions import LONGEST, complaint
+from distributed_grid.coordinator.submissions import LONGEST, complaint, same_jobs
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State
+from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
@@ -78,6 +79,7 @@ class Client(Asker):
     """A connected client."""
 
     user: str = ""
+    host: str = ""
     watching: set[str] = field(default_factory=set)
     uploads: Uploads | None = None
     read_from: set[str] = field(default_factory=set)
@@ -244,15 +246,17 @@ class Requests:
         known = self._store.known(user, keys)
         if self._driver.trouble.error and any((user, key) not in self._ledger.keys for key in keys if key not in known):
             self._driver.trouble.refuse()
-        self._same_jobs(client.user, message, known)
+        same_jobs(message.jobs, lambda key: known.get(key) or self._ledger.keys.get((user, key)), self._lookup.job)
         now = self._clock()
         fresh: dict[str, Job] = {}
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
         ids = iter(sorted(new_id() for _ in range(len(keys) - len(known))))
         for one in message.jobs:
             if one.key not in known and one.key not in fresh:
-                job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=one.request, submitted=now)
-                fresh[one.key] = job
+                request = resolved(one.request, client.host, one.spec.bundle, self._ledger.policy)
+                fresh[one.key] = Job(
+                    id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now
+                )
         if message.watch:
             for job in fresh.values():
                 self._watch_one(client, job.id)
@@ -270,22 +274,6 @@ class Requests:
                 client.connection.send(Failed(message.id, command.code, command.what, command.why, command.hint))
 
         self._driver.put(JobsSubmitted(self._token(waiting), tuple(fresh.values())))
-
-    def _same_jobs(self, user: str, message: Submit, known: dict[str, str]) -> None:
-        """A key that was used stands for its job: with another command it would be a job that silently never runs."""
-        said: dict[str, JobSpec] = {}
-        for one in message.jobs:
-            spec = said.setdefault(one.key, one.spec)
-            there = known.get(one.key) or self._ledger.keys.get((user, one.key))
-            if there is not None:
-                job = self._ledger.jobs.get(there) or self._store.job(there)
-                spec = job.spec if job is not None else spec
-            if spec != one.spec:
-                raise BadValue(
-                    f"the key {one.key!r} was used for another command",
-                    why=f"{there or 'another job of this call'} has it, and one key is one job",
-                    hint="give each job a key of its own",
-                )
 
     def _submitted(self, client: Client, message: Submit, ids: dict[str, str], fit: int, nodes: int) -> None:
         """The answer; who watches also gets the jobs that were there already as they stand."""
@@ -361,7 +349,8 @@ class Requests:
         job = self._lookup.resolve_one(client.user, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
-        why = explain.why(self._ledger, job, message.request, self._clock())
+        request = message.request and resolved(message.request, client.host, "", self._ledger.policy)
+        why = explain.why(self._ledger, job, request, self._clock())
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
         self._reply(client, msgspec.structs.replace(why, id=message.id))

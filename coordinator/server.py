@@ -49,6 +49,7 @@ HALF_OPEN = 1024
 """Connections that have not said who they are; more are turned away until some have."""
 BACKLOG = 4096
 PROBE_SECONDS = 1.0
+HOST_CHARS = 255
 """How long a node's old connection has to show that it lives when an agent with its name comes."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -249,7 +250,7 @@ class Server:
         if not _sane(hello.name):
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
         self._welcome(connection, secrets.token_hex(8))
-        client = Client(connection, user=hello.name)
+        client = Client(connection, user=hello.name, host=hello.host[:HOST_CHARS])
         try:
             while True:
                 for message in await connection.receive():

@@ -1,7 +1,9 @@
 """What is wrong with a submission, whatever the grid's state: the shape of its command, surroundings and amounts."""
 
 import math
+from collections.abc import Callable, Iterable
 
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.protocol.bundle import is_blob_hash
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import MOST_RETRIES, JobSpec, Request, RetryOn
@@ -93,3 +95,21 @@ def _about_retries(request: Request) -> BadValue | None:
             hint="ask for some with --mem, such as --mem 4G",
         )
     return None
+
+
+def same_jobs(jobs: Iterable[Submission], named: Callable[[str], str | None], job: Callable[[str], Job | None]) -> None:
+    """A key that was used stands for its job: with another command it would be a job that silently never runs. Raises
+    BadValue. `named` says which job has a key, `job` what that is."""
+    said: dict[str, JobSpec] = {}
+    for one in jobs:
+        spec = said.setdefault(one.key, one.spec)
+        there = named(one.key)
+        if there is not None:
+            before = job(there)
+            spec = before.spec if before is not None else spec
+        if spec != one.spec:
+            raise BadValue(
+                f"the key {one.key!r} was used for another command",
+                why=f"{there or 'another job of this call'} has it, and one key is one job",
+                hint="give each job a key of its own",
+            )

@@ -9,6 +9,7 @@ import msgspec
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.limits import JobLimits, parse_factor
 from distributed_grid.protocol.numbers import Code, Count, Finite
+from distributed_grid.protocol.placing import Local, Strategy
 from distributed_grid.protocol.resources import Grant, Resources
 
 
@@ -184,6 +185,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so. `requeue`: it
     waits again, with its age, where the grid itself took its place back (preempted, recalled, drained); else it ends.
     `retry_memory`: after it ran out of the memory it was granted, it asks for this many thousandths of that (0: 1000).
+    Without a `strategy` the grid's own decides.
     """
 
     resources: Resources
@@ -195,6 +197,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     requeue: bool = True
     gang: int = 0
     retry_memory: int = 0
+    strategy: Strategy | None = None
+    local: Local | None = None
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

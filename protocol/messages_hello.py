@@ -11,7 +11,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class Hello(Message, frozen=True, tag="hello"):
     """The first message of a peer: its protocol, its software, its role (agent, agent-data or client) and its name
-    (the node's, or the user's). `facts` come with an agent; `session` ties a data connection to its control one."""
+    (the node's, or the user's). `facts` come with an agent; `session` ties a data connection to its control one;
+    `host` is the name of the machine a client is on."""
 
     protocol: tuple[int, int]
     software: str
@@ -19,6 +20,7 @@ class Hello(Message, frozen=True, tag="hello"):
     name: str
     facts: NodeFacts | None = None
     session: str = ""
+    host: str = ""
 
 
 class Welcome(Message, frozen=True, tag="welcome"):

@@ -39,11 +39,13 @@ def know(ledger: "Ledger", facts: NodeFacts) -> Node:
         node = ledger.nodes[facts.name] = Node(facts, heard=ledger.now)
         ledger.shares.know(Resources(), facts.lendable)
         arm(ledger, node)
-        ledger.ever.clear()
     elif node.facts != facts:
         ledger.shares.know(node.facts.lendable, facts.lendable)
         node.facts = facts
-        ledger.ever.clear()
+    else:
+        return node
+    ledger.ever.clear()
+    ledger.index.learn(node)
     return node
 
 

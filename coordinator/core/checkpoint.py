@@ -165,7 +165,8 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     a checkpoint that was not decoded is of no more use after it."""
     ledger = Ledger(at.epoch, EVERYTHING, policy or at.policy)
     ledger.now = at.now
-    ledger.nodes, ledger.jobs = at.nodes, at.jobs
+    ledger.nodes.update(at.nodes)
+    ledger.jobs = at.jobs
     found = {name: one for node in at.nodes.values() for name, one in node.allocations.items()}
     ledger.allocations = {name: found[name] for name in at.allocations}
     ledger.keys = {(job.user, job.key): job.id for job in at.jobs.values()}
@@ -177,6 +178,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     _requeue(ledger.queue, at)
     _share(ledger.shares, at)
     for name, node in at.nodes.items():
+        ledger.index.learn(node)
         if usable(node):
             assert node.room is not None
             ledger.index.put(name, node.facts.priority, node.room)

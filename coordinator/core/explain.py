@@ -12,13 +12,13 @@ from distributed_grid.coordinator.core.matching import (
     Placement,
     amount,
     blocker,
-    confidence,
+    candidates,
     could_ever,
     place,
-    scores,
     usable,
 )
 from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
 from distributed_grid.protocol.nodes import AllocationView, NodeState
@@ -135,9 +135,14 @@ def _verdicts(ledger: "Ledger", request: Request) -> tuple[NodeVerdict, ...]:
     """What is said of each node: those that fit first, the surest foremost."""
     good: list[NodeVerdict] = []
     bad: list[NodeVerdict] = []
-    for name in ledger.index.candidates(request.resources, VERDICTS)[:VERDICTS]:
-        parts = scores(ledger.nodes[name], request)
-        good.append(NodeVerdict(name, True, "", confidence(parts, ledger.policy.weights), parts))
+    weights = ledger.policy.weights_of(request.strategy)
+    compared = candidates(ledger.nodes, ledger.index, request, ledger.policy)
+    others = ledger.index.candidates(request.resources, VERDICTS)
+    for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:
+        node = ledger.nodes[name]
+        assert node.room is not None
+        parts = scores(node, node.room, request, weights)
+        good.append(NodeVerdict(name, True, "", confidence(parts, weights), parts))
     for name, node in ledger.nodes.items():
         if len(good) + len(bad) >= VERDICTS:
             break

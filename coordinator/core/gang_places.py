@@ -7,10 +7,11 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.index import Index
-from distributed_grid.coordinator.core.matching import Placement, Refusal, candidates, confidence, scores
+from distributed_grid.coordinator.core.catalogue import Catalogue
+from distributed_grid.coordinator.core.matching import Placement, Refusal, candidates
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts
@@ -19,7 +20,7 @@ _LOOPBACK = ("127.", "::1")
 
 
 def places(
-    nodes: Mapping[str, Node], index: Index, request: Request, policy: Policy = DEFAULT
+    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy = DEFAULT
 ) -> tuple[Placement, ...] | Refusal:
     """The places of all members by their rank, the best node first; preferred nodes come before others. All members ask
     for the same amount and none shares a node, so there are places for all if so many nodes fit, whichever is taken."""
@@ -30,9 +31,12 @@ def places(
     if len(fitting) < request.gang:
         return Refusal(len(index))
     ranked: list[tuple[float, int, str, dict[str, float]]] = []
+    weights = policy.weights_of(request.strategy)
     for number, name in enumerate(fitting):
-        parts = scores(nodes[name], request)
-        ranked.append((-confidence(parts, policy.weights), number, name, parts))
+        node = nodes[name]
+        assert node.room is not None
+        parts = scores(node, node.room, request, weights)
+        ranked.append((-confidence(parts, weights), number, name, parts))
     ranked.sort(key=lambda one: one[:2])
     found = []
     for sure, _, name, parts in ranked[: request.gang]:

@@ -6,12 +6,17 @@ distinct shapes of room there are, not of the nodes.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.resources import MILLI, Resources
 
+Accept = Callable[[str], bool]
 Shape = tuple[int, int]
 """How many whole devices are free, and the largest spare part (milli) of one that is shared."""
+
+Place = tuple[int, Shape, Shape, int]
+"""Where a node lies: its tier, the shapes of its free GPUs and cores, and its free memory in bytes."""
 
 TIERS = 8
 """Nodes are told apart by their owner's `priority` in steps of a quarter, from 0 to 1.75 and more."""
@@ -42,7 +47,7 @@ class Index:
 
     def __init__(self) -> None:
         self._tiers = [Tier() for _ in range(TIERS)]
-        self._where: dict[str, tuple[int, Shape, Shape, int]] = {}
+        self._where: dict[str, Place] = {}
 
     def __len__(self) -> int:
         return len(self._where)
@@ -50,19 +55,30 @@ class Index:
     def __contains__(self, name: str) -> bool:
         return name in self._where
 
-    def put(self, name: str, priority: float, room: Room) -> None:
-        """This node has this room from now on."""
+    def put(self, name: str, priority: float, room: Room) -> bool:
+        """This node has this room from now on. Whether that is news."""
         tier = min(TIERS - 1, max(0, int(priority * 4)))
         gpus = (room.whole_gpus, max(room.gpu_parts.values(), default=0))
         cores = (room.whole, max(room.parts.values(), default=0))
         memory = room.free_memory
-        place = (tier, gpus, cores, memory)
+        return self._lay(name, (tier, gpus, cores, memory))
+
+    def copy(self, name: str, other: "Index") -> None:
+        """This node has the room that it has in the other index, from now on; none, if it is not there."""
+        place = other._where.get(name)
+        if place is None:
+            self.drop(name)
+        else:
+            self._lay(name, place)
+
+    def _lay(self, name: str, place: Place) -> bool:
         old = self._where.get(name)
         if old == place:
-            return
+            return False
         if old is not None:
             self._remove(name, old)
         self._where[name] = place
+        tier, gpus, cores, memory = place
         shelf = self._tiers[tier].shelves.get(gpus)
         if shelf is None:
             insort(self._tiers[tier].shapes, gpus)
@@ -73,14 +89,16 @@ class Index:
             shelf.by_cores[cores] = [(memory, name)]
         else:
             insort(row, (memory, name))
+        return True
 
-    def drop(self, name: str) -> None:
-        """This node gets no work for now."""
+    def drop(self, name: str) -> bool:
+        """This node gets no work for now. Whether that is news."""
         old = self._where.pop(name, None)
         if old is not None:
             self._remove(name, old)
+        return old is not None
 
-    def _remove(self, name: str, place: tuple[int, Shape, Shape, int]) -> None:
+    def _remove(self, name: str, place: Place) -> None:
         at, gpus, cores, memory = place
         tier = self._tiers[at]
         shelf = tier.shelves[gpus]
@@ -93,14 +111,18 @@ class Index:
                 del tier.shelves[gpus]
                 del tier.shapes[bisect_left(tier.shapes, gpus)]
 
-    def candidates(self, wanted: Resources, most: int) -> list[str]:
-        """Up to `most` nodes of each tier with room for this amount, tightest fit first; empty: there is none."""
+    def candidates(
+        self, wanted: Resources, most: int, accept: Accept | None = None, loosest: bool = False
+    ) -> list[str]:
+        """Up to `most` nodes of each tier with room for this amount, tightest fit first, or the widest rooms; empty:
+        there is none. Those that are not to be accepted are passed over."""
         found: list[str] = []
         for tier in reversed(self._tiers):
             if tier.shapes:
                 end = len(found) + most
-                for shelf in _shelves(tier, wanted.gpu):
-                    _search(shelf, wanted, end, found)
+                search = _search_loosest if loosest else _search
+                for shelf in _shelves(tier, wanted.gpu, loosest):
+                    search(shelf, wanted, end, found, accept)
                     if len(found) >= end:
                         break
         return found
@@ -117,18 +139,21 @@ class Index:
         return list(best)
 
 
-def _shelves(tier: Tier, gpu: int) -> list[Shelf]:
+def _shelves(tier: Tier, gpu: int, loosest: bool) -> list[Shelf]:
     shapes, shelves = tier.shapes, tier.shelves
-    if not gpu:
+    if not gpu:  # also of the widest rooms, those with no idle GPU come first
         return [shelves[shape] for shape in shapes]
     if gpu >= MILLI:
-        return [shelves[shape] for shape in shapes[bisect_left(shapes, (gpu // MILLI, 0)) :]]
+        fitting = shapes[bisect_left(shapes, (gpu // MILLI, 0)) :]
+        return [shelves[shape] for shape in (reversed(fitting) if loosest else fitting)]
+    if loosest:
+        return [shelves[shape] for shape in reversed(shapes) if shape[0] or shape[1] >= gpu]
     # A device that is shared already comes before a whole one.
     shared = [shelves[shape] for shape in shapes if shape[1] >= gpu]
     return shared + [shelves[shape] for shape in shapes if shape[1] < gpu and shape[0]]
 
 
-def _search(shelf: Shelf, wanted: Resources, end: int, found: list[str]) -> None:
+def _search(shelf: Shelf, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
     whole, part = divmod(wanted.cpu, MILLI)
     memory = wanted.memory
     shapes = shelf.shapes
@@ -140,7 +165,29 @@ def _search(shelf: Shelf, wanted: Resources, end: int, found: list[str]) -> None
         if row[-1][0] < memory:
             continue
         start = bisect_left(row, (memory, ""))
-        for _, name in row[start : start + end - len(found)]:
-            found.append(name)
+        if accept is None:
+            found += [name for _, name in row[start : start + end - len(found)]]
+        else:
+            for place in range(start, len(row)):
+                if accept(row[place][1]):
+                    found.append(row[place][1])
+                    if len(found) >= end:
+                        break
         if len(found) >= end:
             return
+
+
+def _search_loosest(shelf: Shelf, wanted: Resources, end: int, found: list[str], accept: Accept | None) -> None:
+    whole, part = divmod(wanted.cpu, MILLI)
+    for shape in reversed(shelf.shapes):
+        if shape < (whole, part):
+            return
+        if part and shape[0] == whole and shape[1] < part:
+            continue
+        for memory, name in reversed(shelf.by_cores[shape]):
+            if memory < wanted.memory:
+                break
+            if accept is None or accept(name):
+                found.append(name)
+                if len(found) >= end:
+                    return

@@ -21,8 +21,8 @@ from distributed_grid.coordinator.core import (
     serving,
     views,
 )
+from distributed_grid.coordinator.core.catalogue import Catalogue
 from distributed_grid.coordinator.core.fairness import Shares
-from distributed_grid.coordinator.core.index import Index
 from distributed_grid.coordinator.core.matching import Placement, usable
 from distributed_grid.coordinator.core.model import (
     MOVES,
@@ -79,7 +79,7 @@ class Ledger:
         self.past_keys: dict[tuple[str, str], str] = {}
         self.queue = Queue()
         self.shares = Shares()
-        self.index = Index()
+        self.index = Catalogue(self.nodes)
         self.deadlines = deadlines.Deadlines()
         self.turns: dict[str, int] = {}
         """The number of each live job in the order of submission."""
@@ -245,6 +245,8 @@ class Ledger:
         job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
         assert node.room is not None
         node.room.take(placement.grant)
+        if job.spec.bundle:
+            self.index.shipped(node, job.spec.bundle)
         self.index.put(placement.node, node.facts.priority, node.room)
         self.move(allocation, State.STARTING, f"granted on {placement.node}, confidence {placement.confidence:.2f}")
         self.changed(job, allocation)
@@ -321,6 +323,8 @@ class Ledger:
         self.shares.give(self.jobs[allocation.job].user, allocation.grant.resources, ran, self.now, self.policy.sharing)
         node = self.nodes[allocation.node]
         del node.allocations[allocation.id]
+        if not node.allocations:
+            self.index.touch(allocation.node)
         self.give_back(node, allocation.id, allocation.grant)
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:

@@ -1,18 +1,19 @@
-"""Which node a request goes to: filters, then scores from 0 to 1. A decision carries its reasons: a Placement its
-scores, a Refusal what was in question. The explanation asks the same functions.
+"""Which node a request goes to: filters, then the scores of its strategy. A decision carries its reasons: a Placement
+its scores, a Refusal what was in question. The explanation asks the same functions.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from distributed_grid.coordinator.core.index import Index
+from distributed_grid.coordinator.core.catalogue import Catalogue, Pool
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.orders import Drain
+from distributed_grid.protocol.placing import Strategy
 from distributed_grid.protocol.resources import MILLI, Grant, Resources, format_bytes, format_milli
 
 
@@ -29,72 +30,6 @@ class Refusal(msgspec.Struct, frozen=True):
     """No node has room now. `offering` is how many nodes were in question."""
 
     offering: int
-
-
-# --- scores ---------------------------------------------------------------------------------------------------------
-
-
-def _fit(node: Node, request: Request) -> float:
-    """How little is left over of what the node lends: full nodes first, so that large rooms stay whole."""
-    assert node.room is not None
-    lendable, left, wanted = node.facts.lendable, node.room.left, request.resources
-    cpu = (left.cpu - wanted.cpu) / lendable.cpu if lendable.cpu else 0.0
-    memory = (left.memory - wanted.memory) / lendable.memory if lendable.memory else 0.0
-    over = max(0.0, cpu) + max(0.0, memory)
-    if wanted.gpu and lendable.gpu:
-        return 1.0 - min(1.0, (over + (left.gpu - wanted.gpu) / lendable.gpu) / 3)
-    return 1.0 - min(1.0, over / 2)
-
-
-def _gpus_spared(node: Node, request: Request) -> float:
-    """Work without GPUs is kept away from nodes with idle ones, which need their cores to be of use."""
-    assert node.room is not None
-    if request.resources.gpu or not node.facts.gpus:
-        return 1.0
-    return 1.0 - node.room.whole_gpus / len(node.facts.gpus)
-
-
-def _quiet(node: Node, request: Request) -> float:
-    """How little the owner's own programs do there."""
-    if node.sample is None:
-        return 0.5
-    return 1.0 - min(1.0, node.sample.foreign_cpu / max(1, len(node.facts.cores)))
-
-
-def _preferred(node: Node, request: Request) -> float:
-    """Whether it is a node the user named; 1 where none was named."""
-    return 1.0 if not request.nodes or node.facts.name in request.nodes else 0.0
-
-
-def _priority(node: Node, request: Request) -> float:
-    """The node's own `priority`: 1 is ordinary and scores 0.5."""
-    priority = max(0.0, node.facts.priority)
-    return priority / (1.0 + priority)
-
-
-Score = Callable[[Node, Request], float]
-BEST_FIT: tuple[tuple[str, Score], ...] = (
-    ("fit", _fit),
-    ("gpus-spared", _gpus_spared),
-    ("quiet", _quiet),
-    ("preferred", _preferred),
-    ("priority", _priority),
-)
-"""In the order of the fields of `policy.Weights`."""
-
-
-def scores(node: Node, request: Request) -> dict[str, float]:
-    """What each scoring function says of a node with room for the request."""
-    return {name: score(node, request) for name, score in BEST_FIT}
-
-
-def confidence(parts: Mapping[str, float], weights: Weights) -> float:
-    """The weighted mean of the scores."""
-    # fsum: what sum() makes of floats depends on the version of Python, and a replay must come to the same node.
-    weighted = [
-        weight * parts[name] for (name, _), weight in zip(BEST_FIT, msgspec.structs.astuple(weights), strict=True)
-    ]
-    return min(1.0, math.fsum(weighted))
 
 
 # --- filters --------------------------------------------------------------------------------------------------------
@@ -176,30 +111,47 @@ def amount(kind: str, resources: Resources) -> str:
 # --- the decision ---------------------------------------------------------------------------------------------------
 
 
-def place(nodes: Mapping[str, Node], index: Index, request: Request, policy: Policy = DEFAULT) -> Placement | Refusal:
-    """The best node of those that fit; a preferred one where any of them fits, else any."""
-    wanted = request.resources
-    fitting = candidates(nodes, index, request, policy)
-    if not fitting:
+def place(
+    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy = DEFAULT
+) -> Placement | Refusal:
+    """The best node of those that fit, by the request's strategy."""
+    chosen, said, sure = "", {}, -1.0
+    weights = policy.weights_of(request.strategy)
+    for name in candidates(nodes, index, request, policy):
+        node = nodes[name]
+        assert node.room is not None
+        parts = scores(node, node.room, request, weights)
+        if (mean := confidence(parts, weights)) > sure:
+            chosen, said, sure = name, parts, mean
+    if not chosen:
         return Refusal(len(index))
-    best: Placement | None = None
-    chosen, parts, sure = "", {}, -1.0
-    for name in fitting:
-        said = scores(nodes[name], request)
-        if (mean := confidence(said, policy.weights)) > sure:
-            chosen, parts, sure = name, said, mean
-    room = nodes[chosen].room
+    room, wanted = nodes[chosen].room, request.resources
     assert room is not None and room.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"
-    best = Placement(chosen, room.choose(wanted), sure, parts)
-    return best
+    return Placement(chosen, room.choose(wanted), sure, said)
 
 
-def candidates(nodes: Mapping[str, Node], index: Index, request: Request, policy: Policy, most: int = 0) -> list[str]:
-    """The nodes that are compared: the preferred ones that fit where there are any, else up to `most` of each tier (or
-    as many as the policy says, if that is more)."""
-    wanted = request.resources
+def candidates(
+    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy, least: int = 0
+) -> list[str]:
+    """The nodes that are compared: the preferred ones that fit where there are any, else of each tier as many as the
+    policy says, those that the strategy looks at first. At least so many in all where there are."""
+    wanted, strategy = request.resources, request.strategy or policy.strategy
+    most = max(least, policy.candidates)
     fitting = [name for name in request.nodes if name in index and _room_fits(nodes[name], wanted)]
-    return fitting or index.candidates(wanted, max(most, policy.candidates))
+    if fitting:
+        return fitting
+    loosest = strategy in (Strategy.SPREAD, Strategy.LOAD_BALANCED)
+    first: list[str] = []
+    if strategy is Strategy.PACK:
+        first = index.view(Pool.IN_USE).candidates(wanted, most)
+    elif strategy is Strategy.SPREAD:
+        first = index.view(Pool.FREE).candidates(wanted, most, loosest=True)
+    elif request.local is not None:
+        first = [name for name in index.near(request.local) if _room_fits(nodes[name], wanted)]
+    if len(first) >= max(1, least) and request.local is None:
+        return first
+    others = index.candidates(wanted, most, loosest=loosest)
+    return list(dict.fromkeys((*first, *others))) if first else others
 
 
 def _room_fits(node: Node, wanted: Resources) -> bool:

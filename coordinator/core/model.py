@@ -111,6 +111,8 @@ class Node:
     """Whether the agent has told its whole inventory on this session."""
     orders: NodeOrders = NO_ORDERS
     """What the operator ordered for it. It outlives agents and coordinators."""
+    bundles: dict[str, None] = field(default_factory=dict)
+    """What was shipped to it last, the newest last: it may have those files still."""
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------

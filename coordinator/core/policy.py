@@ -6,15 +6,31 @@ from typing import Final
 
 import msgspec
 
+from distributed_grid.protocol.placing import Strategy
+
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """How much each score counts when nodes are compared; together 1. See `matching.py` for what they score."""
+    """How much each score counts when nodes are compared; together 1. See `strategies.py` for what they score."""
 
-    fit: float = 0.40
-    gpus_spared: float = 0.20
-    quiet: float = 0.15
-    preferred: float = 0.15
-    priority: float = 0.10
+    fit: float = 0.0
+    gpus_spared: float = 0.0
+    quiet: float = 0.0
+    preferred: float = 0.0
+    priority: float = 0.0
+    idle: float = 0.0
+    in_use: float = 0.0
+    alone: float = 0.0
+    local: float = 0.0
+
+
+WEIGHTS: Final = {
+    Strategy.LOCAL_FIRST: Weights(local=0.50, fit=0.20, gpus_spared=0.10, preferred=0.10, priority=0.10),
+    Strategy.BEST_FIT: Weights(fit=0.40, gpus_spared=0.20, quiet=0.15, preferred=0.15, priority=0.10),
+    Strategy.LOAD_BALANCED: Weights(idle=0.45, quiet=0.20, gpus_spared=0.10, preferred=0.15, priority=0.10),
+    Strategy.PACK: Weights(in_use=0.35, fit=0.30, gpus_spared=0.10, preferred=0.15, priority=0.10),
+    Strategy.SPREAD: Weights(alone=0.45, idle=0.20, gpus_spared=0.10, preferred=0.15, priority=0.10),
+}
+"""The strategies, as what they weigh."""
 
 
 class Preempting(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +63,9 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds. After so much silence a node is suspect (no new work), then disconnected (its allocations are
     LOST and hold), and `lost_after` later it is taken for lost. A device that an agent answered stale for is left alone
-    for `decline_first`, doubled each time up to `decline_most`. Of each tier `candidates` nodes, the tightest fits, are
-    scored against each other. A gang meets at a port from the first to the last of `gang_ports`."""
+    for `decline_first`, doubled each time up to `decline_most`. Of each tier `candidates` nodes are scored against each
+    other, those that the strategy looks at first. `strategy` is that of requests that name none, with these weights. A
+    gang meets at a port from the first to the last of `gang_ports`."""
 
     suspect_after: float = 6.0
     disconnected_after: float = 10.0
@@ -56,10 +73,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     decline_first: float = 5.0
     decline_most: float = 300.0
     candidates: int = 4
-    weights: Weights = Weights()
+    weights: Weights = WEIGHTS[Strategy.BEST_FIT]
     preempting: Preempting = Preempting()
     gang_ports: tuple[int, int] = (29500, 29999)
     sharing: Sharing = Sharing()
+    strategy: Strategy = Strategy.BEST_FIT
+
+    def weights_of(self, strategy: Strategy | None) -> Weights:
+        """What counts how much for a request that names this strategy, or none."""
+        return self.weights if strategy is None or strategy is self.strategy else WEIGHTS[strategy]
 
 
 DEFAULT: Final = Policy()

@@ -76,7 +76,8 @@ def test_what_is_missing_at_the_end_is_said_on_stderr(log: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [
-        (["--set", "strategy=pack"], "there is no setting 'strategy' to replay with", 2),
+        (["--set", "tactic=pack"], "there is no setting 'tactic' to replay with", 2),
+        (["--set", "strategy=pak"], "unknown strategy 'pak'", 2),
         (["--set", "lost_after"], "'lost_after' sets nothing", 2),
         (["--until", "noon"], "'noon' is no moment", 2),
     ],

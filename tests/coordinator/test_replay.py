@@ -11,7 +11,7 @@ import pytest
 
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import CancelAsked, Event, Heard, JobsSubmitted, NodeUp, Tick, Told
-from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.eventlog_read import FORMAT, BadLog, Turn, files, read
 from distributed_grid.coordinator.replay import logs, replay
@@ -20,6 +20,7 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Stale, Started
 from distributed_grid.protocol.nodes import NodeFacts, Sample
+from distributed_grid.protocol.placing import Strategy
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, offer
 
@@ -298,6 +299,8 @@ def test_what_cannot_be_set_is_refused_with_what_can() -> None:
 
 def test_weights_are_made_to_be_one_together() -> None:
     policy = changed(DEFAULT, ["weight.fit=1.4"])
+    packed = changed(DEFAULT, ["strategy=pack"])
+    assert packed.strategy is Strategy.PACK and packed.weights == WEIGHTS[Strategy.PACK]
     assert policy.weights.fit == pytest.approx(0.7) and policy.weights.gpus_spared == pytest.approx(0.1)
     assert changed(DEFAULT, ["candidates=9", "decline_most=1m"]) == Policy(candidates=9, decline_most=60.0)
 
