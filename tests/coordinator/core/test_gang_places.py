@@ -66,17 +66,17 @@ def test_looking_for_places_holds_nothing() -> None:
 
 
 def test_all_members_are_told_the_same_but_for_their_rank() -> None:
-    members = [facts("a", address="10.0.0.1"), facts("b", address="10.0.0.2")]
+    members = [facts("a", address="192.0.2.1"), facts("b", address="192.0.2.2")]
     one, other = meeting("j-g.1", members, ()) or ()
     assert (one.rank, other.rank) == (0, 1)
-    assert one.addresses == other.addresses == ("10.0.0.1", "10.0.0.2")
+    assert one.addresses == other.addresses == ("192.0.2.1", "192.0.2.2")
     assert one.port == other.port and 29500 <= one.port <= 29999
     assert environment(other) == {
         "GRID_NODE_RANK": "1",
         "GRID_NNODES": "2",
         "GRID_NODES": "a,b",
-        "GRID_NODE_ADDRESSES": "10.0.0.1,10.0.0.2",
-        "MASTER_ADDR": "10.0.0.1",
+        "GRID_NODE_ADDRESSES": "192.0.2.1,192.0.2.2",
+        "MASTER_ADDR": "192.0.2.1",
         "MASTER_PORT": str(one.port),
         "NODE_RANK": "1",
         "RANK": "1",
@@ -85,7 +85,7 @@ def test_all_members_are_told_the_same_but_for_their_rank() -> None:
 
 
 def test_no_port_is_given_twice_at_one_address_and_none_is_made_up() -> None:
-    members = [facts("a", address="10.0.0.1")]
+    members = [facts("a", address="192.0.2.1")]
     policy = Policy(gang_ports=(5000, 5003))
     taken: set[tuple[str, int]] = set()
     for number in range(4):
@@ -93,7 +93,7 @@ def test_no_port_is_given_twice_at_one_address_and_none_is_made_up() -> None:
         assert (one.addresses[0], one.port) not in taken and 5000 <= one.port <= 5003
         taken.add((one.addresses[0], one.port))
     assert meeting("j-9.1", members, taken, policy) is None
-    assert meeting("j-9.1", [facts("b", address="10.0.0.2")], taken, policy) is not None
+    assert meeting("j-9.1", [facts("b", address="192.0.2.2")], taken, policy) is not None
 
 
 def test_another_attempt_begins_with_another_port() -> None:
@@ -105,8 +105,8 @@ def test_another_attempt_begins_with_another_port() -> None:
     ("addresses", "told"),
     [
         (("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")),
-        (("127.0.0.1", "10.0.0.2"), ("a", "10.0.0.2")),
-        (("10.0.0.1", "::1"), ("10.0.0.1", "b")),
+        (("127.0.0.1", "192.0.2.2"), ("a", "192.0.2.2")),
+        (("192.0.2.1", "::1"), ("192.0.2.1", "b")),
         (("", ""), ("127.0.0.1", "127.0.0.1")),
     ],
 )

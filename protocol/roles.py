@@ -1,0 +1,58 @@
+"""Who may say what: one table, message by message. What is not in it is allowed to nobody.
+
+The coordinator asks it for every message of every connection, docs/security.md shows it, and a test tries every cell.
+`OWN` marks what a client may ask of its own jobs only; an operator may of everybody's.
+"""
+
+from distributed_grid.protocol import messages
+from distributed_grid.protocol.identity import Role
+
+AGENTS = frozenset({Role.AGENT})
+"""An agent, about its own node and what was granted there."""
+ALL = frozenset({Role.CLIENT, Role.OPERATOR, Role.VIEWER})
+"""Everybody who is a person. What it shows of other people's jobs depends on who asks: see `sees_all`."""
+USERS = frozenset({Role.CLIENT, Role.OPERATOR})
+OPERATORS = frozenset({Role.OPERATOR})
+
+TABLE: dict[type, frozenset[Role]] = {
+    # agents, on their control connection
+    messages.Heartbeat: AGENTS,
+    messages.Offer: AGENTS,
+    messages.Inventory: AGENTS,
+    messages.Started: AGENTS,
+    messages.Stale: AGENTS,
+    messages.Exited: AGENTS,
+    # agents, on their data connection, and clients
+    messages.Output: AGENTS,
+    messages.Files: AGENTS,
+    messages.FileData: AGENTS,
+    messages.WantBlob: AGENTS,
+    # people
+    messages.GetStatus: ALL,
+    messages.GetShared: ALL,
+    messages.ListJobs: ALL,
+    messages.ShowJobs: ALL,
+    messages.Watch: ALL,
+    messages.AskWhy: ALL,
+    messages.Submit: USERS,
+    messages.Cancel: USERS,
+    messages.SignalJob: USERS,
+    messages.WantOutput: USERS,
+    messages.WantFiles: USERS,
+    messages.WantFile: USERS,
+    messages.WantBlobs: USERS,
+    messages.PutBlob: USERS,
+    messages.DrainNodes: OPERATORS,
+    messages.UndrainNodes: OPERATORS,
+    messages.LabelNodes: OPERATORS,
+}
+
+
+def may(role: Role, message: type) -> bool:
+    """Whether a peer of this role may send this message at all."""
+    return role in TABLE.get(message, frozenset())
+
+
+def sees_all(role: Role) -> bool:
+    """Whether it may see and end everybody's jobs, with their commands, environments and output."""
+    return role is Role.OPERATOR
