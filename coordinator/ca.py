@@ -1,8 +1,8 @@
 """The grid's own certificate authority: one key, made by `grid init`, that says who is who.
 
-Keys are ECDSA on P-256. A certificate carries its owner's identity as a URI (protocol/identity.py) and nothing of what
-its owner asked to be called: of a certificate request only the public key is used, once it is proved that its sender holds
-the private one.
+Keys are ECDSA on P-256. A certificate carries its owner's identity as a URI (protocol/identity.py), and nothing of what
+its owner asked to be called: of a certificate request only the public key is used, once it is proved that its sender
+holds the private one.
 """
 
 import base64
