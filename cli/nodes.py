@@ -62,7 +62,7 @@ def drain(node: tuple[str, ...], deadline: str | None, reason: str) -> None:
 @common
 @click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
 def undrain(node: tuple[str, ...]) -> None:
-    """Give nodes jobs again."""
+    """Give nodes jobs again, also those that were set aside."""
     _order(lambda n: UndrainNodes(id=n, nodes=node))
 
 
@@ -107,7 +107,7 @@ def _node_row(node: NodeView) -> list[str]:
     if sample is not None:
         use = f"{sample.foreign_cpu:.1f} cpu, {words.memory(sample.memory_foreign)}"
     withheld = [f"{one.what}: {one.why}" for one in node.withheld]
-    if (ordered := orders_words(node)) and node.orders.drain is not None:
+    if ordered := orders_words(node):
         withheld.insert(0, ordered)
     if node.state is not NodeState.UP:
         withheld.insert(0, f"silent for {format_duration(node.silent_for)}")
@@ -127,17 +127,21 @@ def _node_row(node: NodeView) -> list[str]:
 
 
 def _state(node: NodeView) -> str:
-    """As the link is, and what was ordered: `up`, `draining` (jobs are there still), `drained`, `lost, drained`."""
-    if node.orders.drain is None:
+    """As the link is, and what was ordered: `up`, `draining` (jobs are there still), `drained`, `set aside`, or as
+    `lost, drained`."""
+    if node.orders.open:
         return str(node.state)
-    ordered = "draining" if node.jobs else "drained"
+    ordered = "set aside" if node.orders.drain is None else "draining" if node.jobs else "drained"
     return ordered if node.state is NodeState.UP else f"{node.state}, {ordered}"
 
 
 def orders_words(node: NodeView) -> str:
-    """Who drained a node, when, why and until when; empty: nobody did."""
+    """Who drained a node, when, why and until when, or why it is set aside; empty: nothing of that."""
     if (drain := node.orders.drain) is None:
-        return ""
+        aside = node.orders.aside
+        if aside is None or not aside.until:
+            return ""
+        return f"set aside until {words.clock(aside.until)}: {aside.failures} launches in a row failed, {aside.why}"
     why = f": {drain.reason}" if drain.reason else ""
     until = f", what runs there is taken back at {words.clock(drain.deadline)}" if drain.deadline and node.jobs else ""
     return f"drained by {drain.by or 'somebody'} {words.age(drain.since)} ago{until}{why}"
@@ -164,6 +168,18 @@ def _drained_json(node: NodeView) -> dict[str, Any] | None:
     }
 
 
+def _aside_json(node: NodeView) -> dict[str, Any] | None:
+    if (aside := node.orders.aside) is None:
+        return None
+    return {
+        "until": words.iso(aside.until),
+        "seconds": aside.seconds,
+        "failures": aside.failures,
+        "why": aside.why,
+        "on_trial": not aside.until,
+    }
+
+
 def _node_json(node: NodeView) -> dict[str, Any]:
     import msgspec
 
@@ -186,6 +202,7 @@ def _node_json(node: NodeView) -> dict[str, Any]:
         "jobs": node.jobs,
         "labels": node.labels,
         "drained": _drained_json(node),
+        "set_aside": _aside_json(node),
         "software": facts.software,
         "sample": msgspec.to_builtins(node.sample, str_keys=True) if node.sample is not None else None,
         "withheld": [{"what": one.what, "why": one.why} for one in node.withheld],

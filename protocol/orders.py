@@ -25,12 +25,28 @@ class Drain(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     deadline: float = 0.0
 
 
+class Aside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The grid itself gives a node no new job, after `failures` launches in a row failed there: `until` then (grid
+    time; 0: its time is over, and it is on trial), for so many `seconds`; and why the last of them failed."""
+
+    until: float
+    seconds: float
+    failures: int
+    why: str = ""
+
+
 class NodeOrders(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """All that was ordered for a node. `labels` stand over those that its agent tells; None: the node has no such
-    label, whatever its agent tells."""
+    """All that was ordered for a node, by the operator and (`aside`) by the grid itself. `labels` stand over those that
+    its agent tells; None: the node has no such label, whatever its agent tells."""
 
     drain: Drain | None = None
     labels: dict[str, str | None] = {}
+    aside: Aside | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether new jobs may start there: it is neither drained nor set aside."""
+        return self.drain is None and (self.aside is None or not self.aside.until)
 
     def over(self, told: Mapping[str, str]) -> dict[str, str]:
         """The labels of the node: those its agent told, as the operator changed them."""

@@ -5,7 +5,7 @@ patience, ends an allocation: what has not been given back is in use.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import retries
+from distributed_grid.coordinator.core import failing, retries
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Allocation,
@@ -270,6 +270,8 @@ def _started(ledger: "Ledger", node: Node, message: Started) -> None:
     allocation.started = job.started = ledger.now
     for device in _devices(allocation):
         node.declined.pop(device, None)
+    if node.failed or node.orders.aside is not None or ledger.failing:
+        failing.started(ledger, node, job)
     if allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
         ledger.move(allocation, State.RUNNING, f"started on {node.facts.name}")
         ledger.changed(job, allocation, soon=True)
@@ -338,6 +340,7 @@ def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
             allocation.started = job.started = ledger.now - message.outcome.seconds
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
             _decline(ledger, node, "")  # the next attempt, and everybody else, had better go elsewhere
+        failing.ended(ledger, node, job, message.outcome)
         ledger.over(job, message.outcome, allocation, _words(message.outcome))
     ledger.out.append(AckExits(node.facts.name, (message.allocation,)))
 

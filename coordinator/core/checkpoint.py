@@ -90,6 +90,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     fresh: dict[str, None]
     holding: bool
     unknown_before: float = 0.0
+    failing: dict[str, str] = {}
     snapshot: int = 0
 
 
@@ -128,6 +129,7 @@ def take(ledger: Ledger) -> Checkpoint:
         fresh=ledger.fresh,
         holding=ledger.holding,
         unknown_before=ledger.unknown_before,
+        failing=ledger.failing,
         snapshot=ledger.snapshot,
     )
 
@@ -175,6 +177,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding
     ledger.snapshot = at.snapshot
     ledger.unknown_before = at.unknown_before
+    ledger.failing = at.failing
     _requeue(ledger.queue, at)
     _share(ledger.shares, at)
     for name, node in at.nodes.items():

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import agents, orders, requests
+from distributed_grid.coordinator.core import agents, failing, orders, requests
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
@@ -51,4 +51,5 @@ DUE: dict[str, Callable[["Ledger", str], None]] = {
     "offer": agents.offer_due,
     "decline": agents.decline_due,
     "drain": orders.drain_due,
+    "aside": failing.due,
 }

@@ -90,6 +90,8 @@ class Ledger:
         """Nodes that have more room than at the last pass."""
         self.fresh: dict[str, None] = {}
         """Jobs that began to wait since the last pass."""
+        self.failing: dict[str, str] = {}
+        """What failed to start lately, and on which node: see `failing.py`."""
         self.snapshot = 0
         """How often this ledger has settled: an explanation names the state that it was made of."""
         self.holding = False

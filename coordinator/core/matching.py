@@ -36,10 +36,10 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def usable(node: Node) -> bool:
-    """Whether the node can be given work at all now: not drained, up, with its inventory told, and an offer that has
-    not expired. (The ledger takes the room away when the offer expires.)"""
+    """Whether the node can be given work at all now: up, with its inventory told and an offer that has not expired
+    (the ledger takes the room away when it does), and neither drained nor set aside."""
     there = node.state is NodeState.UP and node.synced and node.room is not None
-    return there and "" not in node.closed and node.orders.drain is None
+    return there and "" not in node.closed and node.orders.open
 
 
 def labels(node: Node) -> dict[str, str]:
@@ -63,6 +63,8 @@ def blocker(node: Node, wanted: Resources) -> tuple[str, str]:
         return "away", f"is {node.state.value}"
     if (drain := node.orders.drain) is not None:
         return "drained", drained_words(drain)
+    if (aside := node.orders.aside) is not None and aside.until:
+        return "set-aside", f"is set aside for {aside.seconds:g} s: {aside.failures} launches failed, {aside.why}"
     if "" in node.closed:
         return "declined", "refused a moment ago and is left alone for a while"
     if not node.synced or node.room is None:

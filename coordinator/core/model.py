@@ -110,9 +110,11 @@ class Node:
     synced: bool = False
     """Whether the agent has told its whole inventory on this session."""
     orders: NodeOrders = NO_ORDERS
-    """What the operator ordered for it. It outlives agents and coordinators."""
+    """What the operator ordered for it, and whether it is set aside. It outlives agents and coordinators."""
     bundles: dict[str, None] = field(default_factory=dict)
     """What was shipped to it last, the newest last: it may have those files still."""
+    failed: list[str] = field(default_factory=list)
+    """What failed to start here since something did: see `failing.what`."""
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------

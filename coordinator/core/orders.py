@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core import stopping
+from distributed_grid.coordinator.core import failing, stopping
 from distributed_grid.coordinator.core.matching import drained_words
 from distributed_grid.coordinator.core.model import DrainAsked, Granted, LabelAsked, Node, RecordOrders, UndrainAsked
 from distributed_grid.coordinator.core.requests import unknown_node
@@ -27,6 +27,7 @@ def restore(ledger: "Ledger", orders: Mapping[str, NodeOrders]) -> None:
         if (node := ledger.nodes.get(name)) is not None:
             node.orders = one
             _arm(ledger, node)
+            failing.arm(ledger, node)
 
 
 def drain(ledger: "Ledger", event: DrainAsked) -> None:
@@ -74,11 +75,13 @@ def drain_due(ledger: "Ledger", name: str) -> None:
 
 
 def undrain(ledger: "Ledger", event: UndrainAsked) -> None:
-    """Jobs start on these nodes again."""
+    """Jobs start on these nodes again, also on those that were set aside: all is forgotten."""
     nodes = _known(ledger, event)
-    changed = [node for node in nodes if node.orders.drain is not None]
-    for node in changed:
-        _set(ledger, node, replace(node.orders, drain=None))
+    changed = [node for node in nodes if not node.orders.open]
+    for node in nodes:
+        node.failed.clear()
+        if node.orders.drain is not None or node.orders.aside is not None:
+            _set(ledger, node, replace(node.orders, drain=None, aside=None))
     if nodes:
         text = f"{_names(changed)} given jobs again" if changed else f"{_names(nodes)} not drained"
         ledger.out.append(Granted(event.token, text))

@@ -72,6 +72,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     lost_after: float = 60.0
     decline_first: float = 5.0
     decline_most: float = 300.0
+    aside_after: int = 3
+    aside_first: float = 30.0
+    aside_most: float = 1800.0
+    """A node where `aside_after` launches in a row failed is set aside for `aside_first`, doubled up to `aside_most`."""
     candidates: int = 4
     weights: Weights = WEIGHTS[Strategy.BEST_FIT]
     preempting: Preempting = Preempting()

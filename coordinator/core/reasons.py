@@ -52,9 +52,10 @@ def find(ledger: "Ledger", request: Request) -> Reason:
         if found := said.get(code):
             names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
             return Reason("Thresholds", f"{names}{_more(len(found))}{gone}")
-    if drained := said.get("drained"):
-        names = "; ".join(f"{node.facts.name} {text}" for node, text in drained[:NAMED])
-        return Reason("Drained", f"{names}{_more(len(drained))}{gone}")
+    for code, name in (("set-aside", "SetAside"), ("drained", "Drained")):
+        if closed := said.get(code):
+            names = "; ".join(f"{node.facts.name} {text}" for node, text in closed[:NAMED])
+            return Reason(name, f"{names}{_more(len(closed))}{gone}")
     if not len(ledger.index):
         return Reason(
             "NoOffers", f"{_nodes(len(ledger.nodes) - away)} can be reached, and nothing is offered now{gone}"
