@@ -75,7 +75,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     aside_after: int = 3
     aside_first: float = 30.0
     aside_most: float = 1800.0
-    """A node where `aside_after` launches in a row failed is set aside for `aside_first`, doubled up to `aside_most`."""
+    """A node that fails `aside_after` launches in a row is set aside for `aside_first`, doubled up to `aside_most`."""
     candidates: int = 4
     weights: Weights = WEIGHTS[Strategy.BEST_FIT]
     preempting: Preempting = Preempting()
