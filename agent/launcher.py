@@ -48,7 +48,8 @@ def _nothing(text: str) -> None:
 
 class Launcher:
     """Jobs of one node. `report` gets a Started or an Exited for each launch and stop, in the order they happened, also
-    for what was launched by an earlier agent; `log` gets sentences about the supervisor's own fate. `pids` are the main
+    for what was launched by an earlier agent; `pids_limit` is how many processes and threads any job may have at once
+    (0: as it asked); `log` gets sentences about the supervisor's own fate. `pids` are the main
     processes of what runs, by allocation."""
 
     def __init__(
@@ -58,6 +59,7 @@ class Launcher:
         report: Callable[[Started | Exited], None],
         output_limit: int = OUTPUT_LIMIT,
         log: Callable[[str], None] = _nothing,
+        pids_limit: int = 0,
     ) -> None:
         self.supervisor_pid = 0
         self.pids: dict[str, int] = {}
@@ -66,6 +68,7 @@ class Launcher:
         self._report = report
         self._limit = output_limit
         self._log = log
+        self._pids_limit = pids_limit
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -105,6 +108,7 @@ class Launcher:
                 "lease_from": lease_from,
                 "limits": {
                     "memory": launch.grant.memory,
+                    "pids": min(filter(None, (spec.limits.pids, self._pids_limit)), default=0),
                     "signal": spec.limits.warn_signal,
                     "before": spec.limits.warn_before,
                 },

@@ -47,7 +47,8 @@ ANOTHER = "use that one, stop it first, or give this one another --state-dir and
 class AgentSettings:
     """How to run an agent. `cores` None: all this process may use; `memory` bytes to manage (0: all there is); `gpus`
     by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
-    between measurements; `keep`: how much of ended jobs."""
+    between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
+    limit but its own)."""
 
     name: str
     state_dir: Path
@@ -63,6 +64,7 @@ class AgentSettings:
     labels: dict[str, str] = field(default_factory=dict)
     priority: float = 1.0
     keep: Bounds = Bounds()
+    pids_limit: int = 0
     log_level: str = "info"
 
 
@@ -151,7 +153,11 @@ async def _run(settings: AgentSettings) -> None:
         ) from None
     runtimes: list[Runtime] = []
     launcher = Launcher(
-        settings.state_dir, settings.name, lambda told: runtimes[0].told(told), log=lambda text: log.warning(text)
+        settings.state_dir,
+        settings.name,
+        lambda told: runtimes[0].told(told),
+        log=lambda text: log.warning(text),
+        pids_limit=settings.pids_limit,
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)

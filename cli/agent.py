@@ -99,6 +99,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         limits=Limits(**limits),
         labels=dict(own.labels),
         priority=config.limits_for(name).priority,
+        pids_limit=own.pids_limit,
         keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
         log_level=log_level,
     )

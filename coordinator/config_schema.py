@@ -102,6 +102,9 @@ class Agent:
     keep_days: float = setting(1.0, AMOUNT, "for how many days the output and files of jobs that ended are kept")
     keep_jobs: int = setting(1000, count(0, 10**9, "a whole number from 0 up"), "of how many jobs, at most")
     keep_size: int = setting(10 << 30, SIZE, "how much disk they may take before the oldest of them go")
+    pids_limit: int = setting(
+        10_000, count(0, 1 << 22, "a whole number from 0 up"), "processes and threads one job may have; 0: as it asks"
+    )
     virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
     kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
 

@@ -11,27 +11,33 @@ from distributed_grid.protocol.resources import MILLI
 
 SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18, "WINCH": 28}
 """Signals that a program can take as a warning, by their numbers on Linux."""
+MOST_PIDS = 1 << 22
 MOST_FACTOR = 100 * MILLI
 
 
 class JobLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`warn_signal` is sent to the job `warn_before` seconds ahead of its time limit (0: none)."""
+    """`warn_signal` is sent to the job `warn_before` seconds ahead of its time limit (0: none). `pids` is how many
+    processes and threads it may have at once (0: what the node allows)."""
 
     warn_signal: Count = 0
     warn_before: Finite = 0.0
+    pids: Count = 0
 
 
-def parse_limits(warn: str | None = None, *, time_limit: float = 0.0) -> JobLimits:
+def parse_limits(warn: str | None = None, pids: int | None = None, *, time_limit: float = 0.0) -> JobLimits:
     """The limits of a job by what a person says of them. Raises BadValue."""
-    limits = JobLimits()
-    if warn is not None:
-        limits = _warning(warn)
+    signal, before = _warning(warn) if warn is not None else (0, 0.0)
+    if pids is not None and pids < 1:
+        raise BadValue(f"{pids} processes are too few for any job", hint="give a number from 1 up")
+    limits = JobLimits(signal, before, pids or 0)
     check_limits(limits, time_limit)
     return limits
 
 
 def check_limits(limits: JobLimits, time_limit: float) -> None:
     """Raises BadValue for what makes no sense together, whoever says it."""
+    if limits.pids > MOST_PIDS:
+        raise BadValue(f"{limits.pids} processes are more than a machine can have", hint=f"give at most {MOST_PIDS}")
     if not limits.warn_signal and not limits.warn_before:
         return
     if limits.warn_signal not in SIGNALS.values():
@@ -47,7 +53,7 @@ def check_limits(limits: JobLimits, time_limit: float) -> None:
         )
 
 
-def _warning(text: str) -> JobLimits:
+def _warning(text: str) -> tuple[int, float]:
     """Of `USR1@60`: SIGUSR1, a minute before."""
     name, at, before = text.partition("@")
     number = SIGNALS.get(name.strip().upper().removeprefix("SIG"))
@@ -56,7 +62,7 @@ def _warning(text: str) -> JobLimits:
     if number is None or not at:
         names = ", ".join(SIGNALS)
         raise BadValue(f"{text!r} is not a warning", hint=f"write SIGNAL@TIME, as USR1@60, with one of {names}")
-    return JobLimits(number, parse_duration(before))
+    return number, parse_duration(before)
 
 
 def parse_factor(text: str) -> int:

@@ -21,12 +21,13 @@ from distributed_grid.protocol.resources import Grant
 class Bench:
     """Launches commands and waits for what is reported; `restart` is a new agent, `kill_supervisor` the worst case."""
 
-    def __init__(self, state_dir: Path, limit: int = 256 << 20) -> None:
+    def __init__(self, state_dir: Path, limit: int = 256 << 20, pids: int = 0) -> None:
         self.dir = state_dir
         self.reports: list[Started | Exited] = []
         self.log: list[str] = []
         self.known: list[Known] = []
         self._limit = limit
+        self._pids = pids
         self._changed = asyncio.Event()
         self._count = 0
         self._ours = secrets.token_hex(4)  # supervisors find their jobs by id: no other run on this machine has these
@@ -34,7 +35,7 @@ class Bench:
         self.launcher = self._make()
 
     def _make(self) -> Launcher:
-        return Launcher(self.dir, "node1", self._take, self._limit, self.log.append)
+        return Launcher(self.dir, "node1", self._take, self._limit, self.log.append, self._pids)
 
     def _take(self, report: Started | Exited) -> None:
         self.reports.append(report)

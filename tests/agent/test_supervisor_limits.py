@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.agent.conftest import Bench
 
 SOON = 0.5  # seconds within which a job that left its cores is put back
 HOLDS = "import sys, time; x = bytearray({mib} << 20); print('full', flush=True); time.sleep({stay})"
+
+FORKS = "for i in $(seq 20); do sleep 1000 & done; wait"
 
 
 def holding(mib: int, stay: float = 1000) -> tuple[str, str, str]:
@@ -87,6 +90,37 @@ async def test_a_limit_outlives_the_agent_and_the_supervisor(bench: Bench) -> No
     (directory / "go").touch()
     outcome = await bench.ended(id)
     assert (outcome.cause, exit_status(outcome)) == (Cause.OUT_OF_MEMORY, 137)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_makes_too_many_processes_is_ended(bench: Bench) -> None:
+    other = bench.launch("sh", "-c", FORKS, limits=JobLimits(pids=50))
+    id = bench.launch("sh", "-c", FORKS, limits=JobLimits(pids=10))
+    outcome = await bench.ended(id)
+    assert (outcome.cause, exit_status(outcome)) == (Cause.TOO_MANY_PROCESSES, 137)
+    assert re.match(r"had (1[1-9]|2[01]) processes and threads at once, and its limit is 10", outcome.text)
+    assert bench.alive(id) == []
+    await bench.until(lambda: len(bench.alive(other)) == 21)
+
+
+async def test_threads_count_as_processes(bench: Bench) -> None:
+    code = "import threading, time\nfor _ in range(20): threading.Thread(target=time.sleep, args=[1000]).start()"
+    outcome = await bench.run(sys.executable, "-c", code, limits=JobLimits(pids=10))
+    assert outcome.cause is Cause.TOO_MANY_PROCESSES
+
+
+async def test_a_node_may_allow_less_than_the_job_does_itself(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "node", pids=10)
+    bench.dir.mkdir(mode=0o700)
+    await bench.start()
+    try:
+        for asked in (0, 50):
+            outcome = await bench.run("sh", "-c", FORKS, limits=JobLimits(pids=asked))
+            assert outcome.cause is Cause.TOO_MANY_PROCESSES
+    finally:
+        await bench.close()
 
 
 # --- the kernel's own choice -----------------------------------------------------------------------------------------

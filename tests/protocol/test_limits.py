@@ -26,6 +26,13 @@ def test_a_warning_needs_a_time_limit() -> None:
         parse_limits("USR1@60")
 
 
+def test_a_number_of_processes_is_from_one_up() -> None:
+    assert parse_limits(pids=7) == JobLimits(pids=7)
+    for wrong in (0, -1, 1 << 30):
+        with pytest.raises(BadValue):
+            parse_limits(pids=wrong)
+
+
 def test_a_factor_is_written_with_or_without_its_x() -> None:
     assert (parse_factor("2x"), parse_factor(" 1.5X "), parse_factor("3")) == (2000, 1500, 3000)
 
