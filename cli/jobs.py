@@ -9,6 +9,7 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import jobs as complete_jobs
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.many import group_json, group_lines, group_row, progress_words
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobView, State, exit_status
@@ -31,14 +32,15 @@ GRID_FAILED = 125
 @click.command()
 @common
 @click.option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
+@click.option("--members", is_flag=True, help="Each job of an array in a line of its own.")
 @click.option("--state", "states", multiple=True, metavar="STATE", help="Only those in this state; repeatable.")
 @click.option("--user", default="", metavar="USER", help="Only this user's.")
 @click.option("--mine", is_flag=True, help="Only yours.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="How many at most (200).")
-def jobs(ended: bool, states: tuple[str, ...], user: str, mine: bool, limit: int) -> None:
+def jobs(ended: bool, members: bool, states: tuple[str, ...], user: str, mine: bool, limit: int) -> None:
     """List jobs.
 
-    Newest first; those that have ended with --all.
+    Newest first; those that have ended with --all. An array is one line, with how many of it are in which state.
     """
     invocation = current()
     if mine:
@@ -47,15 +49,22 @@ def jobs(ended: bool, states: tuple[str, ...], user: str, mine: bool, limit: int
         user = user_name()
     wanted = tuple(_state(one) for one in states)
     ended = ended or State.ENDED in wanted
-    answer: Jobs = invocation.ask(lambda n: ListJobs(id=n, ended=ended, states=wanted, user=user, limit=limit))
+    answer: Jobs = invocation.ask(
+        lambda n: ListJobs(id=n, ended=ended, states=wanted, user=user, limit=limit, fold=not members)
+    )
     match invocation.output:
         case "json" | "jsonl":
             rows = [words.job_json(view) for view in answer.jobs]
-            words.emit_json(invocation, {"jobs": rows, "more": answer.more}, rows="jobs")
+            arrays = [group_json(view) for view in answer.groups]
+            words.emit_json(invocation, {"jobs": rows, "arrays": arrays, "more": answer.more}, rows="jobs")
         case "quiet":
-            words.emit("".join(f"{view.id}\n" for view in answer.jobs))
+            names = [one.id for one in answer.groups] + [one.id for one in answer.jobs]
+            words.emit("".join(f"{name}\n" for name in names))
         case _:
-            words.emit(words.table(invocation, words.JOB_HEADER, [words.job_row(view) for view in answer.jobs]))
+            both = [(bool(view.ended), -view.submitted, group_row(view)) for view in answer.groups]
+            both += [(bool(view.ended), -(view.ended or view.submitted), words.job_row(view)) for view in answer.jobs]
+            rows_shown = [row for _, _, row in sorted(both, key=lambda one: one[:2])]
+            words.emit(words.table(invocation, words.JOB_HEADER, rows_shown))
             if answer.more:
                 invocation.say(f"there are more; see them with --limit {2 * limit}")
 
@@ -111,13 +120,18 @@ def job() -> None:
 def show(job: tuple[str, ...]) -> None:
     """Show all that is known of jobs."""
     invocation = current()
-    found = _views(invocation, job)
+    answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=job))
     if invocation.output in ("json", "jsonl"):
-        words.emit_json(invocation, {"jobs": [words.job_json(view) for view in found]}, rows="jobs")
+        rows = [words.job_json(view) for view in answer.jobs]
+        arrays = [group_json(view) for view in answer.groups]
+        words.emit_json(invocation, {"jobs": rows, "arrays": arrays}, rows="jobs")
     elif invocation.output == "quiet":
-        words.emit("".join(f"{view.id} {view.state}\n" for view in found))
+        words.emit("".join(f"{view.id} {progress_words(view)}\n" for view in answer.groups))
+        words.emit("".join(f"{view.id} {view.state}\n" for view in answer.jobs))
     else:
-        words.emit("\n".join("".join(printable(line) + "\n" for line in _lines(view)) for view in found))
+        shown = [_rows(view) for view in answer.jobs] + [group_lines(view) for view in answer.groups]
+        texts = [[f"{name:<11} {value}" for name, value in rows if value != ""] for rows in shown]
+        words.emit("\n".join("".join(printable(line) + "\n" for line in lines) for lines in texts))
 
 
 @job.command()
@@ -126,7 +140,7 @@ def show(job: tuple[str, ...]) -> None:
 def events(job: str) -> None:
     """Show a job's story: every state it entered, when and why."""
     invocation = current()
-    (view,) = _views(invocation, (job,))
+    view = _one(invocation, job)
     match invocation.output:
         case "json" | "jsonl":
             words.emit_json(invocation, {"job": view.id, "events": words.job_json(view)["events"]}, rows="events")
@@ -164,7 +178,7 @@ def _wait(invocation: Invocation, refs: tuple[str, ...], until: float | None) ->
     from distributed_grid.cli.connection import ConnectionLost, Unreachable
 
     connection = invocation.connect()
-    refs = tuple(view.id for view in connection.call(ShowJobs(id=connection.number(), jobs=refs)).jobs)
+    refs = tuple(view.id for view in connection.call(ShowJobs(id=connection.number(), jobs=refs, members=True)).jobs)
     seen: dict[str, JobView] = {}
     pause, watched = 0.05, False
     while not all(ref in seen and seen[ref].state is State.ENDED for ref in refs):
@@ -197,12 +211,15 @@ def _wait(invocation: Invocation, refs: tuple[str, ...], until: float | None) ->
     return [seen[ref] for ref in refs]
 
 
-def _views(invocation: Invocation, refs: tuple[str, ...]) -> tuple[JobView, ...]:
-    answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=refs))
-    return answer.jobs
+def _one(invocation: Invocation, ref: str) -> JobView:
+    answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=(ref,)))
+    if answer.groups:
+        name = answer.groups[0].id
+        raise BadValue(f"{name} is many jobs", why="this is for one", hint=f"name one of them, such as {name}_0")
+    return answer.jobs[0]
 
 
-def _lines(view: JobView) -> list[str]:
+def _rows(view: JobView) -> list[tuple[str, Any]]:
     import shlex
 
     rows: list[tuple[str, Any]] = [
@@ -228,4 +245,4 @@ def _lines(view: JobView) -> list[str]:
             ("used", used + (f" · peak memory {format_bytes(outcome.peak_memory)}" if outcome.peak_memory else "")),
             ("output", f"{outcome.stdout_size} bytes stdout, {outcome.stderr_size} bytes stderr"),
         ]
-    return [f"{name:<11} {value}" for name, value in rows if value]
+    return rows

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from distributed_grid.cli.many import many_of
 from distributed_grid.cli.run_shared import request_of, run_shared, spec_of
 from distributed_grid.coordinator.config_kinds import Problem, did_you_mean
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -21,13 +22,14 @@ NOT_OF_A_JOB = {"help", "config", "coordinator", "output", "color", "quiet", "ve
 
 
 class Described(NamedTuple):
-    """One job of the file: the line it begins in, what it asks for, what it runs, and whether that is to have the
-    current directory."""
+    """One job of the file: the line it begins in, what it asks for, what it runs, whether that is to have the current
+    directory, and what makes many of it."""
 
     where: str
     request: Request
     spec: JobSpec
     shipped: bool
+    many: dict[str, Any]
 
 
 class JobsFileError(BadValue):
@@ -167,11 +169,12 @@ class _Reader:
         try:
             request = request_of(options["kind"], options["amount"], options)
             spec = spec_of(tuple(command), options)
+            many = many_of(options)
         except GridError as error:
             self._problem(node, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
             return
         shipped = not (options["no_ship"] or options["workdir"])
-        self.jobs.append(Described(self._where(node), request, spec, shipped))
+        self.jobs.append(Described(self._where(node), request, spec, shipped, many))
 
     def _settings(self, node: Any, what: str) -> dict[str, Any]:
         """What a mapping says, by the names of the options; None: as if it were not said."""

@@ -10,6 +10,7 @@ import click
 from distributed_grid.cli.completion_of import nodes as complete_nodes
 from distributed_grid.cli.invocation import Invocation, common, current
 from distributed_grid.cli.limit_options import limit_options, limits_of
+from distributed_grid.cli.many import many_of, many_options
 from distributed_grid.cli.placing_options import placing, placing_fields
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -53,6 +54,7 @@ NOT_PLACED = 75
 @click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
 @click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
 @click.option("--no-requeue", is_flag=True, help="End it, rather than queue it again, if its place is taken back.")
+@many_options
 @click.option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
 @click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -70,6 +72,9 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     invocation.failure = GRID_FAILED
     request = request_of(kind, amount, options)
     spec = spec_of(command, options)
+    many = many_of(options)
+    if many and not options["detach"]:
+        raise BadValue("an array has no one output to show here", hint="add -d, then: grid job wait, grid logs ARRAY_7")
     if options["dry_run"]:
         _dry_run(invocation, request)
     config = invocation.config()
@@ -85,7 +90,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
         from distributed_grid.cli.transfer import ship
 
         spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, here()))
-    submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request)
+    submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request, **many)
     if options["detach"]:
         _detach(invocation, connection, submission)
         return

@@ -43,6 +43,7 @@ def submit(path: str) -> None:
             key=f"{call}{number:08x}",
             spec=msgspec.structs.replace(job.spec, bundle=bundle) if job.shipped else job.spec,
             request=job.request,
+            **job.many,
         )
         for number, job in enumerate(jobs)
     )

@@ -220,6 +220,8 @@ def job_json(view: JobView) -> dict[str, Any]:
     outcome = view.outcome
     return {
         "id": view.id,
+        "array": view.group or None,
+        "index": view.index if view.group else None,
         "name": view.spec.name,
         "user": view.user,
         "state": str(view.state),

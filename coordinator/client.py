@@ -32,6 +32,7 @@ from distributed_grid.coordinator.shipping import HashCache, ShippingError
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.groups import Array, GroupView, parse_array
 from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, Request, State, parse_priority, parse_retries
 from distributed_grid.protocol.limits import parse_limits
 from distributed_grid.protocol.messages import (
@@ -47,6 +48,7 @@ from distributed_grid.protocol.messages import (
     LabelNodes,
     ListJobs,
     Shared,
+    ShowJobs,
     SignalJob,
     Status,
     Submission,
@@ -96,6 +98,8 @@ def describe_job(
     retries: int | None = None,
     retry_memory: float | str | None = None,
     requeue: bool = True,
+    array: str | Array | None = None,
+    max_fails: int | None = None,
     key: str = "",
 ) -> Submission:
     """A job to submit. Raises BadValue for what cannot be asked.
@@ -135,7 +139,8 @@ def describe_job(
     request = Request(resources=wanted, priority=level, nodes=tuple(nodes), immediate=immediate, requeue=requeue)
     named = parse_strategy(strategy) if strategy is not None else None
     request = msgspec.structs.replace(request, strategy=named, **parse_retries(retry_on, retries, more))
-    return Submission(key=key or _new_key(), spec=spec, request=request)
+    many = parse_array(array, max_fails) if isinstance(array, str) else array
+    return Submission(key=key or _new_key(), spec=spec, request=request, array=many)
 
 
 class _Keys:
@@ -272,6 +277,25 @@ class GridClient:
         number = self._session.number()
         ask = ListJobs(id=number, ended=ended, states=tuple(states), user=user, limit=limit)
         answer: Jobs = await self._session.ask_all(ask)
+        return list(answer.jobs)
+
+    async def arrays(self, *, ended: bool = False, user: str = "", limit: int = 1000) -> list[GroupView]:
+        """Arrays as wholes, at most `limit`: those that live, then with `ended` the others."""
+        number = self._session.number()
+        ask = ListJobs(id=number, ended=ended, user=user, limit=limit, fold=True)
+        answer: Jobs = await self._session.ask(ask)
+        return list(answer.groups)
+
+    async def show_array(self, array: str) -> GroupView:
+        """An array as it stands."""
+        answer: Jobs = await self._session.ask(ShowJobs(id=self._session.number(), jobs=(array,)))
+        if not answer.groups:
+            raise BadValue(f"{array} is no array", hint="`show` is for single jobs")
+        return answer.groups[0]
+
+    async def members(self, array: str) -> list[JobView]:
+        """The jobs of an array as they stand, in short."""
+        answer: Jobs = await self._session.ask(ShowJobs(id=self._session.number(), jobs=(array,), members=True))
         return list(answer.jobs)
 
     async def cancel(self, *jobs: str, reason: str = "", grace: float | None = None) -> None:

@@ -148,6 +148,8 @@ class Session:
     async def show(self, job: str) -> JobView:
         """A job as it stands."""
         answer: Jobs = await self.ask(ShowJobs(id=self.number(), jobs=(job,)))
+        if answer.groups:
+            raise BadValue(f"{answer.groups[0].id} is many jobs", why="this is for one", hint="name one of its members")
         return answer.jobs[0]
 
     async def post(self, message: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Allocation, Job
+from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.keeping import STORE, Content, blob_path, blobs_of_the_living, content, looking_into
 from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
@@ -102,6 +102,7 @@ class _Rows:
         self._allocations: list[Allocation] = []
         self._nodes: dict[str, NodeFacts] = {}
         self._orders: dict[str, NodeOrders] = {}
+        self._groups: list[Group] = []
 
     def findings(self) -> list[Finding]:
         for name, body in self._db.execute("SELECT name, body FROM nodes"):
@@ -113,6 +114,7 @@ class _Rows:
             orders = self._decoded(f"orders for {name}", body, msgspec.msgpack.Decoder(NodeOrders).decode)
             if orders is not None:
                 self._orders[name] = orders
+        self._look_at_groups()
         self._look_at_jobs()
         self._look_at_past_allocations()
         if not self._found:
@@ -134,6 +136,19 @@ class _Rows:
         for name, value in columns.items():
             if value != body[name]:
                 self._found.append(Finding(where, f"its {name} is {value!r} in the table and {body[name]!r} inside"))
+
+    def _look_at_groups(self) -> None:
+        decode = msgspec.msgpack.Decoder(Group).decode
+        names = ("id", "key", "user", "submitted", "ended")
+        if not self._has("groups"):
+            return
+        for *values, body in self._db.execute(f"SELECT {', '.join(names)}, body FROM groups"):  # noqa: S608
+            group = self._decoded(f"group {values[0]}", body, decode)
+            if group is not None:
+                inside = {name: getattr(group, name) for name in names}
+                self._same(f"group {values[0]}", dict(zip(names, values, strict=True)), inside)
+                if not group.ended:
+                    self._groups.append(group)
 
     def _look_at_jobs(self) -> None:
         decode, decode_held = msgspec.msgpack.Decoder(Job).decode, msgspec.msgpack.Decoder(Allocation).decode
@@ -181,7 +196,8 @@ class _Rows:
         """What a start would do with it."""
         ledger = Ledger()
         try:
-            ledger.restore(self._jobs, self._allocations, self._nodes.values(), 0.0, ordered=self._orders)
+            facts = self._nodes.values()
+            ledger.restore(self._jobs, self._allocations, facts, 0.0, ordered=self._orders, many=self._groups)
             ledger.check()
         except (AssertionError, KeyError) as error:
             yield Finding(STORE, f"a ledger made of it contradicts itself: {error}")

@@ -109,7 +109,7 @@ def _renew(fresh: Path, what: Content, epoch: int, resume: bool) -> Restored:
     records: list[Record] = [Audit("", f"restored from a backup of {taken}, epoch {store.epoch}")]
     if not resume:
         ledger = Ledger(store.epoch)
-        ledger.restore(living.jobs, living.allocations, living.nodes, now)
+        ledger.restore(living.jobs, living.allocations, living.nodes, now, many=living.groups)
         text = (
             f"a backup of {taken} was restored, and whether it ran since is not known; submit it again if it should run"
         )

@@ -12,15 +12,17 @@ from operator import attrgetter
 
 import msgspec
 
+from distributed_grid.coordinator.core import groups
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Job, RecordJob
+from distributed_grid.coordinator.core.model import Group, Job, RecordJob
 from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.groups import GroupView, indexes, member_id
 from distributed_grid.protocol.jobs import JobView, State
-from distributed_grid.protocol.messages import Jobs, ListJobs
+from distributed_grid.protocol.messages import Jobs, ListJobs, ShowJobs
 
 LIST_BYTES = BULK_BYTES - (64 << 10)
 """What one answer may hold; the rest is left out and said to be."""
@@ -47,14 +49,14 @@ class Lookup:
         self._driver = driver
 
     def resolve(self, user: str, refs: tuple[str, ...]) -> list[str]:
-        """The ids that the references mean, without doubles. Raises Unanswerable for the first that means none or
-        several."""
+        """The ids (of jobs or groups) that the references mean, without doubles. Raises Unanswerable for the first that
+        means none or several."""
         if len(refs) > REFS:
             raise Unanswerable("bad-value", f"{len(refs)} jobs in one request", why=f"{REFS} are the most")
         return list(dict.fromkeys(self.resolve_one(user, ref) for ref in refs))
 
     def resolve_one(self, user: str, ref: str) -> str:
-        if ref in self._ledger.jobs:
+        if ref in self._ledger.jobs or ref in self._ledger.groups:
             return ref
         found = self._store.find(ref, user)
         if len(found) == 1:
@@ -70,9 +72,57 @@ class Lookup:
         hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
         raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
 
-    def job(self, name: str) -> Job | None:
-        """A job, living or ended, by its id."""
-        return self._ledger.jobs.get(name) or self._store.job(name)
+    def job(self, name: str) -> Job | Group | None:
+        """A job or group, living or ended, by its id."""
+        return self._ledger.jobs.get(name) or self._store.job(name) or self._group(name)
+
+    def single(self, user: str, ref: str) -> str:
+        """The id of the one job that a reference means. Raises Unanswerable also for a group."""
+        found = self.resolve_one(user, ref)
+        if self._group(found) is not None:
+            some = (self.members([found]) or [f"{found}_0"])[0]
+            raise Unanswerable("bad-value", f"{found} is many jobs", why="this is for one", hint=f"name one: {some}")
+        return found
+
+    def first_waiting(self, user: str, ref: str) -> str:
+        """The job that a reference means; of a group its first member that waits, else its first."""
+        found = self.resolve_one(user, ref)
+        names = self.members([found])
+        jobs = self._ledger.jobs
+        waiting = (name for name in names if name in jobs and jobs[name].state is State.WAITING)
+        return next(waiting, names[0] if names else found)
+
+    def members(self, names: Iterable[str]) -> list[str]:
+        """These jobs, and of groups all members."""
+        found: dict[str, None] = {}
+        for name in names:
+            group = self._group(name)
+            if group is None:
+                found[name] = None
+            elif group.array is not None:
+                found |= dict.fromkeys(member_id(name, index) for index in indexes(group.array.parts))
+        return list(found)
+
+    def _group(self, name: str) -> Group | None:
+        members = self._ledger.groups.get(name)
+        return members.group if members is not None else self._store.group(name)
+
+    def group_view(self, name: str) -> GroupView | None:
+        """A group as it stands; None: it is none."""
+        members = self._ledger.groups.get(name)
+        if members is None:
+            group = self._store.group(name)
+            return groups.view(group, {}) if group is not None else None
+        return groups.view(members.group, members.states, groups.why(self._ledger, members))
+
+    def show(self, user: str, message: ShowJobs) -> Jobs:
+        """These jobs whole; groups as wholes, with their members where they are asked for."""
+        names = self.resolve(user, message.jobs)
+        views = [view for view in map(self.group_view, names) if view is not None]
+        if message.members:
+            names = self.members(names)
+        jobs = tuple(self.views(names))
+        return Jobs(message.id, tuple(map(_short, jobs)) if message.members else jobs, groups=tuple(views))
 
     def views(self, jobs: Iterable[str]) -> list[JobView]:
         """The jobs as they stand, from the ledger or the store."""
@@ -88,10 +138,11 @@ class Lookup:
         """Those that live and then those that ended, each newest first, as many as are asked for and fit an answer;
         without what makes a list long."""
         most = max(0, min(message.limit, 100_000))
-        found = list(itertools.islice(self._living(message), most + 1))
+        whole = self._groups(message, most) if message.fold and not message.past else []
+        found: list[Job] = list(itertools.islice(self._living(message), most + 1))
         if len(found) <= most and message.ended and (not message.states or State.ENDED in message.states):
             past = message.past and (message.past[0], message.past[2]) if message.past and message.past[0] else None
-            found += self._store.list_ended(most + 1 - len(found), message.user, past)
+            found += self._store.list_ended(most + 1 - len(found), message.user, past, message.fold)
         views: list[JobView] = []
         size = 0
         for job in found[:most]:
@@ -100,7 +151,19 @@ class Lookup:
             if size > LIST_BYTES:
                 break
             views.append(view)
-        return Jobs(message.id, tuple(views), more=len(views) < len(found))
+        return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(whole))
+
+    def _groups(self, message: ListJobs, most: int) -> list[GroupView]:
+        """Groups as wholes, those that live and then those that have ended, each newest first."""
+        living = [name for name, one in self._ledger.groups.items() if message.user in ("", one.group.user)]
+        found = [self.group_view(name) for name in reversed(living[-most:])]
+        if message.ended:
+            past = self._store.groups_ended(most - len(found), message.user)
+            found += [groups.view(group, {}) for group in past if group.id not in self._ledger.groups]
+        wanted = [view for view in found if view is not None]
+        if message.states:
+            wanted = [view for view in wanted if any(view.states.get(state) for state in message.states)]
+        return [_short_group(view) for view in wanted]
 
     def _living(self, message: ListJobs) -> Iterator[Job]:
         if message.past and message.past[0]:
@@ -111,6 +174,8 @@ class Lookup:
         for at, together in itertools.groupby(newest, attrgetter("submitted")):
             if at <= submitted:
                 for job in sorted(together, key=attrgetter("id"), reverse=True):
+                    if message.fold and job.group:
+                        continue
                     fits = (not message.states or job.state in message.states) and message.user in ("", job.user)
                     if fits and (at < submitted or job.id < last):
                         yield job
@@ -121,6 +186,10 @@ class Lookup:
         ids = {record.job.id for record in self._driver.being_stored() if isinstance(record, RecordJob)}
         stored = (self._store.job(job) for job in ids if job not in self._ledger.jobs)
         return [job for job in stored if job is not None]
+
+
+def _short_group(view: GroupView) -> GroupView:
+    return msgspec.structs.replace(view, spec=msgspec.structs.replace(view.spec, env={}))
 
 
 def _short(view: JobView) -> JobView:

@@ -138,7 +138,8 @@ async def _run(settings: CoordinatorSettings) -> None:
         weights=WEIGHTS[settings.strategy],
     )
     ledger = Ledger(store.epoch, policy=policy)
-    restored = ledger.restore(living.jobs, living.allocations, living.nodes, clock(), store.restored, living.orders)
+    begin = clock(), store.restored, living.orders, living.groups
+    restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
     _spare_the_collector()
     events = None
     if settings.event_log_size:

@@ -6,7 +6,6 @@ is on disk.
 
 import itertools
 import math
-import secrets
 import sqlite3
 import time
 from collections import Counter
@@ -27,8 +26,6 @@ from distributed_grid.coordinator.core.model import (
     Accepted,
     CancelAsked,
     Granted,
-    Job,
-    JobsSubmitted,
     Rejected,
     SignalAsked,
 )
@@ -38,7 +35,8 @@ from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.placing import resolved
 from distributed_grid.coordinator.relay import Asker, Relay
 from distributed_grid.coordinator.store import Store
-from distributed_grid.coordinator.submissions import LONGEST, complaint, same_jobs
+from distributed_grid.coordinator.submissions import LONGEST
+from distributed_grid.coordinator.submitting import Submissions
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import (
@@ -49,7 +47,6 @@ from distributed_grid.protocol.messages import (
     Failed,
     GetShared,
     GetStatus,
-    Jobs,
     JobUpdate,
     LabelNodes,
     ListJobs,
@@ -104,6 +101,7 @@ class Requests:
         self._driver = driver
         self._blobs = blobs
         self._lookup = Lookup(ledger, store, driver)
+        self._submissions = Submissions(ledger, store, driver, blobs, self._lookup, clock)
         self._relay = relay
         self._audit = audit
         self._clock = clock
@@ -186,9 +184,7 @@ class Requests:
             case ListJobs():
                 client.connection.send(self._lookup.newest(message))
             case ShowJobs():
-                self._reply(
-                    client, Jobs(message.id, tuple(self._lookup.views(self._lookup.resolve(client.user, message.jobs))))
-                )
+                self._reply(client, self._lookup.show(client.user, message))
             case GetStatus():
                 self._reply(client, self._status(message))
             case GetShared():
@@ -233,59 +229,37 @@ class Requests:
     # --- submit -------------------------------------------------------------------------------------------------------
 
     def _submit(self, client: Client, message: Submit) -> None:
-        user = client.user
-        for submission in message.jobs:
-            if problem := complaint(submission):
-                raise problem
-            if submission.spec.bundle and not self._blobs.has(submission.spec.bundle):
-                raise Unanswerable(
-                    "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
-                )
-        keys = list(dict.fromkeys(submission.key for submission in message.jobs))
-        # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
-        known = self._store.known(user, keys)
-        if self._driver.trouble.error and any((user, key) not in self._ledger.keys for key in keys if key not in known):
-            self._driver.trouble.refuse()
-        same_jobs(message.jobs, lambda key: known.get(key) or self._ledger.keys.get((user, key)), self._lookup.job)
-        now = self._clock()
-        fresh: dict[str, Job] = {}
-        # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
-        ids = iter(sorted(new_id() for _ in range(len(keys) - len(known))))
-        for one in message.jobs:
-            if one.key not in known and one.key not in fresh:
-                request = resolved(one.request, client.host, one.spec.bundle, self._ledger.policy)
-                fresh[one.key] = Job(
-                    id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now
-                )
-        if message.watch:
-            for job in fresh.values():
-                self._watch_one(client, job.id)
-        if not fresh:
-            self._submitted(client, message, known, 0, 0)
+        found = self._submissions.sort_out(client.user, client.host, message)
+        watched = found.names() if message.watch else []
+        for name in watched:
+            self._watch_one(client, name)
+        if not found.jobs:
+            self._submitted(client, message, found.known, 0, 0)
             return
 
         def waiting(command: Accepted | Rejected | Granted) -> None:
             if isinstance(command, Accepted):
-                found = known | dict(zip(fresh, command.jobs, strict=True))
-                self._submitted(client, message, found, command.fit, command.nodes)
+                ids = found.known | dict(zip(found.jobs, command.jobs, strict=True))
+                self._submitted(client, message, ids, command.fit, command.nodes)
             elif isinstance(command, Rejected):
-                for job in fresh.values():
-                    self._unwatch(client, job.id)
+                for name in watched:
+                    self._unwatch(client, name)
                 client.connection.send(Failed(message.id, command.code, command.what, command.why, command.hint))
 
-        self._driver.put(JobsSubmitted(self._token(waiting), tuple(fresh.values())))
+        self._driver.put(found.event(self._token(waiting)))
 
     def _submitted(self, client: Client, message: Submit, ids: dict[str, str], fit: int, nodes: int) -> None:
         """The answer; who watches also gets the jobs that were there already as they stand."""
         jobs = tuple(ids[submission.key] for submission in message.jobs)
         client.connection.send(Submitted(message.id, jobs, fit, nodes))
         if message.watch:
-            self._show_watched(client, [job for job in dict.fromkeys(jobs) if job not in client.watching])
+            names = self._lookup.members(jobs)
+            self._show_watched(client, [name for name in names if name not in client.watching])
 
     # --- watch, cancel, signal ----------------------------------------------------------------------------------------
 
     def _watch(self, client: Client, message: Watch) -> None:
-        self._show_watched(client, self._lookup.resolve(client.user, message.jobs))
+        self._show_watched(client, self._lookup.members(self._lookup.resolve(client.user, message.jobs)))
         client.connection.send(Done(message.id))
 
     def _show_watched(self, client: Client, jobs: list[str]) -> None:
@@ -309,7 +283,8 @@ class Requests:
     def _cancel(self, client: Client, message: Cancel) -> None:
         if message.grace > LONGEST or not math.isfinite(message.grace):
             raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
-        live = [job for job in self._lookup.resolve(client.user, message.jobs) if job in self._ledger.jobs]
+        named = self._lookup.resolve(client.user, message.jobs)
+        live = [name for name in named if name in self._ledger.jobs or name in self._ledger.groups]
         if not live:
             client.connection.send(Done(message.id, "ended already"))
             return
@@ -320,7 +295,7 @@ class Requests:
     def _signal(self, client: Client, message: SignalJob) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
-        (job,) = self._lookup.resolve(client.user, (message.job,))
+        job = self._lookup.single(client.user, message.job)
         self._driver.trouble.refuse()
         self._driver.put(SignalAsked(self._answer_plainly(client, message.id), job, message.signal))
 
@@ -329,7 +304,7 @@ class Requests:
     def _status(self, message: GetStatus) -> Status:
         # A job that does not wait has its allocation's state; those are few, however long the queue is.
         counts = Counter(held.state.value for held in self._ledger.allocations.values())
-        if waiting := len(self._ledger.queue):
+        if waiting := len(self._ledger.jobs) - len(self._ledger.allocations):
             counts[State.WAITING.value] = waiting
         nodes, past = pages.nodes(self._ledger, self._clock(), message.past)
         return Status(
@@ -346,7 +321,7 @@ class Requests:
         )
 
     def _why(self, client: Client, message: AskWhy) -> None:
-        job = self._lookup.resolve_one(client.user, message.job) if message.job else None
+        job = self._lookup.first_waiting(client.user, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
         request = message.request and resolved(message.request, client.host, "", self._ledger.policy)
@@ -364,11 +339,3 @@ class Requests:
             client.read_from.add(message.allocation)
         if (said := about(message)) is not None:
             self._audit.request(client.user, str(message.__struct_config__.tag), **said)
-
-
-_LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in range(256))
-
-
-def new_id() -> str:
-    """A job's id: `j-` and 60 random bits."""
-    return "j-" + secrets.token_bytes(12).translate(_LETTERS).decode()

@@ -35,9 +35,30 @@ CREATE TABLE past_allocations (
     body BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Many jobs of one submission. Its members are the jobs `<id>_<index>`.
+CREATE TABLE groups (
+    id TEXT PRIMARY KEY,
+    key TEXT NOT NULL,
+    user TEXT NOT NULL,
+    submitted REAL NOT NULL,
+    ended REAL NOT NULL, -- when the last member had; 0: not yet
+    body BLOB NOT NULL,
+    UNIQUE (user, key)
+) STRICT;
+
+CREATE INDEX groups_live ON groups (submitted) WHERE ended = 0;
+CREATE INDEX groups_ended ON groups (ended) WHERE ended > 0;
+
 -- What a removed job leaves goes with it.
 CREATE TRIGGER jobs_removed AFTER DELETE ON jobs BEGIN
     DELETE FROM past_allocations WHERE id >= old.id || '.' AND id < old.id || '/';
+END;
+
+-- A group goes with the last of its members.
+CREATE TRIGGER members_removed AFTER DELETE ON jobs WHEN instr(old.id, '_') > 0 BEGIN
+    DELETE FROM groups WHERE id = substr(old.id, 1, instr(old.id, '_') - 1) AND ended > 0 AND NOT EXISTS (
+        SELECT 1 FROM jobs WHERE jobs.id > groups.id || '_' AND jobs.id < groups.id || '_~'
+    );
 END;
 
 CREATE TABLE nodes (

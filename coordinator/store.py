@@ -17,14 +17,17 @@ import msgspec
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Audit,
+    Group,
     Job,
     RecordAllocation,
+    RecordGroup,
     RecordJob,
     RecordNode,
     RecordOrders,
 )
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
+from distributed_grid.coordinator.store_find import find
 from distributed_grid.coordinator.store_open import connect, open_store
 from distributed_grid.faults import fault
 from distributed_grid.protocol.jobs import State
@@ -42,7 +45,7 @@ _CHUNKS = (64, 16, 4, 1)
 """Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
 writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
 
-Record = RecordJob | RecordAllocation | RecordNode | RecordOrders | Audit
+Record = RecordJob | RecordAllocation | RecordGroup | RecordNode | RecordOrders | Audit
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class Snapshot:
     clock: float
     jobs: list[Sequence[Any]] = field(default_factory=list)
     past_allocations: list[Sequence[Any]] = field(default_factory=list)
+    groups: list[Sequence[Any]] = field(default_factory=list)
     nodes: list[Sequence[Any]] = field(default_factory=list)
     node_orders: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
@@ -59,13 +63,14 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Living:
-    """What a restart begins with: jobs not ended (oldest first), allocations not ended, all nodes ever seen, and what
-    was ordered for them."""
+    """What a restart begins with: jobs not ended (oldest first, members of a group by their index), allocations not
+    ended, all nodes ever seen, what was ordered for them, and groups not ended."""
 
     jobs: list[Job]
     allocations: list[Allocation]
     nodes: list[NodeFacts]
     orders: dict[str, NodeOrders]
+    groups: list[Group]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -73,6 +78,7 @@ _job = msgspec.msgpack.Decoder(Job).decode
 _allocation = msgspec.msgpack.Decoder(Allocation).decode
 _facts = msgspec.msgpack.Decoder(NodeFacts).decode
 _orders = msgspec.msgpack.Decoder(NodeOrders).decode
+_group = msgspec.msgpack.Decoder(Group).decode
 
 _UPSERTS = {
     "jobs": (
@@ -82,6 +88,11 @@ _UPSERTS = {
         10,
     ),
     "past_allocations": ("INSERT OR REPLACE INTO past_allocations (id, node, body) VALUES {}", 3),
+    "groups": (
+        "INSERT INTO groups (id, key, user, submitted, ended, body) VALUES {} "
+        "ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, body = excluded.body",
+        6,
+    ),
     "nodes": (
         "INSERT INTO nodes (name, seen, body) VALUES {} "
         "ON CONFLICT (name) DO UPDATE SET seen = excluded.seen, body = excluded.body",
@@ -95,6 +106,10 @@ _STATEMENTS = {
     for table, (text, width) in _UPSERTS.items()
     for count in _CHUNKS
 }
+
+
+def _in_order(job: Job) -> tuple[float, str, int]:
+    return job.submitted, job.group or job.id, job.index
 
 
 @fault("coordinator.epoch", error=as_sqlite)
@@ -164,6 +179,7 @@ class Store:
         out = Snapshot(clock)
         jobs: dict[str, Job] = {}
         allocations: dict[str, Allocation] = {}
+        groups: dict[str, Group] = {}
         nodes: dict[str, NodeFacts] = {}
         orders: dict[str, NodeOrders] = {}
         for record in records:
@@ -172,6 +188,8 @@ class Store:
                     jobs[job.id] = job
                 case RecordAllocation(allocation):
                     allocations[allocation.id] = allocation
+                case RecordGroup(group):
+                    groups[group.id] = group
                 case RecordNode(facts):
                     nodes[facts.name] = facts
                 case RecordOrders(node, ordered):
@@ -190,6 +208,7 @@ class Store:
         for id_, j in jobs.items():
             searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
             out.jobs.append((*searched, _encode(j), newest.get(id_)))
+        out.groups = [(g.id, g.key, g.user, g.submitted, g.ended, _encode(g)) for g in groups.values()]
         out.nodes = [(facts.name, clock, _encode(facts)) for facts in nodes.values()]
         out.node_orders = [(name, _encode(ordered)) for name, ordered in orders.items()]
         return out
@@ -203,6 +222,7 @@ class Store:
             for table, rows in (
                 ("jobs", snapshot.jobs),
                 ("past_allocations", snapshot.past_allocations),
+                ("groups", snapshot.groups),
                 ("nodes", snapshot.nodes),
                 ("node_orders", snapshot.node_orders),
                 ("audit", snapshot.audit),
@@ -267,23 +287,25 @@ class Store:
         read = self._reader.execute
         live = read("SELECT body, allocation, state FROM jobs INDEXED BY jobs_live WHERE state <> 'ended'").fetchall()
         return Living(
-            sorted((_job(body) for body, _, _ in live), key=lambda job: (job.submitted, job.id)),
+            sorted((_job(body) for body, _, _ in live), key=_in_order),
             [_allocation(held) for _, held, state in live if state != State.WAITING],
             [_facts(row[0]) for row in read("SELECT body FROM nodes ORDER BY name")],
             {name: _orders(body) for name, body in read("SELECT name, body FROM node_orders")},
+            [_group(row[0]) for row in read("SELECT body FROM groups INDEXED BY groups_live WHERE ended = 0")],
         )
 
     def known(self, user: str, keys: Sequence[str]) -> dict[str, str]:
-        """Which of a user's keys were submitted before, and the ids of their jobs."""
+        """Which of a user's keys were submitted before, and the ids of their jobs (or groups)."""
         found: dict[str, str] = {}
         for at in range(0, len(keys), 500):
             part = keys[at : at + 500]
             marks = ", ".join("?" * len(part))
-            rows = self._reader.execute(
-                f"SELECT key, id FROM jobs WHERE user = ? AND key IN ({marks})",  # noqa: S608
-                (user, *part),
-            )
-            found.update(rows.fetchall())
+            for table in ("jobs", "groups"):
+                rows = self._reader.execute(
+                    f"SELECT key, id FROM {table} WHERE user = ? AND key IN ({marks})",  # noqa: S608
+                    (user, *part),
+                )
+                found.update(rows.fetchall())
         return found
 
     def job(self, job: str) -> Job | None:
@@ -291,26 +313,19 @@ class Store:
         row = self._reader.execute("SELECT body FROM jobs WHERE id = ?", (job,)).fetchone()
         return _job(row[0]) if row else None
 
-    def find(self, ref: str, user: str) -> list[str]:
-        """The ids of the jobs that a person may mean: one, none, or (several fit the prefix) up to 6.
+    def group(self, group: str) -> Group | None:
+        """A group as it was last stored, by its id."""
+        row = self._reader.execute("SELECT body FROM groups WHERE id = ?", (group,)).fetchone()
+        return _group(row[0]) if row else None
 
-        An id, `last` (this user's newest), a name (the newest so called, this user's before others'), or the beginning
-        of an id, with or without `j-`.
-        """
-        read = self._reader.execute
-        if ref == "last":
-            rows = read("SELECT id FROM jobs WHERE user = ? ORDER BY submitted DESC, rowid DESC LIMIT 1", (user,))
-            return [row[0] for row in rows]
-        if exact := read("SELECT id FROM jobs WHERE id = ?", (ref,)).fetchone():
-            return [exact[0]]
-        named = "SELECT id FROM jobs WHERE name = ? AND name <> '' ORDER BY user = ? DESC, submitted DESC LIMIT 1"
-        if newest := read(named, (ref, user)).fetchone():
-            return [newest[0]]
-        prefix = ref.lower() if ref.lower().startswith("j-") else f"j-{ref.lower()}"
-        if len(prefix) < 3:
-            return []
-        rows = read("SELECT id FROM jobs WHERE id >= ? AND id < ? LIMIT 6", (prefix, prefix + "~"))
-        return [row[0] for row in rows]
+    def members(self, group: str) -> list[Job]:
+        """The members of a group as they were last stored, by their index."""
+        rows = self._reader.execute("SELECT body FROM jobs WHERE id > ? AND id < ?", (f"{group}_", f"{group}_~"))
+        return sorted((_job(row[0]) for row in rows), key=lambda job: job.index)
+
+    def find(self, ref: str, user: str) -> list[str]:
+        """The ids of the jobs or groups that a person may mean: see store_find.py."""
+        return find(self._reader.execute, ref, user)
 
     def newest_names(self, user: str, limit: int = 200) -> list[str]:
         """Ids and names of a user's newest jobs, for a suggestion."""
@@ -319,12 +334,24 @@ class Store:
         )
         return [text for row in rows for text in row if text]
 
-    def list_ended(self, limit: int, user: str = "", past: tuple[float, str] | None = None) -> list[Job]:
+    def groups_ended(self, limit: int, user: str = "") -> list[Group]:
+        """The groups that ended last, newest end first; of one user only if one is given."""
+        mine = "AND user = ?" if user else ""
+        rows = self._reader.execute(
+            f"SELECT body FROM groups WHERE ended > 0 {mine} ORDER BY ended DESC LIMIT ?",  # noqa: S608
+            (*([user] if user else []), limit),
+        )
+        return [_group(row[0]) for row in rows]
+
+    def list_ended(
+        self, limit: int, user: str = "", past: tuple[float, str] | None = None, alone: bool = False
+    ) -> list[Job]:
         """The jobs that ended last, newest end first; of one user only if one is given; behind the one that ended then
-        and has this id."""
+        and has this id; `alone`: without the members of groups."""
         which: list[tuple[str, tuple[Any, ...]]] = [("state = 'ended'", ())]
         which += [("user = ?", (user,))] if user else []
         which += [("(ended, id) < (?, ?)", past)] if past else []
+        which += [("instr(id, '_') = 0", ())] if alone else []
         rows = self._reader.execute(
             f"SELECT body FROM jobs WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
             "ORDER BY ended DESC, id DESC LIMIT ?",

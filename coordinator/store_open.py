@@ -14,7 +14,7 @@ import structlog
 from distributed_grid.coordinator.store_failed import StoreFailed
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
-SCHEMA = 3
+SCHEMA = 4
 MIGRATIONS: dict[int, str] = {
     1: """
         ALTER TABLE nodes ADD COLUMN seen REAL NOT NULL DEFAULT 0;
@@ -29,6 +29,26 @@ MIGRATIONS: dict[int, str] = {
             name TEXT PRIMARY KEY,
             body BLOB NOT NULL
         ) STRICT, WITHOUT ROWID;
+    """,
+    3: """
+        CREATE TABLE groups (
+            id TEXT PRIMARY KEY,
+            key TEXT NOT NULL,
+            user TEXT NOT NULL,
+            submitted REAL NOT NULL,
+            ended REAL NOT NULL,
+            body BLOB NOT NULL,
+            UNIQUE (user, key)
+        ) STRICT;
+
+        CREATE INDEX groups_live ON groups (submitted) WHERE ended = 0;
+        CREATE INDEX groups_ended ON groups (ended) WHERE ended > 0;
+
+        CREATE TRIGGER members_removed AFTER DELETE ON jobs WHEN instr(old.id, '_') > 0 BEGIN
+            DELETE FROM groups WHERE id = substr(old.id, 1, instr(old.id, '_') - 1) AND ended > 0 AND NOT EXISTS (
+                SELECT 1 FROM jobs WHERE jobs.id > groups.id || '_' AND jobs.id < groups.id || '_~'
+            );
+        END;
     """,
 }
 """What makes a store of the next schema out of one of this. schema.sql says where they lead to."""

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable, Iterable
 
-from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.protocol.bundle import is_blob_hash
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.groups import sound
 from distributed_grid.protocol.jobs import MOST_RETRIES, JobSpec, Request, RetryOn
 from distributed_grid.protocol.limits import MOST_FACTOR, check_limits
 from distributed_grid.protocol.messages import Submission
@@ -27,6 +28,7 @@ def complaint(submission: Submission) -> BadValue | None:
         or _about_surroundings(spec)
         or _about_amounts(submission.request.resources)
         or _about_retries(submission.request)
+        or _about_many(submission)
     )
 
 
@@ -76,6 +78,21 @@ def _about_amounts(wanted: Resources) -> BadValue | None:
     return None
 
 
+def _about_many(submission: Submission) -> BadValue | None:
+    array = submission.array
+    if array is None:
+        return None
+    if problem := sound(array):
+        return problem
+    if array.most and submission.request.immediate:
+        return BadValue(
+            "a job that must not wait cannot be held back by its array",
+            why=f"at most {array.most} of it run at once",
+            hint="leave out --immediate, or the % of the array",
+        )
+    return None
+
+
 def _about_retries(request: Request) -> BadValue | None:
     if not 0 <= request.retries <= MOST_RETRIES:
         return BadValue(f"{request.retries} retries cannot be asked for", hint=f"give 0 to {MOST_RETRIES}")
@@ -97,7 +114,9 @@ def _about_retries(request: Request) -> BadValue | None:
     return None
 
 
-def same_jobs(jobs: Iterable[Submission], named: Callable[[str], str | None], job: Callable[[str], Job | None]) -> None:
+def same_jobs(
+    jobs: Iterable[Submission], named: Callable[[str], str | None], job: Callable[[str], Job | Group | None]
+) -> None:
     """A key that was used stands for its job: with another command it would be a job that silently never runs. Raises
     BadValue. `named` says which job has a key, `job` what that is."""
     said: dict[str, JobSpec] = {}

@@ -238,6 +238,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     story: tuple[Step, ...] = ()
     retried: int = 0
     taken_back: int = 0
+    group: str = ""
+    index: int = 0
 
 
 def next_attempt(allocation: str) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.protocol.groups import Array, GroupView
 from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, State
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
@@ -11,12 +12,13 @@ from distributed_grid.protocol.resources import Grant
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One job to submit. `key` is made by the client, unique per user: submitting the same key again returns the job
-    that is there already."""
+    """One job to submit, or many with an `array`. `key` is made by the client, unique per user: submitting the same key
+    again returns the job (or group) that is there already."""
 
     key: str
     spec: JobSpec
     request: Request
+    array: Array | None = None
 
 
 class Submit(Message, frozen=True, tag="submit"):
@@ -28,7 +30,8 @@ class Submit(Message, frozen=True, tag="submit"):
 
 
 class Submitted(Message, frozen=True, tag="submitted"):
-    """The jobs' ids, in the order of the submissions; `fit` is how many nodes of `nodes` could ever run the first."""
+    """The jobs' ids, or the groups', in the order of the submissions; `fit` is how many nodes of `nodes` could ever run
+    the first."""
 
     id: int
     jobs: tuple[str, ...]
@@ -86,7 +89,8 @@ class SignalJob(Message, frozen=True, tag="signal-job"):
 
 class ListJobs(Message, frozen=True, tag="list-jobs"):
     """Jobs, at most `limit`: those not ended, the newest first, and with `ended` then the others, the newest end first.
-    `past`: the list goes on behind the job that had ended then (0: not yet), was submitted then, and has this id."""
+    `past`: the list goes on behind the job that had ended then (0: not yet), was submitted then, and has this id.
+    `fold`: groups as wholes, without their members."""
 
     id: int
     ended: bool = False
@@ -94,21 +98,25 @@ class ListJobs(Message, frozen=True, tag="list-jobs"):
     user: str = ""
     limit: int = 1000
     past: tuple[float, float, str] | None = None
+    fold: bool = False
 
 
 class Jobs(Message, frozen=True, tag="jobs"):
-    """Jobs as they stand; stories are left out of long lists."""
+    """Jobs as they stand, and groups as wholes; stories are left out of long lists."""
 
     id: int
     jobs: tuple[JobView, ...]
     more: bool = False
+    groups: tuple[GroupView, ...] = ()
 
 
 class ShowJobs(Message, frozen=True, tag="show-jobs"):
-    """These jobs whole (id, unique prefix, name or `last`), with their stories. Answered by Jobs."""
+    """These jobs whole (id, unique prefix, name or `last`), with their stories. Answered by Jobs, where a group is one
+    of its `groups`; with `members` there are its members too, in short."""
 
     id: int
     jobs: tuple[str, ...]
+    members: bool = False
 
 
 class GetStatus(Message, frozen=True, tag="get-status"):
@@ -170,13 +178,13 @@ def joined(answer: Any, page: Any) -> Any:
     second's."""
     lists = {
         name: tuple({_key(view): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
-        for name in ("jobs", "nodes", "offers", "allocations")
+        for name in ("jobs", "groups", "nodes", "offers", "allocations")
         if hasattr(page, name)
     }
     return msgspec.structs.replace(page, **lists)
 
 
-def _key(view: JobView | NodeView | OfferView | AllocationView) -> str:
+def _key(view: JobView | GroupView | NodeView | OfferView | AllocationView) -> str:
     match view:
         case NodeView():
             return view.facts.name

@@ -10,8 +10,10 @@ import msgspec
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Command,
+    Group,
     Job,
     RecordAllocation,
+    RecordGroup,
     RecordJob,
     RecordNode,
     RecordOrders,
@@ -24,6 +26,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _job = msgspec.msgpack.Decoder(Job).decode
 _allocation = msgspec.msgpack.Decoder(Allocation).decode
 _facts = msgspec.msgpack.Decoder(NodeFacts).decode
+_group = msgspec.msgpack.Decoder(Group).decode
 _orders = msgspec.msgpack.Decoder(NodeOrders).decode
 
 
@@ -49,6 +52,7 @@ class Snapshot:
     past: list[str] = field(default_factory=list)
     nodes: list[tuple[str, bytes]] = field(default_factory=list)
     orders: list[tuple[str, bytes]] = field(default_factory=list)
+    groups: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 class Disk:
@@ -62,6 +66,7 @@ class Disk:
         self.past: dict[str, None] = {}
         self.nodes: dict[str, bytes] = {}
         self.node_orders: dict[str, bytes] = {}
+        self.group_rows: dict[str, bytes] = {}
 
     def copy(self) -> "Disk":
         """The same once more."""
@@ -69,6 +74,7 @@ class Disk:
         other.epoch, other.clock = self.epoch, self.clock
         other.rows, other.keys, other.past = dict(self.rows), dict(self.keys), dict(self.past)
         other.nodes, other.node_orders = dict(self.nodes), dict(self.node_orders)
+        other.group_rows = dict(self.group_rows)
         return other
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -83,11 +89,12 @@ class Disk:
         self.past.update(dict.fromkeys(snapshot.past))
         self.nodes.update(snapshot.nodes)
         self.node_orders.update(snapshot.orders)
+        self.group_rows.update(snapshot.groups)
 
     def jobs(self) -> Iterator[Job]:
         """Jobs that have not ended, oldest first."""
         found = [_job(row.body) for row in self.rows.values() if row.state is not State.ENDED]
-        return iter(sorted(found, key=lambda job: (job.submitted, job.id)))
+        return iter(sorted(found, key=lambda job: (job.submitted, job.group or job.id, job.index)))
 
     def allocations(self) -> Iterator[Allocation]:
         """What jobs hold that have not ended."""
@@ -98,6 +105,10 @@ class Disk:
     def facts(self) -> Iterator[NodeFacts]:
         """All nodes ever seen."""
         return (_facts(body) for _, body in sorted(self.nodes.items()))
+
+    def groups(self) -> list[Group]:
+        """Those of which a member lives."""
+        return [group for group in map(_group, self.group_rows.values()) if not group.ended]
 
     def orders(self) -> dict[str, NodeOrders]:
         """What is ordered for nodes."""
@@ -117,6 +128,8 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
                 allocations[allocation.id] = allocation
             case RecordNode(facts):
                 out.nodes.append((facts.name, _encode(facts)))
+            case RecordGroup(group):
+                out.groups.append((group.id, _encode(group)))
             case RecordOrders(node, orders):
                 out.orders.append((node, _encode(orders)))
     newest: dict[str, bytes] = {}

@@ -65,7 +65,14 @@ class Driver(Process):
         self._clock_from = max(wall, disk.clock) - engine.now
         self.ledger = Ledger(self.epoch, policy=policy)
         self._take(
-            self.ledger.restore(disk.jobs(), disk.allocations(), disk.facts(), self.clock(), ordered=disk.orders())
+            self.ledger.restore(
+                disk.jobs(),
+                disk.allocations(),
+                disk.facts(),
+                self.clock(),
+                ordered=disk.orders(),
+                many=disk.groups(),
+            )
         )
         self.ledger.check()
         self._finish_turn()

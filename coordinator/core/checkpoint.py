@@ -3,17 +3,19 @@ same ever after: what is here is all that decides. (The store keeps less: from i
 """
 
 import math
+from collections import deque
 from dataclasses import fields
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from distributed_grid.coordinator.core.agents import arm
 from distributed_grid.coordinator.core.fairness import Account, Shares
+from distributed_grid.coordinator.core.groups import Members
 from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
 from distributed_grid.coordinator.core.matching import usable
-from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, Group, Job, Node
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.room import Room
@@ -68,6 +70,15 @@ class SharesAt(msgspec.Struct, frozen=True):
     ranked: float | None
 
 
+class GroupAt(msgspec.Struct, frozen=True):
+    """A group; its members are the jobs that say so."""
+
+    group: Group
+    pending: list[str]
+    active: int
+    ending: bool
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A Ledger. It shares everything with the one it was taken of, so encode it before anything else happens."""
 
@@ -92,6 +103,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     unknown_before: float = 0.0
     failing: dict[str, str] = {}
     snapshot: int = 0
+    groups: list[GroupAt] = []
 
 
 def take(ledger: Ledger) -> Checkpoint:
@@ -131,6 +143,7 @@ def take(ledger: Ledger) -> Checkpoint:
         unknown_before=ledger.unknown_before,
         failing=ledger.failing,
         snapshot=ledger.snapshot,
+        groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in ledger.groups.values()],
     )
 
 
@@ -148,10 +161,11 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
             for name in Room.__slots__:
                 setattr(node.room, name, _owned(getattr(room, name)))
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
+    many = [replace(one, group=Group(**asdict(one.group)), pending=list(one.pending)) for one in at.groups]
     parts = _own({name: getattr(at, name) for name in at.__struct_fields__})
     accounts = {user: msgspec.structs.replace(one) for user, one in at.shares.accounts.items()}
     parts["shares"] = msgspec.structs.replace(at.shares, accounts=accounts)
-    return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs})), policy)
+    return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs, "groups": many})), policy)
 
 
 def _owned(value: Any) -> Any:
@@ -171,7 +185,8 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.jobs = at.jobs
     found = {name: one for node in at.nodes.values() for name, one in node.allocations.items()}
     ledger.allocations = {name: found[name] for name in at.allocations}
-    ledger.keys = {(job.user, job.key): job.id for job in at.jobs.values()}
+    ledger.keys = {(job.user, job.key): job.id for job in at.jobs.values() if not job.group}
+    _regroup(ledger, at)
     ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}
     ledger.turns, ledger.next_turn = at.turns, at.next_turn
     ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding
@@ -192,6 +207,18 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
         for node in at.nodes.values():
             arm(ledger, node)
     return ledger
+
+
+def _regroup(ledger: Ledger, at: Checkpoint) -> None:
+    for kept in at.groups:
+        group = kept.group
+        ledger.groups[group.id] = Members(group, pending=deque(kept.pending), active=kept.active, ending=kept.ending)
+        ledger.keys[(group.user, group.key)] = group.id
+    for job in at.jobs.values():
+        if job.group:
+            members = ledger.groups[job.group]
+            members.live[job.id] = None
+            members.states[job.state] = members.states.get(job.state, 0) + 1
 
 
 def _requeue(queue: Queue, at: Checkpoint) -> None:

@@ -1,7 +1,9 @@
 """What must be true of the ledger after every event. Tests ask it; nothing is changed here."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from distributed_grid.coordinator.core.groups import Members
 from distributed_grid.coordinator.core.matching import usable
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.protocol.jobs import HOLDING, State
@@ -17,14 +19,20 @@ def check(ledger: "Ledger") -> None:
         allocation = ledger.allocations.get(job.allocation)
         if job.state is State.WAITING:
             assert allocation is None, f"{job.id} waits and holds {job.allocation}"
-            assert job.id in ledger.queue, f"{job.id} waits and is not in the queue"
+            held = job.group and job.id in ledger.groups[job.group].pending
+            assert held or job.id in ledger.queue, f"{job.id} waits and is not in the queue"
         else:
             assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
             assert allocation is not None, f"{job.id} is {job.state.value} without an allocation"
             assert allocation.state is job.state, f"{job.id} is {job.state.value}, its allocation {allocation.state}"
             assert job.id not in ledger.queue, f"{job.id} is {job.state.value} and in the queue"
-        assert ledger.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
-    assert len(ledger.keys) == len(ledger.turns) == len(ledger.jobs), "a key or a turn is left of a job that is gone"
+        if not job.group:
+            assert ledger.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
+    grouped = sum(_check_group(ledger, members) for members in ledger.groups.values())
+    keyed = len(ledger.jobs) - grouped + len(ledger.groups)
+    assert len(ledger.keys) == keyed, "a key is left of a job that is gone"
+    assert len(ledger.turns) == len(ledger.jobs), "a turn is left of a job that is gone"
+    assert not ledger.endings, "an end was not followed"
     assert all(name in ledger.jobs for name in ledger.queue.turns), "the queue holds a job that is gone"
     by_node = {name: dict(node.allocations) for name, node in ledger.nodes.items()}
     for allocation in ledger.allocations.values():
@@ -34,6 +42,23 @@ def check(ledger: "Ledger") -> None:
     assert not any(by_node.values()), f"nodes hold what the ledger does not know: {by_node}"
     for node in ledger.nodes.values():
         _check_node(ledger, node)
+
+
+def _check_group(ledger: "Ledger", members: Members) -> int:
+    """How many members live."""
+    name = members.group.id
+    jobs = [ledger.jobs[job] for job in members.live]
+    assert jobs, f"{name} is over and still in the ledger"
+    assert all(job.group == name for job in jobs), f"{name} holds a job of others"
+    states = Counter(job.state for job in jobs)
+    kept = {state: count for state, count in members.states.items() if count and state is not State.ENDED}
+    assert states == kept, f"{name} counts {kept}, its members are {states}"
+    active = sum(job.state is not State.WAITING or job.id in ledger.queue for job in jobs)
+    assert active == members.active, f"{name} counts {members.active} at work, {active} are"
+    assert not members.most or active <= members.most, f"{active} of {name} are at work, {members.most} may be"
+    held = len(jobs) - active
+    assert not held or (members.most and active == members.most), f"{held} of {name} are held for nothing"
+    return len(jobs)
 
 
 def _check_node(ledger: "Ledger", node: Node) -> None:

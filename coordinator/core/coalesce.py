@@ -10,6 +10,7 @@ from distributed_grid.coordinator.core.model import (
     Command,
     Publish,
     RecordAllocation,
+    RecordGroup,
     RecordJob,
     RecordNode,
     RecordOrders,
@@ -23,7 +24,7 @@ R = TypeVar("R", bound=Command)
 
 
 def newest_records(records: Iterable[R]) -> list[R]:
-    """Each job, allocation and node once, as it is now. (Of orders, which do not change, the last ones stay.)"""
+    """Each job, allocation, group and node once, as it is now. (Of orders, which do not change, the last ones stay.)"""
     kept: dict[tuple[str, str], R] = {}
     lines: deque[R] = deque(maxlen=LINES_KEPT)
     for record in records:
@@ -32,6 +33,8 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["job", job.id] = record
             case RecordAllocation(allocation):
                 kept["allocation", allocation.id] = record
+            case RecordGroup(group):
+                kept["group", group.id] = record
             case RecordNode(facts):
                 kept["node", facts.name] = record
             case RecordOrders(node):

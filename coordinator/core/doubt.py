@@ -29,5 +29,6 @@ def hold_back(ledger: "Ledger", text: str) -> list[Command]:
         else:
             ledger.tell(job, said)
         ledger.changed(job, allocation)
+    ledger.endings.clear()  # nothing follows from them: all that waits has ended
     out, ledger.out = ledger.out, []
     return out

@@ -66,7 +66,11 @@ def _placed(ledger: "Ledger", job: Job) -> Why:
 def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
     found = place(ledger.nodes, ledger.index, request, ledger.policy)
     chosen = found if isinstance(found, Placement) else None
-    ahead = ledger.queue.ahead(job.id) if job is not None else _ahead(ledger, request)
+    ahead = 0
+    if job is None:
+        ahead = _ahead(ledger, request)
+    elif job.id in ledger.queue:
+        ahead = ledger.queue.ahead(job.id)
     if job is not None:
         reason = reasons.now_for(ledger, job) or Reason("Resources")
     elif chosen is not None:

@@ -6,17 +6,19 @@ each kind of event is in `events.py`; whatever they do to a state, they do throu
 """
 
 import math
+from collections import deque
 from collections.abc import Container, Iterable, Mapping
 
 from distributed_grid.coordinator.core import (
-    agents,
     checks,
     deadlines,
     events,
+    following,
+    groups,
+    keys,
     oom,
-    orders,
     reasons,
-    requests,
+    restoring,
     retries,
     serving,
     views,
@@ -29,6 +31,7 @@ from distributed_grid.coordinator.core.model import (
     Allocation,
     Command,
     Event,
+    Group,
     Heard,
     Job,
     Node,
@@ -49,8 +52,6 @@ from distributed_grid.protocol.resources import Grant, Resources
 
 STORY_MOST = 100
 """Lines of a job's story that are kept; of a longer one, the middle goes."""
-KEYS_KEPT = 4096
-"""Keys of jobs that ended last are remembered here, until the shell is sure to find them on disk."""
 
 
 class _Everything:
@@ -77,6 +78,10 @@ class Ledger:
         """How the live allocations were decided, as far as it was since the start."""
         self.keys: dict[tuple[str, str], str] = {}
         self.past_keys: dict[tuple[str, str], str] = {}
+        self.groups: dict[str, groups.Members] = {}
+        """Those of which a member lives."""
+        self.endings: deque[Job] = deque()
+        """Jobs that have just ended, until what follows from that is done."""
         self.queue = Queue()
         self.shares = Shares()
         self.index = Catalogue(self.nodes)
@@ -110,38 +115,26 @@ class Ledger:
         now: float,
         unknown_before: float = 0.0,
         ordered: Mapping[str, NodeOrders] = {},
+        many: Iterable[Group] = (),
     ) -> list[Command]:
-        """Take up what was on disk, in the order it was submitted. All nodes are disconnected since now, so their
-        agents have time to return before anything is taken for lost."""
+        """Take up what was on disk."""
         self.now, self.unknown_before = now, unknown_before
-        for facts in nodes:
-            agents.know(self, facts)
-        orders.restore(self, ordered)
-        for allocation in allocations:
-            if allocation.state is not State.ENDED:
-                self.allocations[allocation.id] = allocation
-                self.nodes[allocation.node].allocations[allocation.id] = allocation
-        for job in sorted(jobs, key=lambda job: job.submitted):
-            if job.state is not State.ENDED:
-                requests.enter(self, job)
-        for held in self.allocations.values():
-            self.shares.take(self.jobs[held.job].user, held.grant.resources, now, self.policy.sharing)
+        restoring.take_up(self, jobs, allocations, nodes, ordered, many)
         return self._take_out()
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """One thing happened."""
         self.now = now
         if type(event) is Heard:  # by far the most frequent, and nearly always without consequence
-            node = self.nodes.get(event.node)
-            if node is None:
+            if (node := self.nodes.get(event.node)) is None:
                 return []
-            node.heard = now
-            node.sample = event.sample
+            node.heard, node.sample = now, event.sample
             if event.at and not node.strays:  # what was given up there is to end
                 self.out.append(Send(event.node, Renewed(event.at)))
             if node.state is NodeState.UP:
                 return self._take_out() if event.at else []
         events.ON[type(event)](self, event)
+        following.follow(self)
         return self._take_out()
 
     def settle(self, now: float) -> list[Command]:
@@ -154,8 +147,10 @@ class Ledger:
                 stirred = True  # said after the matching, which may make them untrue
             else:
                 events.DUE[kind](self, name)
-        if (self.fresh or self.grown) and not self.holding:
+        following.follow(self)
+        while (self.fresh or self.grown) and not self.holding:
             serving.match(self)
+            following.follow(self)
         if stirred:
             reasons.refresh(self)
         return self._take_out()
@@ -200,6 +195,8 @@ class Ledger:
             job = thing
             allowed = state in MOVES[job.state] or (state is State.WAITING and job.allocation not in self.allocations)
             assert allowed, f"{job.id} cannot go from {job.state.value} to {state.value}"
+        if job.group:
+            self.groups[job.group].moved(job.state, state)
         job.state = state
         self.tell(job, text)
 
@@ -224,6 +221,18 @@ class Ledger:
             self.out.append(Over(job.id, job.outcome.cause))
 
     # --- what the events are made of ---------------------------------------------------------------------------------
+
+    def enter(self, job: Job) -> None:
+        """Put a job into the ledger, with the next turn."""
+        self.jobs[job.id] = job
+        self.turns[job.id] = self.next_turn
+        self.next_turn += 1
+        if job.group:
+            groups.enter(self, job)
+        else:
+            self.keys[(job.user, job.key)] = job.id
+            if job.state is State.WAITING:
+                self.wait(job)
 
     def start(self, job: Job, placement: Placement) -> None:
         """Grant a waiting job its place and have it launched."""
@@ -262,7 +271,7 @@ class Ledger:
             user=job.user,
             epoch=self.epoch,
             grant=allocation.grant,
-            spec=job.spec,
+            spec=groups.spec_of(self, job),
             lease=allocation.lease,
             heard=sample.at if allocation.lease and (sample := self.nodes[allocation.node].sample) else 0.0,
         )
@@ -289,17 +298,20 @@ class Ledger:
 
     def finish(self, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
         """The job is over."""
+        active = not groups.is_pending(self, job)
         if allocation is not None:
             self.move(allocation, State.ENDED)
-        else:
+        elif active:
             self.queue.remove(job.id)
             self.fresh.pop(job.id, None)
         job.outcome, job.ended, job.reason = outcome, self.now, None
         self.move(job, State.ENDED, text or outcome.text or outcome.cause.value)
         del self.jobs[job.id], self.turns[job.id]
-        self.past_keys[(job.user, job.key)] = self.keys.pop((job.user, job.key))
-        if len(self.past_keys) > KEYS_KEPT:
-            del self.past_keys[next(iter(self.past_keys))]
+        if job.group:
+            groups.gone(self, job, active)
+        else:
+            keys.put_by(self, job.user, job.key)
+        self.endings.append(job)
         self.changed(job, allocation)
 
     def requeue(self, job: Job, allocation: Allocation, text: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from distributed_grid.coordinator.core.room import Room
+from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step
 from distributed_grid.protocol.messages import (
     Exited,
@@ -83,6 +84,30 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """How often it was run again after an attempt had ended."""
     taken_back: int = 0
     """How often its place was taken back after it had begun."""
+    group: str = ""
+    index: int = 0
+    """Which member of its group it is."""
+
+
+class Group(msgspec.Struct, kw_only=True, gc=False):
+    """Many jobs of one submission. Its members are jobs that have its id as their `group`; what is counted here are
+    those that have ended otherwise than with exit code 0."""
+
+    id: str
+    key: str
+    user: str
+    kind: GroupKind
+    spec: JobSpec
+    request: Request
+    submitted: float
+    count: int
+    array: Array | None = None
+    failed: int = 0
+    cancelled: int = 0
+    never: int = 0
+    """How many of them had never started."""
+    ended: float = 0.0
+    """When the last member had ended; 0: not yet."""
 
 
 @dataclass(slots=True)
@@ -151,10 +176,12 @@ class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
 
 
 class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user asks for these jobs, all or none; ids and keys are made outside. `token`: who waits for the answer."""
+    """A user asks for these jobs, all or none; ids and keys are made outside. `token`: who waits for the answer. A job
+    with the id of a group stands for all of its members."""
 
     token: int
     jobs: tuple[Job, ...]
+    groups: tuple[Group, ...] = ()
 
 
 class CancelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
@@ -260,6 +287,13 @@ class RecordOrders(msgspec.Struct, frozen=True, gc=False):
     orders: NodeOrders
 
 
+class RecordGroup(msgspec.Struct, frozen=True, gc=False):
+    """Make this group, as it is now, durable. It is never without the records of its members that changed it."""
+
+    group: Group
+    soon: bool = True
+
+
 class Audit(msgspec.Struct, frozen=True, gc=False):
     """Keep a line about a message that came too late or from nowhere; nothing was changed by it."""
 
@@ -323,6 +357,7 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 Command = (
     RecordJob
     | RecordAllocation
+    | RecordGroup
     | RecordNode
     | RecordOrders
     | Audit
@@ -334,6 +369,6 @@ Command = (
     | Rejected
     | Granted
 )
-RECORDS = (RecordJob, RecordAllocation, RecordNode, RecordOrders, Audit)
-MAY_WAIT = (RecordJob, RecordAllocation)
+RECORDS = (RecordJob, RecordAllocation, RecordGroup, RecordNode, RecordOrders, Audit)
+MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup)
 """Those of which some may wait: see `soon`."""

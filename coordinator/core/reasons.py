@@ -4,6 +4,7 @@ behind it wait for their turn. Kept fresh within a second, for the first lines, 
 
 from typing import TYPE_CHECKING
 
+from distributed_grid.coordinator.core import groups
 from distributed_grid.coordinator.core.matching import amount, blocker
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line
@@ -91,6 +92,8 @@ def now_for(ledger: "Ledger", job: Job) -> Reason | None:
     """Why this job waits, as of now; None if it does not wait."""
     if job.state is not State.WAITING:
         return None
+    if groups.is_pending(ledger, job):
+        return groups.reason(ledger, job)
     line = ledger.queue.line(job.id)
     if ledger.queue.head(line)[1] == job.id:
         return line.reason or find(ledger, job.request)

@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import stopping
+from distributed_grid.coordinator.core import groups
 from distributed_grid.coordinator.core.matching import amount, could_ever
 from distributed_grid.coordinator.core.model import (
     Accepted,
@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.model import (
     Send,
     SignalAsked,
 )
-from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
+from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import Signal
 from distributed_grid.protocol.resources import MILLI, Resources
 
@@ -28,16 +28,6 @@ AMOUNTS_KEPT = 10_000
 """Different amounts for which it is remembered how many nodes could ever meet them."""
 
 
-def enter(ledger: "Ledger", job: Job) -> None:
-    """Put a job into the ledger, with the next turn."""
-    ledger.jobs[job.id] = job
-    ledger.keys[(job.user, job.key)] = job.id
-    ledger.turns[job.id] = ledger.next_turn
-    ledger.next_turn += 1
-    if job.state is State.WAITING:
-        ledger.wait(job)
-
-
 # --- submit ---------------------------------------------------------------------------------------------------------
 
 
@@ -47,6 +37,7 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
     new: dict[str, Job] = {}
     keys: dict[tuple[str, str], str] = {}
     sound: set[Request] = set()
+    groups_of = {group.id: group for group in event.groups}
     for job in event.jobs:
         key = (job.user, job.key)
         known = ledger.keys.get(key) or ledger.past_keys.get(key) or keys.get(key)
@@ -54,7 +45,7 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
             ids.append(known)
             continue
         refusal = None
-        if job.id in ledger.jobs or job.id in new:
+        if job.id in ledger.jobs or job.id in ledger.groups or job.id in new:
             refusal = Rejected(event.token, "bad-value", f"there is a job {job.id} already", "ids are never used twice")
         elif job.request not in sound:
             refusal = _refusal(ledger, event.token, job.request)
@@ -66,7 +57,10 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
         new[job.id] = job
         keys[key] = job.id
     for job in new.values():
-        enter(ledger, job)
+        if job.id in groups_of:
+            groups.take(ledger, groups_of[job.id], job)
+            continue
+        ledger.enter(job)
         ledger.tell(job, "submitted")
         ledger.out.append(RecordJob(job, new=True))
     fit = can_fit(ledger, event.jobs[0].request.resources) if event.jobs else 0
@@ -147,23 +141,16 @@ def cancel(ledger: "Ledger", event: CancelAsked) -> None:
     """End these jobs. Names are resolved outside, so an id that is not here is that of a job that has ended."""
     asked = over = 0
     for name in event.jobs:
-        job = ledger.jobs.get(name)
-        if job is None:
-            over += 1
-            continue
-        asked += 1
-        _end(ledger, job, event.reason or "cancelled", job.spec.grace if event.grace < 0 else event.grace)
+        members = ledger.groups.get(name)
+        found = [ledger.jobs.get(one) for one in members.live] if members is not None else [ledger.jobs.get(name)]
+        for job in found:
+            if job is None:
+                over += 1
+                continue
+            asked += 1
+            groups.end(ledger, job, event.reason or "cancelled", event.grace)
     some = f"{over} of {asked + over} had ended already" if over else ""
     ledger.out.append(Granted(event.token, some if asked else "already ended"))
-
-
-def _end(ledger: "Ledger", job: Job, reason: str, grace: float) -> None:
-    allocation = ledger.allocations.get(job.allocation)
-    if job.state is State.WAITING or allocation is None:
-        # An attempt before may have run: then nobody is told that it never did.
-        ledger.finish(job, Outcome(cause=Cause.CANCELLED, text=reason, started=job.retried + job.taken_back > 0))
-        return
-    stopping.ask(ledger, allocation, Cause.CANCELLED, reason, grace)
 
 
 def signal(ledger: "Ledger", event: SignalAsked) -> None:

@@ -39,6 +39,8 @@ def job_view(job: Job, reason: Reason | None) -> JobView:
         story=tuple(job.story),
         retried=job.retried,
         taken_back=job.taken_back,
+        group=job.group,
+        index=job.index,
     )
 
 

@@ -55,7 +55,13 @@ class Coordinator:
         living = self.store.load()
         self.ledger = Ledger(self.store.epoch)
         restored = self.ledger.restore(
-            living.jobs, living.allocations, living.nodes, self.clock(), self.store.restored, living.orders
+            living.jobs,
+            living.allocations,
+            living.nodes,
+            self.clock(),
+            self.store.restored,
+            living.orders,
+            living.groups,
         )
         self.driver = Driver(self.ledger, self.store, self.clock)
         self.audit = RequestLog(state_dir / "audit.log")

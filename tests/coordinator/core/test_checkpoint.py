@@ -109,6 +109,7 @@ def test_the_msgpack_package_reads_it_too() -> None:
 REBUILT = {
     "allocations": "their order is kept, they themselves are with their nodes",
     "deadlines": "as due, armed and number",
+    "endings": "empty between two events",
     "ever": "a memory of what could_ever says of the nodes",
     "index": "made of the rooms of the nodes that are usable",
     "keys": "those of the jobs",

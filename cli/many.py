@@ -1,0 +1,129 @@
+"""The options that make many jobs of one command, and what is said about many."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from distributed_grid.cli import words
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.groups import GroupView
+from distributed_grid.protocol.groups import words as array_words
+
+F = Callable[..., Any]
+MANY = ("array", "max_fails")
+
+
+def many_options(command: F) -> F:
+    """The options for arrays."""
+    for option in reversed(
+        (
+            click.option(
+                "--array", metavar="RANGE", help="Run it once for each index: 0-99, 1-10:2, 1,3,7; %8: 8 at once."
+            ),
+            click.option("--max-fails", type=int, metavar="N", help="End the rest of an array once more have failed."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def many_of(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Submission that such options say. Raises BadValue."""
+    from distributed_grid.protocol.groups import parse_array
+
+    fields: dict[str, Any] = {}
+    if options["array"] is not None:
+        fields["array"] = parse_array(options["array"], options["max_fails"])
+    elif options["max_fails"] is not None:
+        raise BadValue(f"--max-fails {options['max_fails']} of what?", hint="say it with --array")
+    return fields
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def group_label(view: GroupView) -> str:
+    """A group as it is called in sentences."""
+    return f"{view.id} ({view.spec.name})" if view.spec.name else view.id
+
+
+def indexes_words(view: GroupView) -> str:
+    """Which members it has: `[0-99%8]`."""
+    return f"[{array_words(view.array)}]" if view.array is not None else f"[{view.count}]"
+
+
+def progress_words(view: GroupView) -> str:
+    """How far it is: `3 waiting, 8 running, 89 ended (1 failed)`."""
+    parts = [f"{count} {state}" for state, count in view.states.items()]
+    ends = [f"{count} {what}" for count, what in ((view.failed, "failed"), (view.cancelled, "cancelled")) if count]
+    return ", ".join(parts) + (f" ({', '.join(ends)})" if ends else "")
+
+
+def group_row(view: GroupView) -> list[str]:
+    """A group's line in a table of jobs."""
+    return [
+        f"{view.id} {indexes_words(view)}",
+        view.spec.name or " ".join(view.spec.argv)[:24],
+        view.user,
+        progress_words(view),
+        view.reason.code if view.reason else "-",
+        view.request.priority.word,
+        "-",
+        str(view.request.resources),
+        words.age(view.submitted, view.ended),
+        str(group_status(view)) if view.ended else "-",
+    ]
+
+
+def group_status(view: GroupView) -> int:
+    """The exit code that stands for a whole group: 0 if every member exited with 0, else 1."""
+    return 1 if view.failed or view.cancelled else 0
+
+
+def group_lines(view: GroupView) -> list[tuple[str, Any]]:
+    """All that is known of a group, for `grid job show`."""
+    import shlex
+
+    array = view.array
+    return [
+        ("array", group_label(view)),
+        ("indexes", f"{array_words(array)} · {view.count} jobs" if array is not None else ""),
+        ("state", progress_words(view) + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
+        ("command", shlex.join(view.spec.argv)),
+        ("user", view.user),
+        ("asks", f"{view.request.resources} · {view.request.priority.word}"),
+        ("at once", array.most if array is not None and array.most else ""),
+        ("max fails", array.max_fails if array is not None and array.max_fails >= 0 else ""),
+        ("submitted", words.clock(view.submitted)),
+        ("ended", words.clock(view.ended) if view.ended else ""),
+    ]
+
+
+# --- for programs -----------------------------------------------------------------------------------------------------
+
+
+def group_json(view: GroupView) -> dict[str, Any]:
+    """A group with everything that is known of it."""
+    array = view.array
+    return {
+        "id": view.id,
+        "kind": str(view.kind),
+        "name": view.spec.name,
+        "user": view.user,
+        "command": list(view.spec.argv),
+        "priority": view.request.priority.word,
+        "asks": words.resources_json(view.request.resources),
+        "indexes": array_words(array).partition("%")[0] if array is not None else None,
+        "count": view.count,
+        "at_once": array.most if array is not None and array.most else None,
+        "max_fails": array.max_fails if array is not None and array.max_fails >= 0 else None,
+        "states": view.states,
+        "failed": view.failed,
+        "cancelled": view.cancelled,
+        "submitted": words.iso(view.submitted),
+        "ended": words.iso(view.ended),
+        "reason": view.reason.code if view.reason else None,
+        "reason_text": view.reason.text if view.reason else None,
+        "exit_code": group_status(view) if view.ended else None,
+    }

@@ -1,0 +1,108 @@
+"""What becomes of a submission: jobs and groups with ids, made once, however often it is said."""
+
+import secrets
+from collections.abc import Callable
+
+from distributed_grid.coordinator.blobs import Blobs
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Group, Job, JobsSubmitted
+from distributed_grid.coordinator.driver import Driver
+from distributed_grid.coordinator.lookup import Lookup, Unanswerable
+from distributed_grid.coordinator.placing import resolved
+from distributed_grid.coordinator.store import Store
+from distributed_grid.coordinator.submissions import complaint, same_jobs
+from distributed_grid.protocol.groups import Array, GroupKind, count, indexes, member_id
+from distributed_grid.protocol.messages import Submit
+
+
+class Sorted:
+    """A submission sorted out: `known` are the ids of what was submitted before, by key; `jobs` and `groups` are to be
+    made, where a job with a group's id stands for all of its members."""
+
+    def __init__(self, known: dict[str, str]) -> None:
+        self.known = known
+        self.jobs: dict[str, Job] = {}
+        self.groups: list[Group] = []
+
+    def names(self) -> list[str]:
+        """The ids of all new jobs, members too."""
+        names: list[str] = []
+        arrays = {group.id: group.array for group in self.groups}
+        for job in self.jobs.values():
+            array = arrays.get(job.id)
+            names += [job.id] if array is None else [member_id(job.id, index) for index in indexes(array.parts)]
+        return names
+
+    def event(self, token: int) -> JobsSubmitted:
+        """What the ledger is told."""
+        return JobsSubmitted(token, tuple(self.jobs.values()), tuple(self.groups))
+
+
+class Submissions:
+    """Makes jobs of submissions."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: Store,
+        driver: Driver,
+        blobs: Blobs,
+        lookup: Lookup,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._driver = driver
+        self._blobs = blobs
+        self._lookup = lookup
+        self._clock = clock
+
+    def sort_out(self, user: str, host: str, message: Submit) -> Sorted:
+        """What is new in it and what is known. Raises GridError where one of it cannot be taken: then none is."""
+        for submission in message.jobs:
+            if problem := complaint(submission):
+                raise problem
+            if submission.spec.bundle and not self._blobs.has(submission.spec.bundle):
+                raise Unanswerable(
+                    "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
+                )
+        keys = list(dict.fromkeys(submission.key for submission in message.jobs))
+        # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
+        known = self._store.known(user, keys)
+        if self._driver.trouble.error and any((user, key) not in self._ledger.keys for key in keys if key not in known):
+            self._driver.trouble.refuse()
+        same_jobs(message.jobs, lambda key: known.get(key) or self._ledger.keys.get((user, key)), self._lookup.job)
+        now = self._clock()
+        found = Sorted(known)
+        # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
+        ids = iter(sorted(new_id() for _ in range(len(keys) - len(known))))
+        for one in message.jobs:
+            if one.key not in known and one.key not in found.jobs:
+                request = resolved(one.request, host, one.spec.bundle, self._ledger.policy)
+                job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
+                found.jobs[one.key] = job
+                if one.array is not None:
+                    found.groups.append(_array(job, one.array))
+        return found
+
+
+def _array(template: Job, array: Array) -> Group:
+    return Group(
+        id=template.id,
+        key=template.key,
+        user=template.user,
+        kind=GroupKind.ARRAY,
+        spec=template.spec,
+        request=template.request,
+        submitted=template.submitted,
+        count=count(array.parts),
+        array=array,
+    )
+
+
+_LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in range(256))
+
+
+def new_id() -> str:
+    """A job's id: `j-` and 60 random bits."""
+    return "j-" + secrets.token_bytes(12).translate(_LETTERS).decode()

@@ -1,0 +1,139 @@
+"""Many jobs of one submission: a group has an id (`j-…`), and its members are jobs with ids of their own, made of that
+and their index (`j-…_7`).
+"""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+
+import msgspec
+
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import JobSpec, Reason, Request
+
+MOST_MEMBERS = 100_000
+MOST_INDEX = 999_999_999
+_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+
+
+class GroupKind(StrEnum):
+    """What the members have to do with each other: those of an array run each for itself."""
+
+    ARRAY = "array"
+
+
+class Array(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which members an array has, as (first, last, step), each part behind the one before it; `most`: so many hold
+    resources or are in the queue at once (0: all); `max_fails`: if more of them fail, the rest is ended (-1: never)."""
+
+    parts: tuple[tuple[int, int, int], ...]
+    most: int = 0
+    max_fails: int = -1
+
+
+def indexes(parts: tuple[tuple[int, int, int], ...]) -> Iterator[int]:
+    """The indexes of all members, ascending."""
+    for first, last, step in parts:
+        yield from range(first, last + 1, step)
+
+
+def count(parts: tuple[tuple[int, int, int], ...]) -> int:
+    """How many members these are."""
+    return sum(len(range(first, last + 1, step)) for first, last, step in parts)
+
+
+def sound(array: Array) -> BadValue | None:
+    """What is wrong with an array that somebody sends; None: nothing."""
+    before = -1
+    for first, last, step in array.parts:
+        if not before < first <= last <= MOST_INDEX or step < 1:
+            return BadValue(f"the array {words(array)!r} cannot be made", why="its indexes have to ascend")
+        before = last
+    size = count(array.parts)
+    if not 0 < size <= MOST_MEMBERS:
+        return BadValue(f"an array of {size} jobs cannot be made", hint=f"give 1 to {MOST_MEMBERS}")
+    if array.most < 0 or array.max_fails < -1:
+        return BadValue("an array's limits cannot be below zero")
+    return None
+
+
+def parse_array(text: str, max_fails: int | None = None) -> Array:
+    """An array from `0-99`, `1-10:2`, `1,3,7`, and with `%8` behind: at most 8 at once. Raises BadValue."""
+    hint = "write it as 0-99, 1-10:2 or 1,3,7; with %8 behind, at most 8 run at once"
+    which, percent, limit = text.strip().partition("%")
+    if percent and not (limit.isdecimal() and len(limit) < 10 and int(limit)):
+        raise BadValue(f"the array {text!r} cannot be read", why=f"{limit!r} is no number above zero", hint=hint)
+    numbers: list[tuple[int, int, int]] = []
+    for part in which.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise BadValue(f"the array {text!r} cannot be read", why=f"{part!r} is no range of indexes", hint=hint)
+        first, last, step = (int(group) if group else 0 for group in match.groups())
+        last = last if match[2] else first
+        if last < first:
+            raise BadValue(f"the array {text!r} cannot be read", why=f"{part!r} ends before it begins", hint=hint)
+        if match[3] and not step:
+            raise BadValue(f"the array {text!r} cannot be read", why=f"{part!r} makes steps of nothing", hint=hint)
+        numbers.append((first, last, max(1, step)))
+    if max_fails is not None and max_fails < 0:
+        raise BadValue(f"--max-fails {max_fails} is below zero", hint="0 ends the rest after the first that fails")
+    array = Array(_ascending(numbers, text), int(limit) if percent else 0, -1 if max_fails is None else max_fails)
+    if problem := sound(array):
+        raise problem
+    return array
+
+
+def _ascending(parts: list[tuple[int, int, int]], text: str) -> tuple[tuple[int, int, int], ...]:
+    """The parts in order. Those that overlap are taken apart: an index is one job, however often it is said."""
+    parts = [(first, first + (last - first) // step * step, step) for first, last, step in sorted(parts)]
+    if all(one[1] < other[0] for one, other in zip(parts, parts[1:], strict=False)):
+        return tuple(parts)
+    if count(tuple(parts)) > MOST_MEMBERS:
+        raise BadValue(f"the array {text!r} has too many jobs", hint=f"{MOST_MEMBERS} are the most")
+    made: list[tuple[int, int, int]] = []
+    for index in sorted(set(indexes(tuple(parts)))):
+        if made and made[-1][1] + 1 == index:
+            made[-1] = (made[-1][0], index, 1)
+        else:
+            made.append((index, index, 1))
+    return tuple(made)
+
+
+def words(array: Array) -> str:
+    """An array as people write it."""
+    text = ",".join(
+        str(first) if first == last else f"{first}-{last}" + (f":{step}" if step != 1 else "")
+        for first, last, step in array.parts
+    )
+    return text + (f"%{array.most}" if array.most else "")
+
+
+def member_id(group: str, index: int) -> str:
+    """The id of a group's member."""
+    return f"{group}_{index}"
+
+
+def split_member(text: str) -> tuple[str, int] | None:
+    """The group (or what somebody calls it) and the index, if this may be a member of one."""
+    group, mark, index = text.rpartition("_")
+    return (group, int(index)) if mark and group and index.isascii() and index.isdecimal() and len(index) < 10 else None
+
+
+class GroupView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A group as clients see it. `states` counts its members by state; of those that have ended `failed` did not exit
+    with 0 and `cancelled` were cancelled (they are not among the failed). `reason`: why those that wait do,
+    `ended`: when the last of them had."""
+
+    id: str
+    user: str
+    kind: GroupKind
+    spec: JobSpec
+    request: Request
+    submitted: float
+    count: int
+    array: Array | None = None
+    states: dict[str, int] = {}
+    failed: int = 0
+    cancelled: int = 0
+    ended: float = 0.0
+    reason: Reason | None = None

@@ -1,0 +1,58 @@
+"""Arrays and dependencies, by the command line on a real grid."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.grid_fixture import Grid, running_grid, until
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
+    with running_grid(tmp_path_factory.mktemp("grid")) as made:
+        yield made
+
+
+def submitted(grid: Grid, *words: str) -> str:
+    done = grid.run("run-shared", "-d", "--no-ship", "--cpus", "0.1", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_an_array_runs_once_for_each_index(grid: Grid) -> None:
+    say = "echo $GRID_ARRAY_INDEX of $GRID_ARRAY_COUNT in $GRID_ARRAY_ID"
+    array = submitted(grid, "--name", "sweep", "--array", "3-9:3%2", "sh", "-c", say)
+    assert grid.run("job", "wait", array).returncode == 0
+    assert grid.run("logs", f"{array}_6").stdout == f"6 of 3 in {array}\n"
+    assert grid.run("logs", "sweep_9").stdout == f"9 of 3 in {array}\n"
+    (row,) = [row for row in grid.json("jobs", "-a")["arrays"] if row["id"] == array]
+    assert (row["count"], row["states"], row["failed"], row["indexes"]) == (3, {"ended": 3}, 0, "3-9:3")
+    members = {row["id"]: row["index"] for row in grid.json("jobs", "-a", "--members")["jobs"] if row["array"] == array}
+    assert members == {f"{array}_3": 3, f"{array}_6": 6, f"{array}_9": 9}
+
+
+def test_an_array_is_one_line_and_ends_as_one(grid: Grid) -> None:
+    array = submitted(grid, "--array", "0-499%2", "sleep", "600")
+    until(lambda: grid.json("job", "show", array)["arrays"][0]["states"].get("running") == 2, "two of them run")
+    assert grid.run("jobs").stdout.count(array) == 1
+    shown = grid.json("job", "show", array)["arrays"][0]
+    assert (shown["reason"], shown["states"]["waiting"]) == ("ArrayLimit", 498)
+    assert grid.run("cancel", array[:9]).returncode == 0
+    assert grid.run("job", "wait", f"{array}_0", f"{array}_499").returncode == 143
+    (ended,) = grid.json("job", "show", array)["arrays"]
+    assert (ended["states"], ended["cancelled"]) == ({"ended": 500}, 500)
+
+
+def test_an_array_gives_up_when_too_many_have_failed(grid: Grid) -> None:
+    array = submitted(grid, "--array", "0-99%1", "--max-fails", "1", "false")
+    until(lambda: grid.json("job", "show", array)["arrays"][0]["ended"], "it is over")
+    (ended,) = grid.json("job", "show", array)["arrays"]
+    assert (ended["failed"], ended["cancelled"], ended["exit_code"]) == (2, 98, 1)
+    outcome = grid.json("job", "show", f"{array}_99")["jobs"][0]["outcome"]
+    assert outcome["text"] == "2 of its array have failed, and --max-fails is 1"
+
+
+def test_what_is_no_array_is_told(grid: Grid) -> None:
+    done = grid.run("run-shared", "-d", "--no-ship", "--array", "9-1", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'9-1' ends before it begins" in done.stderr
