@@ -18,31 +18,25 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.agent import supervisor_main, workdir
+from distributed_grid.agent import supervisor_main
 from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.launcher_said import SAID, Said, suspended, tail
 from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
 from distributed_grid.faults import fault
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome, State
-from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
+from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.messages import Exited, Launch, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known
 
 _START_SECONDS = 15.0
 _PAUSE = 0.005
 
 
-class _Said(msgspec.Struct):
-    """What the supervisor says after its hello: an allocation was started, or has exited with this outcome."""
-
-    id: str
-    pid: int = 0
-    outcome: Outcome | None = None
-
-
-_SAID = msgspec.json.Decoder(_Said)
-
-
 def _nothing(text: str) -> None:
+    """Where nobody wants to hear."""
+
+
+def _nobody(told: Suspended) -> None:
     """Where nobody wants to hear."""
 
 
@@ -62,6 +56,8 @@ class Launcher:
         pids_limit: int = 0,
     ) -> None:
         self.supervisor_pid = 0
+        self.suspended: Callable[[Suspended], None] = _nobody
+        """Is told of what was frozen, and of what goes on."""
         self.pids: dict[str, int] = {}
         self._dir = state_dir.absolute()
         self._node = node
@@ -77,6 +73,7 @@ class Launcher:
         self._unanswered: dict[str, list[dict[str, Any]]] = {}
         self._told: set[str] = set()
         self._renewed = 0.0
+        self._frozen: list[dict[str, Any]] = []
 
     async def start(self) -> list[Known]:
         """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
@@ -128,6 +125,12 @@ class Launcher:
                     one["lease_from"] = max(one["lease_from"], at)
         self._say_renewed()
 
+    def tell_frozen(self) -> None:
+        """Tell of all that was frozen when the supervisor was found, and was before."""
+        frozen, self._frozen = self._frozen, []
+        for one in frozen:
+            self.suspended(suspended(msgspec.convert(one, Said)))
+
     def _say_renewed(self) -> None:
         if self._renewed:
             self._send({"op": "renew", "at": self._renewed})
@@ -140,6 +143,14 @@ class Launcher:
     def signal(self, allocation: str, signum: int) -> None:
         """Send a signal to the job's process group. Without effect if it does not run."""
         self._send({"op": "signal", "id": allocation, "signal": signum})
+
+    def freeze(self, allocation: str, why: str, seconds: float) -> None:
+        """Let nothing of it run for so long, or until `thaw`. Asked again, it goes on being frozen."""
+        self._send({"op": "freeze", "id": allocation, "why": why, "for": seconds})
+
+    def thaw(self, allocation: str) -> None:
+        """Let it go on."""
+        self._send({"op": "thaw", "id": allocation})
 
     def forget(self, allocations: Iterable[str]) -> None:
         """These ends are known where it counts: the supervisor need not tell them any more."""
@@ -161,6 +172,7 @@ class Launcher:
         await self._disconnect()
         known = {one.allocation: one for one in await self._connect()}
         self._say_renewed()
+        self.tell_frozen()
         for one in known.values():
             if one.outcome is not None and one.allocation not in self._told:
                 self._exited(one.allocation, one.outcome)
@@ -222,10 +234,13 @@ class Launcher:
                 return
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
-                self._take(_SAID.decode(line))
+                self._take(SAID.decode(line))
 
-    def _take(self, said: _Said) -> None:
+    def _take(self, said: Said) -> None:
         allocation = said.id
+        if said.op == "frozen":
+            self.suspended(suspended(said))
+            return
         if said.outcome is not None:
             self._exited(allocation, self._outcome(allocation, said.outcome))
             return
@@ -245,8 +260,8 @@ class Launcher:
         """What the supervisor said, with sizes and last bytes of the output, which it leaves to us."""
         if not said.started:
             return said
-        out, out_tail = _tail(self._dir, allocation, "stdout")
-        err, err_tail = _tail(self._dir, allocation, "stderr")
+        out, out_tail = tail(self._dir, allocation, "stdout")
+        err, err_tail = tail(self._dir, allocation, "stderr")
         if not out and not err:
             return said
         return msgspec.structs.replace(
@@ -266,6 +281,7 @@ class Launcher:
             else:
                 if hello["version"] == VERSION:
                     self.supervisor_pid = hello["pid"]
+                    self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     return [self._known(one) for one in hello["known"]]
                 await self._dismiss(hello)
@@ -354,19 +370,3 @@ class Launcher:
             outcome = msgspec.convert(said["outcome"], Outcome)
             return Known(said["id"], State.ENDED, self._outcome(said["id"], outcome))
         return Known(said["id"], State.STOPPING if said["stopping"] else State.RUNNING, started_for=said["for"])
-
-
-def _tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
-    """Size and last bytes of an output; nothing if there is none."""
-    path = f"{workdir.place(state_dir, allocation)}/{stream}"
-    try:
-        if not os.lstat(path).st_size:
-            return 0, b""
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return 0, b""
-    try:
-        size = os.fstat(fd).st_size
-        return size, os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
-    finally:
-        os.close(fd)

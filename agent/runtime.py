@@ -33,6 +33,7 @@ from distributed_grid.agent.fencing import Fence
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.meter import Measures, Meter
 from distributed_grid.agent.outputs import Outputs
+from distributed_grid.agent.owning import Owning
 from distributed_grid.agent.preparing import Preparing
 from distributed_grid.agent.probe import Usage
 from distributed_grid.agent.probe import now as boot_clock
@@ -94,7 +95,8 @@ class Runtime:
         self._meter = Meter(probe, place.interval, boot_clock, self._measured, log.warning)
         self._outputs = Outputs(self._dir, self.table.runs)
         self._data = Data(place.url, self._dir, self._outputs, self._data_hello, log.info)
-        self._disk = Disk(self._dir, self._disk_changed)
+        self._disk = Disk(self._dir, self._openness_changed)
+        self._owning = Owning(limits, facts, launcher, self.table, self._say, self._openness_changed)
         blobs = BlobCache(self._dir / "blobs", self._data.part)
         self._preparing = Preparing(self._dir, self._meter, blobs, self._disk, self._verify, self._feed)
         self._session: Session | None = None
@@ -146,6 +148,7 @@ class Runtime:
                 if grant is None:
                     log.warning("it is not known what it holds", allocation=one.allocation)
         self.table.restore(granted, boot_clock())
+        self.launcher.tell_frozen()
         self._fence.load()
 
     async def _sweep(self) -> None:
@@ -212,7 +215,7 @@ class Runtime:
         session.last = self._offer_if_due
         session.send(Inventory(known=self.table.inventory(boot_clock())))
         session.send(self._whole_offer())
-        session.send(*self.table.unacknowledged())
+        session.send(*self._owning.introduction(), *self.table.unacknowledged())
         self._session = session
 
     async def _beat(self, session: Session) -> None:
@@ -267,6 +270,7 @@ class Runtime:
         offer = self._lender.observe(sample, self.table.holdings(), boot_clock())
         if offer is not None:
             self._say(offer)
+        self._owning.measured(sample)
 
     def _whole_offer(self) -> Offer:
         now, sample = boot_clock(), self._meter.newest
@@ -283,8 +287,9 @@ class Runtime:
             self._offer_due = False
             self._say(self._whole_offer())
 
-    def _disk_changed(self) -> None:
-        self._lender.closed = self._disk.trouble
+    def _openness_changed(self) -> None:
+        """The disk or the owner has something against lending more, or has not any more."""
+        self._lender.closed = self._disk.trouble or self._owning.closed
         self._offer_soon()
 
     # --- the table ----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from distributed_grid.agent import supervisor_leases as leases
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_book import Book
 from distributed_grid.agent.supervisor_endings import Endings
+from distributed_grid.agent.supervisor_freeze import Freezer, told
 from distributed_grid.agent.supervisor_job import NEVER, CannotStart, Job, never_ran, spawn
 from distributed_grid.agent.supervisor_limits import Limits
 from distributed_grid.agent.supervisor_output import Outputs
@@ -58,7 +59,8 @@ class Supervisor:
         self.outputs = Outputs(self.allocs, output_limit, log)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.book.jobs
-        self.endings = Endings(self.tree, self.book.journal)
+        self.freezer = Freezer(self.tree, self.book.journal, lambda said: self.agent.tell(said), log)
+        self.endings = Endings(self.tree, self.book.journal, self.freezer)
         self.limits = Limits(self.tree, self.endings.ask, log)
         self._take_signals()
         self.oom_scores = procs.protect_from_oom()
@@ -118,6 +120,7 @@ class Supervisor:
         self.selector.register(fd, selectors.EVENT_READ, lambda: self._adopted_ended(job))
         if job.cause:
             self.endings.end(job, job.grace)
+        self.freezer.restore(job)
         self.endings.arm(job)
         self._watch(job)
         log(f"{job.id} of an earlier supervisor still runs (pid {job.pid}) and is watched")
@@ -153,7 +156,8 @@ class Supervisor:
                     continue
                 outcome = None  # it is not on disk yet, and so still to be told
             about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
-            known.append({**about, "outcome": outcome})
+            frozen = told(job, now) if job.frozen_at or job.frozen_for else None
+            known.append({**about, "outcome": outcome, "frozen": frozen})
         return {"op": "hello", "version": VERSION, "pid": os.getpid(), "known": known}
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -166,6 +170,12 @@ class Supervisor:
                 job = self.jobs.get(message["id"])
                 if job is not None and job.outcome is None and 0 < message["signal"] <= signal.NSIG:
                     self.tree.signal_group(job, message["signal"])
+            case "freeze":
+                if (job := self.jobs.get(message["id"])) is not None:
+                    self.freezer.ask(job, message["why"], message["for"])
+            case "thaw":
+                if (job := self.jobs.get(message["id"])) is not None:
+                    self.endings.thaw(job)
             case "renew":
                 now = procs.now()
                 self._end_unleased(now)  # what is over by now is not revived: we may have been stopped since
@@ -244,6 +254,7 @@ class Supervisor:
             self._fire()
             self._settle()
             self._act()
+            self.freezer.act()
             self.agent.flush()
 
     def _may_leave(self) -> bool:

@@ -52,6 +52,10 @@ class Book:
                 job.cause, job.text = rest
             elif job is not None and kind == "warned":
                 job.warned = True
+            elif job is not None and kind == "freeze":
+                job.frozen_at, job.frozen_why = rest
+            elif job is not None and kind == "thaw":
+                job.frozen_for, job.frozen_at = rest[0], 0.0
         return boot
 
     def forget(self, key: str) -> None:

@@ -6,6 +6,7 @@ import heapq
 import itertools
 
 from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.supervisor_freeze import Freezer
 from distributed_grid.agent.supervisor_job import NEVER, Job
 from distributed_grid.agent.supervisor_journal import Journal
 from distributed_grid.agent.supervisor_tree import Tree
@@ -16,8 +17,9 @@ _ADOPTED_LOOK = 0.2  # seconds between two looks at leftovers that are not below
 class Endings:
     """The timetable of all jobs that run. Who is to end is asked to by SIGTERM and made to by SIGKILL."""
 
-    def __init__(self, tree: Tree, journal: Journal) -> None:
+    def __init__(self, tree: Tree, journal: Journal, freezer: Freezer) -> None:
         self._tree = tree
+        self._freezer = freezer
         self._journal = journal
         self._timers: list[tuple[float, int, Job]] = []
         self._count = itertools.count()
@@ -28,7 +30,9 @@ class Endings:
         return self._timers[0][0] if self._timers else NEVER
 
     def fire(self, now: float) -> None:
-        """Do what is due: warnings, time limits, the end of somebody's grace."""
+        """Do what is due: warnings, time limits, the end of somebody's grace, and of a freeze that nobody renewed."""
+        for job in self._freezer.look(now):
+            self.arm(job)
         while self._timers and self._timers[0][0] <= now:
             when, _, job = heapq.heappop(self._timers)
             if job.outcome is not None or job.wake != when:
@@ -55,6 +59,11 @@ class Endings:
             job.wake = due
             heapq.heappush(self._timers, (due, next(self._count), job))
 
+    def thaw(self, job: Job) -> None:
+        """If it is frozen, let it go on, and its time as well."""
+        if self._freezer.thaw(job):
+            self.arm(job)
+
     def ask(self, job: Job, cause: str, text: str, grace: float) -> None:
         """Somebody wants it ended. Where the main process is gone already, its own end stays the outcome."""
         if job.status is None and not job.cause:
@@ -64,6 +73,7 @@ class Endings:
 
     def end(self, job: Job, grace: float) -> None:
         """SIGTERM to all of it, and SIGKILL after `grace` seconds; asked again it can only come sooner."""
+        self._freezer.thaw(job)  # or it would not hear of it
         if grace > 0 and job.kill_at == NEVER:
             self._tree.terminate(job)
         job.kill_at = min(job.kill_at, procs.now() + grace)

@@ -38,6 +38,9 @@ class Job:
     None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it, empty if nobody does. `adopted`: it
     was spawned by a supervisor that is dead, and `pidfd` watches its main process, which is not our child.
 
+    `frozen_at` is since when it is frozen (0: it is not), for `frozen_why`, and `frozen_for` how many seconds it was
+    before that.
+
     `kill_at` is when it gets (the next) SIGKILL, `wake` when the loop looks at it again, `look` that it is due.
     """
 
@@ -74,6 +77,9 @@ class Job:
         self.status: int | None = None
         self.cause = ""
         self.text = ""
+        self.frozen_at = 0.0
+        self.frozen_why = ""
+        self.frozen_for = 0.0
         self.kill_at = NEVER
         self.pause = 0.0
         self.wake = NEVER
@@ -93,6 +99,10 @@ class Job:
             yield ["stop", self.id, self.cause, self.text]
         if self.warned:
             yield ["warned", self.id]
+        if self.frozen_for:
+            yield ["thaw", self.id, self.frozen_for]
+        if self.frozen_at:
+            yield ["freeze", self.id, self.frozen_at, self.frozen_why]
 
     def begin(self) -> list[Any]:
         return ["start", self.id, self.pid, *self.spawned]
@@ -102,8 +112,10 @@ class Job:
         return ["intent", self.id, self.began, self.limit, self.grace, cores, self.lease, self.since, self.limits]
 
     def deadline(self) -> float:
-        """When its time is up: NEVER without a time limit, and once it is ending anyway."""
-        return self.began + self.limit if self.limit and self.status is None and not self.cause else NEVER
+        """When its time is up: NEVER without a time limit, and once it is ending anyway. Frozen time does not count."""
+        if not self.limit or self.status is not None or self.cause or self.frozen_at:
+            return NEVER
+        return self.began + self.limit + self.frozen_for
 
     def warn_at(self) -> float:
         """When it is to be told that its time will be up soon; NEVER if it is not, or was told."""
@@ -120,6 +132,8 @@ class Job:
         """Its outcome, now that nothing of it is alive."""
         said: dict[str, Any] = {"seconds": round(now - self.began, 6) if self.began else 0.0, "peak_memory": self.peak}
         said["cpu_seconds"] = round(self.cpu, 6)
+        if frozen := self.frozen_for + (now - self.frozen_at if self.frozen_at else 0.0):
+            said["suspended"] = round(frozen, 6)
         if self.status is None or self.status < 0:
             said["cause"] = self.cause or "supervisor-lost"
             said["text"] = self.text or "the node's supervisor was killed; how the job ended is not known"

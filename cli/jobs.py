@@ -225,6 +225,7 @@ def _rows(view: JobView) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = [
         ("job", words.job_label(view)),
         ("state", f"{view.state}" + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
+        ("", words.suspended(view.suspended.why) if view.suspended else ""),
         ("command", shlex.join(view.spec.argv)),
         ("user", view.user),
         ("asks", f"{view.request.resources} · {view.request.priority.word}"),
@@ -240,6 +241,8 @@ def _rows(view: JobView) -> list[tuple[str, Any]]:
     ]
     if (outcome := view.outcome) is not None:
         used = f"{format_duration(outcome.seconds)} · cpu {format_duration(outcome.cpu_seconds)}"
+        if outcome.suspended:
+            used += f" · suspended for {format_duration(outcome.suspended)} of it"
         rows += [
             ("exit code", f"{exit_status(outcome)} · {outcome.cause}" + (f" · {outcome.text}" if outcome.text else "")),
             ("used", used + (f" · peak memory {format_bytes(outcome.peak_memory)}" if outcome.peak_memory else "")),

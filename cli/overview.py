@@ -109,7 +109,7 @@ def _allocation_row(one: AllocationView) -> list[str]:
         one.name or one.job,
         one.user,
         one.node,
-        str(one.state),
+        words.suspended(one.suspended) or str(one.state),
         words.grant_words(one.grant),
         one.priority,
         words.age(one.since),
@@ -146,6 +146,7 @@ def _shared_json(answer: Shared) -> dict[str, Any]:
                 "priority": one.priority,
                 "since": words.iso(one.since),
                 "ends": words.iso(one.ends),
+                "suspended": one.suspended or None,
             }
             for one in answer.allocations
         ],

@@ -33,6 +33,10 @@ class StatusLine:
             self._write(f"grid: {view.id} starting on {view.node}")
         elif view.state is State.LOST:
             self._write(f"grid: {view.id}: node {view.node} is away; waiting for it")
+        elif view.suspended is not None and view.state is State.RUNNING:
+            from distributed_grid.cli.words import suspended
+
+            self._write(f"grid: {view.id} {suspended(view.suspended.why)} on {view.node}")
         elif view.state is State.RUNNING and view.node != self._node:
             self._node = view.node
             self.clear()

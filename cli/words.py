@@ -155,6 +155,11 @@ def verdict(view: JobView) -> str:
     return f"{job_label(view)} {said}"
 
 
+def suspended(why: str) -> str:
+    """Why a job is frozen: empty where it is not."""
+    return f"suspended: the owner is back ({why})" if why else ""
+
+
 def _because(text: str) -> str:
     return f": {text}" if text else ""
 
@@ -174,6 +179,8 @@ def job_row(view: JobView) -> list[str]:
     ended = view.state is State.ENDED
     status = str(exit_status(view.outcome)) if view.outcome else "-"
     reason = view.reason.code if view.reason and not ended else (str(view.outcome.cause) if view.outcome else "-")
+    if view.suspended is not None:
+        reason = "suspended"
     if view.outcome and view.outcome.cause is Cause.EXITED:
         reason = "-"
     since, until = (view.started, view.ended) if view.started else (view.submitted, view.ended)
@@ -236,6 +243,8 @@ def job_json(view: JobView) -> dict[str, Any]:
         "submitted": iso(view.submitted),
         "started": iso(view.started),
         "ended": iso(view.ended),
+        "suspended": {"since": iso(view.suspended.since), "why": view.suspended.why} if view.suspended else None,
+        "suspended_for": view.suspended_for,
         "reason": view.reason.code if view.reason else None,
         "reason_text": view.reason.text if view.reason else None,
         "exit_code": exit_status(outcome) if outcome else None,
@@ -246,6 +255,7 @@ def job_json(view: JobView) -> dict[str, Any]:
             "text": outcome.text,
             "started": outcome.started,
             "seconds": outcome.seconds,
+            "suspended": outcome.suspended,
             "cpu_seconds": outcome.cpu_seconds,
             "peak_memory": outcome.peak_memory,
             "stdout_size": outcome.stdout_size,

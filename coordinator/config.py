@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.coordinator.config_kinds import ConfigError, Problem
 from distributed_grid.coordinator.config_places import find, places
@@ -26,6 +26,7 @@ from distributed_grid.coordinator.config_schema import (
     settings_of,
 )
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.resources import GIB, MIB, MILLI
 
 __all__ = [
@@ -45,6 +46,9 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
+
+
 class SharingDisabled(GridError):
     """`resource_sharing.enabled` is false."""
 
@@ -60,7 +64,7 @@ class NodeLimits:
 
     `max_share_cpu` in milli-cores, `max_share_memory` in bytes, `max_share_gpu` in devices (None: no limit of its own);
     `reserve_cpu` in milli-cores, `reserve_memory`, `memory_min`, `gpu_memory_min` in bytes; `cpu_min_cores` in
-    milli-cores; percentages 0 to 100; the rest in seconds.
+    milli-cores; percentages 0 to 100; the rest in seconds. `owner_…`: what becomes of its jobs when its owner is back.
     """
 
     can_share: bool
@@ -80,6 +84,9 @@ class NodeLimits:
     offer_expiry: float
     check_interval: float
     max_offers_per_node: int
+    owner_policy: OwnerPolicy
+    owner_after: float
+    owner_quiet: float
 
 
 class Row(NamedTuple):
@@ -146,6 +153,9 @@ class ClusterConfig(Root):
             offer_expiry=sharing.offer_expiry,
             check_interval=sharing.check_interval,
             max_offers_per_node=sharing.max_offers_per_node,
+            owner_policy=_or(own.owner_policy, sharing.owner_policy),
+            owner_after=_or(own.owner_after, sharing.owner_after),
+            owner_quiet=_or(own.owner_quiet, sharing.owner_quiet),
         )
 
     def rows(self) -> list[Row]:
@@ -159,6 +169,11 @@ class ClusterConfig(Root):
                 name = f"nodes.{node.name}.resource_sharing.{key}"
                 rows.append(Row(name, value, self.origins.get(name, "default")))
         return rows
+
+
+def _or(own: T | None, default: T) -> T:
+    """A node's own setting, or that of all nodes where it has none."""
+    return default if own is None else own
 
 
 def _scaled(amount: float | None, unit: int) -> int | None:

@@ -24,6 +24,7 @@ from distributed_grid.coordinator.config_kinds import (
     count,
     number,
 )
+from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placing import Strategy
 
 T = TypeVar("T")
@@ -143,18 +144,28 @@ class ResourceSharing:
     check_interval: float = setting(60.0, SECONDS, "how often an unchanged offer is said again, at least")
     offer_expiry: float = setting(300.0, SECONDS, "how long an offer holds")
     max_offers_per_node: int = setting(5, count(1, 10_000, "a whole number from 1 to 10000"), "items in one offer")
+    owner_policy: OwnerPolicy = setting(
+        OwnerPolicy.SUSPEND, choice(OwnerPolicy), "what becomes of jobs when a node's owner uses it himself"
+    )
+    owner_after: float = setting(1.0, SECONDS_OR_NONE, "how long the owner must be back before jobs feel it")
+    owner_quiet: float = setting(30.0, SECONDS_OR_NONE, "how long the owner must be gone before jobs go on")
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
 @dataclass(frozen=True)
 class NodeSharing:
-    """What one node lends at most. Unset: all that is spare."""
+    """What one node lends at most, and its own owner's policy. Unset: all that is spare, and as in resource_sharing."""
 
     can_share: bool = setting(True, FLAG, "false: this node lends nothing")
     max_share_cpu: float | None = setting(None, AMOUNT, "cores lent at most")
     max_share_memory_gb: float | None = setting(None, AMOUNT, "memory lent at most, in GB")
     max_share_gpu: int | None = setting(None, count(0, 10_000, "a whole number from 0 up"), "GPUs lent at most")
     priority: float = setting(1.0, number(0, 1e6, "a number from 0 up"), "weight of this node when it is chosen")
+    owner_policy: OwnerPolicy | None = setting(
+        None, choice(OwnerPolicy), "what becomes of jobs when its owner uses it himself"
+    )
+    owner_after: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be back before jobs feel it")
+    owner_quiet: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be gone before jobs go on")
 
 
 @dataclass(frozen=True)

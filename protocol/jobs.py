@@ -85,6 +85,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     `started`: false only where it is sure that the command never ran. Sizes are bytes of output ever written;
     `stdout_tail` and `stderr_tail` hold the last bytes of each (at most TAIL_BYTES), so that they are known when the
     node is not there any more.
+    `suspended`: so many of its `seconds` it was frozen since the node's owner was there.
     `cpu_seconds` and `peak_memory` (bytes) are the whole process tree's as far as the kernel told.
     """
 
@@ -100,6 +101,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     stderr_size: Count = 0
     stdout_tail: bytes = b""
     stderr_tail: bytes = b""
+    suspended: Finite = 0.0
 
 
 TAIL_BYTES = 16 << 10
@@ -216,10 +218,18 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
 
 
+class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job is frozen since then (grid time), for that reason: its node's owner is back."""
+
+    since: float
+    why: str
+
+
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A job as clients see it. Times are grid time: seconds since the epoch that never jump. `attempt` counts the
     allocations it was granted, `retried` how often it was run again after one had ended, `taken_back` how often the
-    grid took its place back after it had begun."""
+    grid took its place back after it had begun. `suspended`: it is frozen now; `suspended_for`: seconds it was before
+    that, in this attempt."""
 
     id: str
     user: str
@@ -240,6 +250,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     taken_back: int = 0
     group: str = ""
     index: int = 0
+    suspended: Suspension | None = None
+    suspended_for: float = 0.0
 
 
 def next_attempt(allocation: str) -> str:

@@ -16,11 +16,13 @@ from distributed_grid.protocol.messages_agent import (
     Launch,
     OpenData,
     Output,
+    Recalled,
     Renewed,
     Signal,
     Stale,
     Started,
     Stop,
+    Suspended,
     WantBlob,
     WantFile,
     WantFiles,
@@ -62,7 +64,7 @@ from distributed_grid.protocol.messages_hello import (
 from distributed_grid.protocol.messages_nodes import DrainNodes, LabelNodes, UndrainNodes
 from distributed_grid.protocol.nodes import Offer
 
-FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited
+FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled
 ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData | Renewed
 FromAgentData = Output | Files | FileData | WantBlob
 ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | BlobData
@@ -135,6 +137,7 @@ __all__ = [
     "OpenData",
     "Output",
     "PutBlob",
+    "Recalled",
     "Refused",
     "Renewed",
     "Shared",
@@ -148,6 +151,7 @@ __all__ = [
     "Submission",
     "Submit",
     "Submitted",
+    "Suspended",
     "ToAgent",
     "ToAgentData",
     "ToClient",

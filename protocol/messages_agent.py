@@ -7,7 +7,7 @@ from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import JobSpec, Outcome
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import Known, Sample
-from distributed_grid.protocol.numbers import Finite
+from distributed_grid.protocol.numbers import Finite, Span
 from distributed_grid.protocol.resources import Grant
 
 # --- agent to coordinator ---------------------------------------------------------------------------------------
@@ -53,6 +53,26 @@ class Exited(Message, frozen=True, tag="exited"):
     allocation: str
     outcome: Outcome
     returned: bool = False
+
+
+class Suspended(Message, frozen=True, tag="suspended"):
+    """The node's owner is back, for that `why`, and the allocation has been frozen for `lasted` seconds; or, where
+    `why` is empty, it goes on after so many. `in_all`: seconds it was frozen so far: its time limit is put off by so
+    much. Told again after every reconnect."""
+
+    allocation: str
+    why: str = ""
+    lasted: Span = 0.0
+    in_all: Span = 0.0
+
+
+class Recalled(Message, frozen=True, tag="recalled"):
+    """The node's owner takes back what the allocation holds, for that `why`: it has `grace` seconds to end. Told again
+    after every reconnect until it has."""
+
+    allocation: str
+    why: str
+    grace: Span = 0.0
 
 
 # --- coordinator to agent ---------------------------------------------------------------------------------------

@@ -19,6 +19,14 @@ class NodeState(StrEnum):
     LOST = "lost"
 
 
+class OwnerPolicy(StrEnum):
+    """What becomes of a node's jobs when its owner uses it himself."""
+
+    CONTINUE = "continue"
+    SUSPEND = "suspend"
+    RECALL = "recall"
+
+
 class GpuFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What does not change about a GPU; `memory` in bytes. `stand_in`: announced as no real device."""
 
@@ -162,7 +170,7 @@ class OfferView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Resources of one node that one job holds."""
+    """Resources of one node that one job holds. `suspended`: why it is frozen now, empty where it is not."""
 
     id: str
     job: str
@@ -174,6 +182,7 @@ class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     since: float
     ends: float = 0.0
     name: str = ""
+    suspended: str = ""
 
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from distributed_grid.protocol.nodes import GpuFacts
+from distributed_grid.protocol.nodes import GpuFacts, OwnerPolicy
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Grant, Resources
 
 SLACK_LEAST = 256 * MIB
@@ -12,10 +12,12 @@ SLACK_MOST = 2 * GIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a node lends and how much. Percentages are of foreign use, 0 to 100, and 100 switches that judgement off.
+    """When a node lends and how much, and what becomes of jobs when its owner is back. Percentages are of foreign use,
+    0 to 100, and 100 switches that judgement off.
 
     `max_share_cpu` and `cpu_min_cores` in milli-cores, `max_share_gpu` in devices, memory in bytes, times in seconds;
     None for a `max_share_*` means no limit of its own. `reserve_*` stays with the owner whatever is idle.
+    `owner_after`: for how long he must be back before jobs feel it; `owner_quiet`: for how long he must be gone again.
     """
 
     can_share: bool = True
@@ -34,6 +36,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     offer_expiry: float = 300.0
     check_interval: float = 60.0
     max_offers_per_node: int = 5
+    owner_policy: OwnerPolicy = OwnerPolicy.SUSPEND
+    owner_after: float = 1.0
+    owner_quiet: float = 30.0
 
 
 class Holding(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from distributed_grid.agent.core.owner import Running
 from distributed_grid.agent.core.spare import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
@@ -160,6 +161,15 @@ class Table:
             rss = by_pid.get(self.entries[key].pid, 0)
             if rss != holding.rss:
                 self._held[key] = Holding(key, holding.grant, rss)
+
+    def running(self) -> list[Running]:
+        """Those that run and were not told to end, as far as it is known what they hold."""
+        entries = self.entries
+        return [
+            Running(held, entry.began)
+            for key, held in self._held.items()
+            if (entry := entries[key]).state is State.RUNNING
+        ]
 
     def runs(self, allocation: str) -> bool:
         """Whether more may come of it: it is known and not over."""

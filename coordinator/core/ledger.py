@@ -304,7 +304,7 @@ class Ledger:
         elif active:
             self.queue.remove(job.id)
             self.fresh.pop(job.id, None)
-        job.outcome, job.ended, job.reason = outcome, self.now, None
+        job.outcome, job.ended, job.reason, job.suspended = outcome, self.now, None, None
         self.move(job, State.ENDED, text or outcome.text or outcome.cause.value)
         del self.jobs[job.id], self.turns[job.id]
         if job.group:
@@ -318,6 +318,7 @@ class Ledger:
         """The allocation is over and the job is not: it waits again, at its old place in the queue."""
         self.move(allocation, State.ENDED)
         job.node, job.grant, job.started = "", None, 0.0
+        job.suspended, job.suspended_for = None, 0.0
         self.move(job, State.WAITING, text)
         self.wait(job)
         self.changed(job, allocation)

@@ -9,17 +9,19 @@ import msgspec
 
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step, Suspension
 from distributed_grid.protocol.messages import (
     Exited,
     Inventory,
     Launch,
     OpenData,
+    Recalled,
     Renewed,
     Signal,
     Stale,
     Started,
     Stop,
+    Suspended,
 )
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
@@ -87,6 +89,10 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     group: str = ""
     index: int = 0
     """Which member of its group it is."""
+    suspended: Suspension | None = None
+    """It is frozen, as its node's owner is back."""
+    suspended_for: float = 0.0
+    """Seconds that this attempt was frozen before that."""
 
 
 class Group(msgspec.Struct, kw_only=True, gc=False):
@@ -172,7 +178,7 @@ class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A message from the agent of this node about its offer or allocations."""
 
     node: str
-    message: Offer | Inventory | Started | Stale | Exited
+    message: Offer | Inventory | Started | Stale | Exited | Suspended | Recalled
 
 
 class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):

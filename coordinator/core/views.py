@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.jobs import JobView, Reason
 from distributed_grid.protocol.nodes import (
     AllocationView,
@@ -41,6 +42,8 @@ def job_view(job: Job, reason: Reason | None) -> JobView:
         taken_back=job.taken_back,
         group=job.group,
         index=job.index,
+        suspended=job.suspended,
+        suspended_for=job.suspended_for,
     )
 
 
@@ -109,8 +112,9 @@ def allocation_view(ledger: "Ledger", allocation: Allocation) -> AllocationView:
         grant=allocation.grant,
         priority=job.request.priority.word,
         since=allocation.granted,
-        ends=allocation.started + limit if allocation.started and limit else 0.0,
+        ends=allocation.started + limit + put_off(job, ledger.now) if allocation.started and limit else 0.0,
         name=job.spec.name,
+        suspended=job.suspended.why if job.suspended is not None else "",
     )
 
 

@@ -143,6 +143,8 @@ MESSAGES: dict[str, Any] = {
     "Started": messages.Started(allocation="j-a.1", pid=77),
     "Stale": messages.Stale(allocation="j-a.1", reason="busy", device="GPU-1", pid=7, user="bob", memory=4096),
     "Exited": messages.Exited(allocation="j-a.1", outcome=OUTCOME, returned=True),
+    "Suspended": messages.Suspended(allocation="j-a.1", why="foreign CPU 87 %", lasted=2.5, in_all=4.5),
+    "Recalled": messages.Recalled(allocation="j-a.1", why="memory pressure 40 %", grace=5.0),
     "Launch": messages.Launch(allocation="j-a.1", job="j-a", user="ada", epoch=7, grant=GRANT, spec=SPEC),
     "Stop": messages.Stop(allocation="j-a.1", grace=2.5, cause="time-limit", text="too long"),
     "Signal": messages.Signal(allocation="j-a.1", signal=2),

@@ -1,0 +1,47 @@
+"""What the supervisor says after its hello, as the agent takes it."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from distributed_grid.agent import workdir
+from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome
+from distributed_grid.protocol.messages import Suspended
+
+
+class Said(msgspec.Struct):
+    """An allocation was started, or has exited with this outcome, or (`op` is `frozen`) is frozen for that `why`; where
+    that is empty it goes on."""
+
+    id: str
+    op: str = ""
+    pid: int = 0
+    outcome: Outcome | None = None
+    why: str = ""
+    lasted: float = 0.0
+    in_all: float = 0.0
+
+
+SAID = msgspec.json.Decoder(Said)
+
+
+def suspended(said: Said) -> Suspended:
+    """The same for the coordinator."""
+    return Suspended(allocation=said.id, why=said.why, lasted=said.lasted, in_all=said.in_all)
+
+
+def tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
+    """Size and last bytes of an output; nothing if there is none."""
+    path = f"{workdir.place(state_dir, allocation)}/{stream}"
+    try:
+        if not os.lstat(path).st_size:
+            return 0, b""
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return 0, b""
+    try:
+        size = os.fstat(fd).st_size
+        return size, os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
+    finally:
+        os.close(fd)

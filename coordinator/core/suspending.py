@@ -1,0 +1,51 @@
+"""A node's owner is back: what its agent tells of allocations that it has frozen, lets go on, or takes back. The agent
+decides; here it is kept, so that everybody can see it and a time limit is not thought to run meanwhile.
+"""
+
+from typing import TYPE_CHECKING
+
+from distributed_grid.coordinator.core import stopping
+from distributed_grid.coordinator.core.model import Audit, Job, Node
+from distributed_grid.protocol.durations import format_duration
+from distributed_grid.protocol.jobs import Cause, State, Suspension
+from distributed_grid.protocol.messages import Recalled, Suspended
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+
+def put_off(job: Job, now: float) -> float:
+    """Seconds by which the time limit of this attempt ends later, as it was frozen for so long."""
+    return job.suspended_for + (max(0.0, now - job.suspended.since) if job.suspended is not None else 0.0)
+
+
+def suspended(ledger: "Ledger", node: Node, message: Suspended) -> None:
+    """It was frozen, or goes on. Told again after a reconnect, when nothing new may have happened."""
+    allocation = node.allocations.get(message.allocation)
+    if allocation is None:
+        ledger.out.append(Audit(node.facts.name, f"{message.allocation} is suspended there, and not known here"))
+        return
+    job = ledger.jobs[allocation.job]
+    before = job.suspended
+    job.suspended_for = max(0.0, message.in_all - (message.lasted if message.why else 0.0))
+    if message.why:
+        job.suspended = Suspension(ledger.now - message.lasted, message.why)
+        if before is not None:
+            job.suspended = Suspension(before.since, message.why)
+            return
+        ledger.tell(job, f"suspended: the owner of {node.facts.name} is back ({message.why})")
+    else:
+        job.suspended = None
+        if before is None:
+            return
+        ledger.tell(job, f"goes on after {format_duration(message.lasted)}")
+    ledger.changed(job, allocation, soon=True)
+
+
+def recalled(ledger: "Ledger", node: Node, message: Recalled) -> None:
+    """It was told to end, and waits again when it has."""
+    allocation = node.allocations.get(message.allocation)
+    if allocation is None or allocation.state is State.STOPPING:
+        return
+    text = f"recalled: the owner of {node.facts.name} is back ({message.why}); it has {message.grace:g} s to end"
+    stopping.ask(ledger, allocation, Cause.RECALLED, text, message.grace)

@@ -1,0 +1,133 @@
+"""When a node's owner is back, and what becomes of its jobs: samples in, orders out, without a process."""
+
+import pytest
+
+from distributed_grid.agent.core.owner import Freeze, Order, Owner, Running, Thaw
+from distributed_grid.agent.core.spare_limits import Holding, Limits
+from distributed_grid.protocol.nodes import OwnerPolicy, Sample
+from distributed_grid.protocol.resources import Grant
+
+CORES = 4
+LIMITS = Limits(owner_after=2.0, owner_quiet=10.0)
+
+
+def job(name: str, *cores: int, began: float = 0.0) -> Running:
+    return Running(Holding(name, Grant(cores=cores)), began)
+
+
+A, B = job("a", 0), job("b", 1, 2)
+
+
+class Scene:
+    """An owner of four cores and the jobs a (core 0) and b (cores 1 and 2); what is frozen is confirmed at once."""
+
+    def __init__(self, **limits: object) -> None:
+        fields = {name: getattr(LIMITS, name) for name in Limits.__struct_fields__}
+        self.owner = Owner(Limits(**(fields | limits)), CORES)  # type: ignore[arg-type]
+        self.jobs = [A, B]
+        self.frozen: dict[str, float] = {}
+
+    def see(self, now: float, *used: int, **more: object) -> list[Order]:
+        """A sample in which others use so many percent of each core."""
+        cores = dict(enumerate(used or (0, 0, 0, 0)))
+        sample = Sample(at=now, cores=cores, foreign_cpu=sum(cores.values()) / 100, **more)  # type: ignore[arg-type]
+        orders = self.owner.observe(sample, self.jobs, now)
+        for order in orders:
+            if isinstance(order, Freeze) and order.allocation not in self.frozen:
+                self.frozen[order.allocation] = now
+                self.owner.took(order.allocation, order.why, 0.0, 0.0, now)
+            elif isinstance(order, Thaw):
+                lasted = now - self.frozen.pop(order.allocation)
+                self.owner.took(order.allocation, "", lasted, lasted, now)
+        return orders
+
+
+def test_an_idle_node_leaves_its_jobs_alone() -> None:
+    scene = Scene()
+    assert [scene.see(float(now)) for now in range(5)] == [[]] * 5
+    assert scene.owner.presence(5.0) == ""
+
+
+def test_a_job_is_frozen_when_others_have_used_its_cores_for_a_while_and_the_others_are_not() -> None:
+    scene = Scene()
+    assert scene.see(0.0, 50) == []
+    assert scene.see(1.0, 50) == []
+    assert scene.see(2.0, 50) == [Freeze("a", "foreign CPU 50 % on core 0")]
+    assert scene.owner.presence(2.0) == ""  # the other cores are still to be had
+
+
+def test_all_jobs_are_frozen_when_others_use_too_much_of_the_node_and_nothing_more_is_lent() -> None:
+    scene = Scene()
+    scene.see(0.0, 0, 0, 30, 100)
+    orders = scene.see(2.0, 0, 0, 30, 100)
+    assert orders == [Freeze(name, "foreign CPU 33 % > 30 %") for name in ("a", "b")]
+    assert scene.owner.presence(2.0) == "the owner is back (foreign CPU 33 % > 30 %)"
+
+
+def test_an_owner_who_gets_only_a_part_of_every_core_beside_the_jobs_is_seen_all_the_same() -> None:
+    scene = Scene()
+    scene.see(0.0, 15, 15, 15, 0)
+    assert {order.allocation for order in scene.see(2.0, 15, 15, 15, 0)} == {"a", "b"}
+
+
+def test_a_little_noise_on_many_cores_is_no_owner() -> None:
+    owner = Owner(LIMITS, 64)
+    jobs = [job(f"j{core}", core) for core in range(64)]
+    for now in range(10):
+        sample = Sample(at=float(now), cores=dict.fromkeys(range(64), 3), foreign_cpu=2.0)
+        assert owner.observe(sample, jobs, float(now)) == []
+
+
+def test_one_busy_moment_is_no_return() -> None:
+    scene = Scene()
+    assert scene.see(0.0, 100) == []
+    assert scene.see(1.0, 0) == []
+    assert scene.see(2.0, 100) == []
+
+
+def test_a_frozen_job_goes_on_when_the_owner_was_gone_for_a_while_and_not_in_between() -> None:
+    scene = Scene()
+    for now in (0.0, 2.0, 4.0):
+        scene.see(now, 100)
+    assert scene.frozen == {"a": 2.0}
+    assert scene.see(9.0) == [Freeze("a", "foreign CPU 100 % on core 0")]
+    scene.see(10.0, 100)  # he is back before it was long enough
+    assert [type(order) for order in scene.see(19.9)] == [Freeze]
+    assert scene.see(20.0) == [Thaw("a")]
+    assert scene.see(21.0) == [] and scene.owner.presence(21.0) == ""
+
+
+def test_jobs_run_on_beside_the_owner_where_that_is_the_policy() -> None:
+    scene = Scene(owner_policy=OwnerPolicy.CONTINUE)
+    assert [scene.see(float(now), 100, 100, 100, 100) for now in range(0, 20, 2)] == [[]] * 10
+
+
+def test_what_was_frozen_goes_on_at_once_when_the_policy_has_changed() -> None:
+    scene = Scene(owner_policy=OwnerPolicy.CONTINUE)
+    scene.owner.took("a", "foreign CPU 87 %", 5.0, 5.0, 10.0)
+    scene.frozen["a"] = 5.0
+    assert scene.see(11.0, 100) == [Thaw("a")]
+
+
+def test_a_new_agent_takes_over_what_the_last_one_froze() -> None:
+    scene = Scene()
+    scene.owner.took("a", "foreign CPU 87 %", 5.0, 7.0, 100.0)
+    scene.frozen["a"] = 95.0
+    (told,) = scene.owner.suspended(101.0)
+    assert (told.why, told.lasted, told.in_all) == ("foreign CPU 87 %", 6.0, 8.0)
+    assert [type(order) for order in scene.see(109.0)] == [Freeze]
+    assert scene.see(110.0) == [Thaw("a")]
+
+
+@pytest.mark.parametrize("percent", [30, 100])
+def test_no_use_of_the_cpu_means_anything_where_it_is_not_judged(percent: int) -> None:
+    scene = Scene(cpu_percent_max=100.0)
+    assert [scene.see(float(now), *[percent] * 4) for now in range(0, 20, 2)] == [[]] * 10
+
+
+def test_what_is_over_is_forgotten() -> None:
+    scene = Scene()
+    scene.see(0.0, 100)
+    scene.see(2.0, 100)
+    scene.jobs = []
+    assert scene.see(3.0, 100) == [] and scene.owner.suspended(3.0) == [] and not scene.owner.cases

@@ -1,0 +1,135 @@
+"""The owner's return on a real agent with real jobs: only what others use of the machine is made up."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.core.spare import Limits
+from distributed_grid.agent.gpus_base import NoGpus
+from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.probe import Probe
+from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.messages import Ack, Exited, Inventory, Offer, Started, Stop, Suspended
+from distributed_grid.protocol.nodes import Sample
+from tests.agent.test_runtime import CORES, LONG, Coordinator, clean, coordinator, launch
+
+__all__ = ["coordinator"]
+
+LIMITS = Limits(
+    offer_after=0.0,
+    cpu_percent_max=30.0,
+    memory_percent_max=100.0,
+    memory_min=0,
+    reserve_memory=0,
+    owner_after=0.0,
+    owner_quiet=0.1,
+)
+
+
+class Used(Probe):
+    """A probe that sees others use the machine as the test says: percent of all cores."""
+
+    percent = 0
+
+    def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:
+        seen = super().sample(at, read_gpus)
+        cores = dict.fromkeys(CORES, self.percent)
+        return msgspec.structs.replace(seen, cores=cores, foreign_cpu=self.percent * len(CORES) / 100, memory_foreign=0)
+
+
+class Node:
+    """An agent in this process, with an owner."""
+
+    def __init__(self, state_dir: Path, url: str) -> None:
+        self.dir = state_dir
+        self.url = url
+        self.probe = Used(CORES, 0, NoGpus(), virtual=True, own_roots=lambda: (os.getpid(),))
+        self.begin()
+
+    def begin(self) -> None:
+        self.launcher = Launcher(self.dir, "node1", lambda told: self.runtime.told(told))
+        facts = self.probe.facts("node1", 1, LIMITS)
+        self.runtime = Runtime(Place(self.url, self.dir, interval=0.1), facts, LIMITS, self.probe, self.launcher)
+        self.task = asyncio.create_task(self.runtime.run())
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    def state(self, key: str) -> str:
+        seen = procs.stat(self.launcher.pids[key])
+        return seen.state if seen is not None else ""
+
+
+@pytest.fixture
+async def node(coordinator: Coordinator, tmp_path: Path) -> AsyncIterator[Node]:
+    one = Node(tmp_path / "agent", f"ws://127.0.0.1:{coordinator.port}")
+    one.dir.mkdir()
+    await coordinator.connected()
+    yield one
+    await one.stop()
+    await clean(one.dir)
+
+
+async def frozen(coordinator: Coordinator, node: Node, key: str = "j1.1") -> Suspended:
+    await coordinator.say(launch(key, *LONG))
+    await coordinator.hears(Started, key)
+    node.probe.percent = 87
+    return await coordinator.hears(Suspended, key)
+
+
+async def test_the_owner_is_back_and_gone_again(coordinator: Coordinator, node: Node) -> None:
+    told = await frozen(coordinator, node)
+    assert told.why == "foreign CPU 87 % > 30 %"
+    await coordinator.until(lambda: node.state("j1.1") == "T")
+    await coordinator.until(lambda: "owner is back" in str(coordinator.all(Offer)[-1].withheld))
+    node.probe.percent = 0
+    again = await coordinator.hears(Suspended, "j1.1", count=2)
+    assert (again.why, again.in_all) == ("", again.lasted)
+    await coordinator.until(lambda: node.state("j1.1") == "S")
+    await coordinator.until(lambda: not coordinator.all(Offer)[-1].withheld)
+
+
+async def test_only_own_use_freezes_nothing(coordinator: Coordinator, node: Node) -> None:
+    node.probe.percent = 30
+    await coordinator.say(launch("j1.1", "sh", "-c", "while :; do :; done"))
+    await coordinator.hears(Started, "j1.1")
+    began = node.probe.sample().at
+    await coordinator.until(lambda: (new := node.runtime._meter.newest) is not None and new.at > began + 1.0)
+    assert coordinator.all(Suspended) == []
+
+
+async def test_a_coordinator_that_comes_back_is_told_what_is_frozen(coordinator: Coordinator, node: Node) -> None:
+    await frozen(coordinator, node)
+    coordinator.frames.clear()
+    await coordinator.cut("agent")
+    said = await coordinator.hears(Suspended, "j1.1")
+    assert said.why == "foreign CPU 87 % > 30 %" and said.lasted > 0
+    kinds = [type(message) for frame in coordinator.frames for message in frame]
+    assert kinds.index(Inventory) < kinds.index(Suspended)
+
+
+async def test_the_next_agent_lets_go_on_what_the_last_one_froze(coordinator: Coordinator, node: Node) -> None:
+    await frozen(coordinator, node)
+    await node.stop()
+    coordinator.frames.clear()
+    node.probe.percent = 0
+    node.begin()
+    assert (await coordinator.hears(Suspended, "j1.1")).why
+    await coordinator.until(lambda: not coordinator.all(Suspended, "j1.1")[-1].why)
+    await coordinator.until(lambda: node.state("j1.1") == "S")
+
+
+async def test_a_frozen_job_that_is_cancelled_ends(coordinator: Coordinator, node: Node) -> None:
+    await frozen(coordinator, node)
+    await coordinator.say(Stop(allocation="j1.1", grace=20.0))
+    ended = (await coordinator.hears(Exited, "j1.1")).outcome
+    assert (ended.cause, ended.signal) == (Cause.CANCELLED, 15) and ended.suspended > 0
+    await coordinator.say(Ack(allocations=("j1.1",)))
+    await coordinator.until(lambda: not node.runtime._owning._owner.cases)
