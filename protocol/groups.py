@@ -17,9 +17,11 @@ _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 
 
 class GroupKind(StrEnum):
-    """What the members have to do with each other: those of an array run each for itself."""
+    """What the members have to do with each other: those of an array run each for itself, those of a gang all at the
+    same time."""
 
     ARRAY = "array"
+    GANG = "gang"
 
 
 class Array(msgspec.Struct, frozen=True, omit_defaults=True):

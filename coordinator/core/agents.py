@@ -5,7 +5,7 @@ patience, ends an allocation: what has not been given back is in use.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import failing, retries, suspending
+from distributed_grid.coordinator.core import failing, gangs, retries, suspending
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Allocation,
@@ -294,11 +294,15 @@ def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
         return
     job = ledger.jobs[allocation.job]
     _decline(ledger, node, message.device)
-    if allocation.stop is not None:
+    if allocation.stop is not None and allocation.stop.cause != Cause.GANG.value:
         outcome = Outcome(cause=Cause(allocation.stop.cause), text=allocation.stop.text, started=False)
         ledger.over(job, outcome, allocation, _words(outcome))
+        return
+    text = f"{node.facts.name} did not start it: {message.reason}"
+    if job.request.gang:
+        gangs.part_over(ledger, job, allocation, None, text)
     else:
-        ledger.requeue(job, allocation, f"{node.facts.name} did not start it: {message.reason}")
+        ledger.requeue(job, allocation, text)
 
 
 def _decline(ledger: "Ledger", node: Node, device: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
+from distributed_grid.coordinator.core import gangs
 from distributed_grid.coordinator.core.agents import arm
 from distributed_grid.coordinator.core.fairness import Account, Shares
 from distributed_grid.coordinator.core.groups import Members
@@ -185,6 +186,8 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.jobs = at.jobs
     found = {name: one for node in at.nodes.values() for name, one in node.allocations.items()}
     ledger.allocations = {name: found[name] for name in at.allocations}
+    for allocation in ledger.allocations.values():
+        gangs.granted(ledger, allocation)
     ledger.keys = {(job.user, job.key): job.id for job in at.jobs.values() if not job.group}
     _regroup(ledger, at)
     ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}

@@ -3,9 +3,11 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from distributed_grid.coordinator.core import gangs
 from distributed_grid.coordinator.core.groups import Members
 from distributed_grid.coordinator.core.matching import usable
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.protocol.groups import GroupKind
 from distributed_grid.protocol.jobs import HOLDING, State
 from distributed_grid.protocol.resources import MILLI
 
@@ -19,7 +21,7 @@ def check(ledger: "Ledger") -> None:
         allocation = ledger.allocations.get(job.allocation)
         if job.state is State.WAITING:
             assert allocation is None, f"{job.id} waits and holds {job.allocation}"
-            held = job.group and job.id in ledger.groups[job.group].pending
+            held = job.group and (job.request.gang or job.id in ledger.groups[job.group].pending)
             assert held or job.id in ledger.queue, f"{job.id} waits and is not in the queue"
         else:
             assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
@@ -53,6 +55,9 @@ def _check_group(ledger: "Ledger", members: Members) -> int:
     states = Counter(job.state for job in jobs)
     kept = {state: count for state, count in members.states.items() if count and state is not State.ENDED}
     assert states == kept, f"{name} counts {kept}, its members are {states}"
+    if members.group.kind is GroupKind.GANG:
+        gangs.check(ledger, jobs, members.group.count)
+        return len(jobs)
     active = sum(job.state is not State.WAITING or job.id in ledger.queue for job in jobs)
     assert active == members.active, f"{name} counts {members.active} at work, {active} are"
     assert not members.most or active <= members.most, f"{active} of {name} are at work, {members.most} may be"

@@ -18,6 +18,8 @@ def hold_back(ledger: "Ledger", text: str) -> list[Command]:
     again, whatever its owner allowed. What there is to record."""
     for job in list(ledger.jobs.values()):
         allocation = ledger.allocations.get(job.allocation)
+        if job.id not in ledger.jobs:
+            continue  # it ended with its gang
         if allocation is None:
             ledger.finish(job, Outcome(cause=Cause.RESTORED, text=text, started=False))
             continue

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distributed_grid.coordinator.core import keys, stopping
+from distributed_grid.coordinator.core import gangs, keys, stopping
 from distributed_grid.coordinator.core.model import Group, Job, RecordGroup, RecordJob
-from distributed_grid.protocol.groups import GroupView, indexes, member_id
+from distributed_grid.protocol.groups import GroupKind, GroupView, indexes, member_id
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Reason, State
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ def enter(ledger: "Ledger", job: Job) -> None:
     members = ledger.groups[job.group]
     members.live[job.id] = None
     members.states[job.state] = members.states.get(job.state, 0) + 1
+    if job.request.gang:
+        if gangs.leads(job) and job.state is State.WAITING and job.part is None:
+            members.pending.append(job.id)
+        return
     if job.state is State.WAITING and not job.tries:
         members.pending.append(job.id)
         return
@@ -101,7 +105,7 @@ def let_go(ledger: "Ledger", members: Members) -> None:
     while members.pending and (not members.most or members.active < members.most):
         job = ledger.jobs.get(members.pending.popleft())
         if job is not None:
-            members.active += 1
+            members.active += not job.request.gang
             job.reason = None
             ledger.wait(job)
 
@@ -112,7 +116,9 @@ def is_pending(ledger: "Ledger", job: Job) -> bool:
 
 
 def reason(ledger: "Ledger", job: Job) -> Reason:
-    """Why a member was not let go yet."""
+    """Why a member waits that is not in the queue."""
+    if job.request.gang:
+        return gangs.reason(ledger, job)
     return _limit(ledger.groups[job.group])
 
 
@@ -136,7 +142,7 @@ def gone(ledger: "Ledger", job: Job, active: bool) -> None:
     members = ledger.groups[job.group]
     group, outcome = members.group, job.outcome
     assert outcome is not None
-    members.active -= active
+    members.active -= active and not job.request.gang
     del members.live[job.id]
     if outcome.cause is not Cause.EXITED or outcome.code:
         if outcome.cause is Cause.CANCELLED:
@@ -189,6 +195,8 @@ def spec_of(ledger: "Ledger", job: Job) -> JobSpec:
     if not job.group:
         return job.spec
     group = ledger.groups[job.group].group
+    if group.kind is GroupKind.GANG:
+        return msgspec.structs.replace(job.spec, env={**job.spec.env, "GRID_GANG_ID": group.id})
     mine = {
         "GRID_ARRAY_ID": group.id,
         "GRID_ARRAY_INDEX": str(job.index),

@@ -14,9 +14,9 @@ from distributed_grid.coordinator.core import (
     deadlines,
     events,
     following,
+    gangs,
     groups,
     keys,
-    oom,
     reasons,
     restoring,
     retries,
@@ -44,6 +44,7 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.room import Room
+from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
 from distributed_grid.protocol.messages import Launch, Renewed
 from distributed_grid.protocol.nodes import AllocationView, NodeFacts, NodeState, NodeView, OfferView
@@ -85,6 +86,8 @@ class Ledger:
         self.queue = Queue()
         self.shares = Shares()
         self.index = Catalogue(self.nodes)
+        self.meetings: dict[tuple[str, int], str] = {}
+        """The addresses and ports where gangs meet that hold their places."""
         self.deadlines = deadlines.Deadlines()
         self.turns: dict[str, int] = {}
         """The number of each live job in the order of submission."""
@@ -234,10 +237,11 @@ class Ledger:
             if job.state is State.WAITING:
                 self.wait(job)
 
-    def start(self, job: Job, placement: Placement) -> None:
+    def start(self, job: Job, placement: Placement, gang: Gang | None = None) -> None:
         """Grant a waiting job its place and have it launched."""
         node = self.nodes[placement.node]
-        self.queue.remove(job.id)
+        if gang is None or gang.rank == 0:  # which stands in the queue for the others
+            self.queue.remove(job.id)
         job.tries += 1
         allocation = Allocation(
             id=f"{job.id}.{job.tries}",
@@ -249,7 +253,9 @@ class Ledger:
             lease=retries.lease(job, self.policy),
             boot=node.facts.boot_id,
             instance=node.facts.instance,
+            gang=gang,
         )
+        gangs.granted(self, allocation)
         self.allocations[allocation.id] = node.allocations[allocation.id] = allocation
         self.placements[allocation.id] = placement
         self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
@@ -272,32 +278,24 @@ class Ledger:
             epoch=self.epoch,
             grant=allocation.grant,
             spec=groups.spec_of(self, job),
+            gang=allocation.gang,
             lease=allocation.lease,
             heard=sample.at if allocation.lease and (sample := self.nodes[allocation.node].sample) else 0.0,
         )
 
     def over(self, job: Job, outcome: Outcome, allocation: Allocation, text: str, again: bool = True) -> None:
-        """An attempt has ended: the job is over, or is run `again` if its owner wants that after such an end, or waits
-        again since its place was taken back."""
-        if again and retries.was_taken_back(job, allocation, outcome):
-            allocation.outcome = outcome
-            job.taken_back += outcome.started
-            self.requeue(job, allocation, f"{text}; it waits again" if outcome.started else f"{text}; it had not begun")
-            return
-        wanted = again and retries.wanted(job, allocation, outcome)
-        request = oom.next_request(self, job, outcome) if wanted else None
-        if request is not None:
-            job.retried += 1
-            allocation.outcome = outcome
-            words = f"{text}; to be run again{oom.with_more(job.request, request)} ({job.retried} of {request.retries})"
-            job.request = request
-            self.requeue(job, allocation, words)
-        else:
-            outcome = oom.in_vain(outcome) if wanted else outcome
-            self.finish(job, retries.told(allocation, outcome), allocation, text)
+        """An attempt has ended; `again`: nothing of it is alive for sure, so it may be run again."""
+        attempts.over(self, job, outcome, allocation, text, again)
 
     def finish(self, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
         """The job is over."""
+        if job.request.gang:
+            gangs.waiting_over(self, job, outcome, text)
+        else:
+            self.conclude(job, outcome, allocation, text)
+
+    def conclude(self, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
+        """The job is over, and so is its gang if it has one."""
         active = not groups.is_pending(self, job)
         if allocation is not None:
             self.move(allocation, State.ENDED)
@@ -333,6 +331,7 @@ class Ledger:
         """What an ended allocation held is no more held. Whether the room grows by it depends on the offer: one that
         has taken it off already says so itself when it is back."""
         del self.allocations[allocation.id]
+        gangs.released(self, allocation)
         self.placements.pop(allocation.id, None)
         ran = self.now - allocation.granted if allocation.started else math.inf
         self.shares.give(self.jobs[allocation.job].user, allocation.grant.resources, ran, self.now, self.policy.sharing)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from distributed_grid.coordinator.core.parts import Part
 from distributed_grid.coordinator.core.room import Room
+from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step, Suspension
 from distributed_grid.protocol.messages import (
@@ -61,6 +63,8 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     instance: str = ""
     """The life of the node, and the state directory of its agent, that it was granted on: another one cannot know of
     it."""
+    gang: Gang | None = None
+    """What a member of a gang is told of it."""
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False):
@@ -93,6 +97,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """It is frozen, as its node's owner is back."""
     suspended_for: float = 0.0
     """Seconds that this attempt was frozen before that."""
+    part: Part | None = None
+    """What came of its part in a gang of which others still have theirs."""
 
 
 class Group(msgspec.Struct, kw_only=True, gc=False):

@@ -98,6 +98,11 @@ def _refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
     if not can_fit(ledger, wanted):
         what, why, hint = never_fits(ledger, wanted)
         return Rejected(token, "never-fits", what, why, hint)
+    able = can_fit(ledger, wanted)
+    if request.gang > able:
+        what = f"asks {wanted} on each of {request.gang} nodes; {able} of {len(ledger.nodes)} could ever run it"
+        why, hint = "the members of a gang run on different nodes", f"ask for {able} nodes or less"
+        return Rejected(token, "never-fits", what, why, hint)
     return None
 
 
@@ -141,14 +146,16 @@ def cancel(ledger: "Ledger", event: CancelAsked) -> None:
     """End these jobs. Names are resolved outside, so an id that is not here is that of a job that has ended."""
     asked = over = 0
     for name in event.jobs:
-        members = ledger.groups.get(name)
-        found = [ledger.jobs.get(one) for one in members.live] if members is not None else [ledger.jobs.get(name)]
+        one = ledger.jobs.get(name)
+        members = ledger.groups.get(one.group if one is not None and one.request.gang else name)  # a gang ends as one
+        found = [ledger.jobs[each] for each in members.live] if members is not None else [one]
         for job in found:
             if job is None:
                 over += 1
                 continue
             asked += 1
-            groups.end(ledger, job, event.reason or "cancelled", event.grace)
+            if job.id in ledger.jobs:
+                groups.end(ledger, job, event.reason or "cancelled", event.grace)
     some = f"{over} of {asked + over} had ended already" if over else ""
     ledger.out.append(Granted(event.token, some if asked else "already ended"))
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import agents, groups, orders
+from distributed_grid.coordinator.core import agents, gangs, groups, orders
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
@@ -30,6 +30,7 @@ def take_up(
         if allocation.state is not State.ENDED:
             ledger.allocations[allocation.id] = allocation
             ledger.nodes[allocation.node].allocations[allocation.id] = allocation
+            gangs.granted(ledger, allocation)
     groups.begin(ledger, many)
     for job in sorted(jobs, key=lambda job: job.submitted):
         if job.state is not State.ENDED:

@@ -30,6 +30,8 @@ among them: the same would happen again."""
 
 TAKEN_BACK = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED})
 """Ends that the grid itself made, to give the place to somebody else: the job waits again, and no retry is used up."""
+BY_THE_GRID = TAKEN_BACK | {Cause.GANG}
+"""Ends that no owner asked for: a cancel comes before them."""
 
 
 def longest_lease(policy: Policy) -> float:
@@ -59,9 +61,14 @@ def was_taken_back(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
 def told(allocation: Allocation, outcome: Outcome) -> Outcome:
     """The end as its owner is told of it: cancelled, where that was asked while the grid took the place back."""
     stop = allocation.stop
-    if stop is None or stop.cause in TAKEN_BACK or outcome.cause not in TAKEN_BACK:
+    if stop is None or stop.cause in BY_THE_GRID or outcome.cause not in BY_THE_GRID:
         return outcome
     return msgspec.structs.replace(outcome, cause=Cause(stop.cause), text=stop.text)
+
+
+def listed(job: Job, outcome: Outcome) -> bool:
+    """Whether its owner wants another attempt after such an end, and there is one left."""
+    return job.retried < job.request.retries and CLASSES.get(outcome.cause) in job.request.retry_on
 
 
 def wanted(job: Job, allocation: Allocation, outcome: Outcome) -> bool:

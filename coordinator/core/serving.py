@@ -5,9 +5,10 @@ looked at again before a node has grown that has room for it, and a pass ends wh
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import reasons
+from distributed_grid.coordinator.core import gangs, reasons
 from distributed_grid.coordinator.core.fairness import RANKED_EVERY, aged
-from distributed_grid.coordinator.core.matching import Placement, place
+from distributed_grid.coordinator.core.gang_places import places
+from distributed_grid.coordinator.core.matching import Placement, Refusal, place
 from distributed_grid.coordinator.core.queue import Line, Standing
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, State
@@ -133,6 +134,8 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Resources]) -> bool:
     """Start the first job of a line, if there is room. Within a pass room only shrinks: what is at least as much as
     something hopeless need not be tried."""
     wanted = line.request.resources
+    if line.request.gang:
+        return _serve_gang(ledger, line, hopeless)
     if not any(less.fits(wanted) for less in hopeless):
         found = place(ledger.nodes, ledger.index, line.request, ledger.policy)
         if isinstance(found, Placement):
@@ -142,5 +145,17 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Resources]) -> bool:
             return True
         if len(hopeless) < HOPELESS_KEPT:
             hopeless.append(wanted)
+    line.blocked = True
+    return False
+
+
+def _serve_gang(ledger: "Ledger", line: Line, hopeless: list[Resources]) -> bool:
+    """Start all members of the first gang of a line, or none."""
+    if not any(less.fits(line.request.resources) for less in hopeless):
+        found = places(ledger.nodes, ledger.index, line.request, ledger.policy)
+        if not isinstance(found, Refusal) and gangs.start(ledger, ledger.jobs[ledger.queue.head(line)[1]], found):
+            line.blocked = False
+            _rank_user(ledger, line.standing.user)
+            return True
     line.blocked = True
     return False

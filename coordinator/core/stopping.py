@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core.model import Allocation, Send
-from distributed_grid.coordinator.core.retries import TAKEN_BACK
+from distributed_grid.coordinator.core.model import Allocation, Job, Send
+from distributed_grid.coordinator.core.retries import BY_THE_GRID
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import Stop
 from distributed_grid.protocol.nodes import NodeState
@@ -14,9 +14,28 @@ if TYPE_CHECKING:
 
 def ask(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str, grace: float) -> bool:
     """Tell an allocation to stop: SIGTERM, `grace` seconds, SIGKILL. Once; but a cancel comes before a taking back, so
-    that what its owner has ended is not run again. False: nothing was changed by it."""
+    that what its owner has ended is not run again. With a member of a gang the others stop. False: nothing was changed
+    by it."""
+    asked = _ask(ledger, allocation, cause, text, grace)
+    job = ledger.jobs[allocation.job]
+    if asked and job.request.gang:
+        told = text if cause not in BY_THE_GRID else f"{job.id} of its gang is to end: {text}"
+        ask_gang(ledger, job, told, grace, cause if cause not in BY_THE_GRID else Cause.GANG)
+    return asked
+
+
+def ask_gang(ledger: "Ledger", job: Job, text: str, grace: float = -1.0, cause: Cause = Cause.GANG) -> None:
+    """Tell all other members of a job's gang to stop; `grace` below zero: each one's own."""
+    for name in ledger.groups[job.group].live:
+        other = ledger.jobs[name]
+        held = ledger.allocations.get(other.allocation)
+        if other is not job and held is not None:
+            _ask(ledger, held, cause, text, other.spec.grace if grace < 0 else grace)
+
+
+def _ask(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str, grace: float) -> bool:
     asked = allocation.stop
-    if asked is not None and (asked.cause not in TAKEN_BACK or cause in TAKEN_BACK):
+    if asked is not None and (asked.cause not in BY_THE_GRID or cause in BY_THE_GRID):
         return False
     allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=cause.value, text=text)
     job, node = ledger.jobs[allocation.job], ledger.nodes[allocation.node]

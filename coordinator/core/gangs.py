@@ -1,0 +1,224 @@
+"""The life of gangs: groups whose members run as one, each on a node of its own.
+
+The first member stands in the queue for all of them, and all are granted in one pass or none is. A member whose part is
+over, while others still have theirs, waits beside the queue with what came of it. When the last part is over the whole
+is decided at once: its members end, or all of them wait again. So no member of one attempt ever runs beside one of
+another, and whatever is decided is on disk in one transaction.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distributed_grid.coordinator.core import oom, retries, stopping
+from distributed_grid.coordinator.core.gang_places import meeting
+from distributed_grid.coordinator.core.matching import Placement
+from distributed_grid.coordinator.core.model import Allocation, Job, RecordAllocation
+from distributed_grid.coordinator.core.parts import Fate, Part
+from distributed_grid.coordinator.core.requests import can_fit
+from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
+from distributed_grid.protocol.nodes import NodeState
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+ORIGINS = (Fate.NEVER_BEGAN, Fate.TAKEN_BACK, Fate.TO_RETRY, Fate.FAILED)
+"""Ends that end a gang. The others are no reason to, or what followed from it."""
+
+
+def members(ledger: "Ledger", job: Job) -> list[Job]:
+    """All members of a job's gang by their rank: none of them ends before all do."""
+    return [ledger.jobs[name] for name in ledger.groups[job.group].live]
+
+
+def leads(job: Job) -> bool:
+    """Whether this member stands in the queue for its gang."""
+    return job.index == 0
+
+
+# --- beginning --------------------------------------------------------------------------------------------------------
+
+
+def start(ledger: "Ledger", leader: Job, found: Sequence[Placement]) -> bool:
+    """Grant all members their places and have them launched. False: there is no port left for them to meet at."""
+    facts = [ledger.nodes[placement.node].facts for placement in found]
+    gang = meeting(f"{leader.id}.{leader.tries + 1}", facts, ledger.meetings, ledger.policy)
+    if gang is None:
+        return False
+    for job, placement, part in zip(members(ledger, leader), found, gang, strict=True):
+        ledger.start(job, placement, part)
+    return True
+
+
+def granted(ledger: "Ledger", allocation: Allocation) -> None:
+    """An allocation holds from now on (or did on disk): where its gang meets is nobody else's."""
+    if allocation.gang is not None and allocation.gang.rank == 0:
+        ledger.meetings[(allocation.gang.addresses[0], allocation.gang.port)] = allocation.id
+
+
+def released(ledger: "Ledger", allocation: Allocation) -> None:
+    """An allocation holds no more."""
+    if allocation.gang is not None and allocation.gang.rank == 0:
+        ledger.meetings.pop((allocation.gang.addresses[0], allocation.gang.port), None)
+
+
+# --- ending -----------------------------------------------------------------------------------------------------------
+
+
+def part_over(
+    ledger: "Ledger", job: Job, allocation: Allocation, outcome: Outcome | None, text: str, again: bool = True
+) -> None:
+    """The part of one member is over; without an `outcome` it never began, since its node would not have it. `again`:
+    nothing of it is alive for sure."""
+    mates = [mate for one in members(ledger, job) if (mate := ledger.allocations.get(one.allocation)) is not None]
+    away = any(not _reached(ledger, mate) for mate in mates if mate is not allocation)
+    told = retries.told(allocation, outcome) if outcome is not None else None
+    fate = _fate(job, allocation, outcome) if again else Fate.UNSURE
+    job.part = Part(ledger.now, fate, told, away)
+    allocation.outcome = outcome
+    ledger.move(allocation, State.ENDED)
+    ledger.move(job, State.WAITING, text)
+    ledger.out.append(RecordAllocation(allocation))
+    if len(mates) == 1:
+        _decide(ledger, members(ledger, job))
+        return
+    if fate is not Fate.DONE:
+        stopping.ask_gang(ledger, job, f"{job.id} of its gang: {text}", -1.0)
+    job.reason = reason(ledger, job)
+    ledger.changed(job)
+
+
+def _reached(ledger: "Ledger", allocation: Allocation) -> bool:
+    node = ledger.nodes[allocation.node]
+    return node.state is NodeState.UP and node.synced
+
+
+def _fate(job: Job, allocation: Allocation, outcome: Outcome | None) -> Fate:
+    """What the end of a part means to its gang."""
+    if outcome is None:
+        return Fate.NEVER_BEGAN
+    if outcome.cause is Cause.EXITED and outcome.code == 0:
+        return Fate.DONE
+    if retries.CLASSES.get(outcome.cause) is RetryOn.LOST:  # also where it had been told to end with the others
+        return Fate.TO_RETRY if retries.listed(job, outcome) else Fate.FAILED
+    if allocation.stop is not None and allocation.stop.cause == Cause.GANG.value:
+        return Fate.ENDED
+    if retries.was_taken_back(job, allocation, outcome):
+        return Fate.TAKEN_BACK
+    return Fate.TO_RETRY if retries.wanted(job, allocation, outcome) else Fate.FAILED
+
+
+def waiting_over(ledger: "Ledger", job: Job, outcome: Outcome, text: str) -> None:
+    """A member that holds nothing is to be over: cancelled, or never placed. So are all, once none of them holds
+    anything."""
+    whole = members(ledger, job)
+    if not any(one.allocation in ledger.allocations for one in whole):
+        for one in whole:
+            ledger.conclude(one, outcome, text=text)
+    elif job.part is not None and job.part.fate is not Fate.DONE:
+        job.part = Part(ledger.now, Fate.FAILED, outcome)
+        ledger.changed(job)
+
+
+# --- the decision -----------------------------------------------------------------------------------------------------
+
+
+def _decide(ledger: "Ledger", whole: list[Job]) -> None:
+    """The last part is over."""
+    first = _first(whole)
+    parts = [one.part for one in whole if one.part is not None]
+    cancelled = any(part.outcome is not None and part.outcome.cause is Cause.CANCELLED for part in parts)
+    unsure = any(part.fate is Fate.UNSURE for part in parts)
+    request = _next_request(ledger, first) if first is not None and not cancelled and not unsure else None
+    if first is not None and first.part is not None and request is not None:
+        _wait_again(ledger, whole, first, first.part.fate, request)
+    else:
+        for one in whole:
+            ledger.conclude(one, _outcome(one, first, cancelled))
+
+
+def _next_request(ledger: "Ledger", first: Job) -> Request | None:
+    """What all members ask for when they wait again, after this one's end; None: they do not."""
+    part = first.part
+    if part is None or part.fate is Fate.FAILED:
+        return None
+    if part.fate is not Fate.TO_RETRY or part.outcome is None:
+        return first.request
+    request = oom.next_request(ledger, first, part.outcome)
+    return request if request is not None and can_fit(ledger, request.resources) >= request.gang else None
+
+
+def _first(whole: list[Job]) -> Job | None:
+    """The member whose end ended the gang. One that never began comes before all, for what others made of that says
+    nothing; and one whose node was lost before those that failed while that could not be reached."""
+    found = [
+        (part.fate is not Fate.NEVER_BEGAN, part.away, part.at, one.index, one)
+        for one in whole
+        if (part := one.part) is not None and part.fate in ORIGINS
+    ]
+    return min(found, key=lambda one: one[:4])[4] if found else None
+
+
+def _outcome(job: Job, first: Job | None, cancelled: bool) -> Outcome:
+    if job.part is not None and job.part.outcome is not None:
+        return job.part.outcome
+    cause = Cause.CANCELLED if cancelled else Cause.GANG
+    because = f"{first.id} of its gang has ended" if first is not None else ""
+    return Outcome(cause=cause, text=because, started=job.retried > 0 or job.taken_back > 0)
+
+
+def _wait_again(ledger: "Ledger", whole: list[Job], first: Job, fate: Fate, request: Request) -> None:
+    """All of them, with the age of the first."""
+    again = f"; to be run again{oom.with_more(first.request, request)} ({first.retried + 1} of {request.retries})"
+    text = f"its gang waits again, since {first.id} {_WORDS[fate]}{again if fate is Fate.TO_RETRY else ''}"
+    for one in whole:
+        part, one.part = one.part, None
+        one.retried += fate is Fate.TO_RETRY
+        began = part is not None and part.outcome is not None and part.outcome.started
+        one.taken_back += fate is Fate.TAKEN_BACK and began
+        one.node, one.grant, one.started, one.reason = "", None, 0.0, None
+        one.request = request
+        ledger.tell(one, text)
+        if leads(one):
+            ledger.wait(one)
+        ledger.changed(one)
+
+
+_WORDS = {
+    Fate.NEVER_BEGAN: "could not begin",
+    Fate.TAKEN_BACK: "lost its place",
+    Fate.TO_RETRY: "has ended",
+}
+
+
+# --- words and checks -------------------------------------------------------------------------------------------------
+
+
+def reason(ledger: "Ledger", job: Job) -> Reason:
+    """Why a member waits that is not in the queue."""
+    whole = members(ledger, job)
+    if job.part is not None:
+        left = sum(one.allocation in ledger.allocations for one in whole)
+        return Reason("Gang", f"its part is over; {left} of the {len(whole)} of its gang go{'es' * (left == 1)} on")
+    leader = whole[0]
+    told = ledger.queue.line(leader.id).reason if leader.id in ledger.queue else leader.reason
+    return told or Reason("Gang", f"it waits with {leader.id}, the first of its gang")
+
+
+def check(ledger: "Ledger", whole: list[Job], count: int) -> None:
+    """Raise AssertionError where a gang is not as one."""
+    name = whole[0].group
+    assert [one.index for one in whole] == list(range(count)), f"members of the gang {name} are gone before the others"
+    assert len({one.tries for one in whole}) == 1, f"members of the gang {name} are at different attempts"
+    holding = [one for one in whole if one.allocation in ledger.allocations]
+    if not holding:
+        assert all(one.part is None for one in whole), f"the gang {name} is over, and nothing was decided"
+        return
+    nodes = {one.node for one in holding}
+    assert len(nodes) == len(holding), f"two members of the gang {name} are on one node"
+    assert not any(one.id in ledger.queue for one in whole), f"the gang {name} is in the queue and holds something"
+    for one in whole:
+        assert (one.part is None) == (one in holding), f"{one.id} holds something and is over, or neither"
+    broken = any(one.part is not None and one.part.fate is not Fate.DONE for one in whole)
+    for one in holding:
+        asked = ledger.allocations[one.allocation].stop
+        assert asked is not None or not broken, f"{one.id} goes on, though a part of its gang is over"
