@@ -9,7 +9,7 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import jobs as complete_jobs
 from distributed_grid.cli.invocation import Invocation, common, current, printable
-from distributed_grid.cli.many import group_json, group_lines, group_row, progress_words
+from distributed_grid.cli.many import group_json, group_lines, group_row, progress_words, status_of_all
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobView, State, exit_status
@@ -169,8 +169,7 @@ def wait(job: tuple[str, ...], timeout: str | None) -> None:
     for view in ended:
         if text := words.verdict(view):
             invocation.say(text)
-    codes = [exit_status(view.outcome) for view in ended if view.outcome]
-    sys.exit(next((code for code in codes if code), 0))
+    sys.exit(status_of_all(ended))
 
 
 def _wait(invocation: Invocation, refs: tuple[str, ...], until: float | None) -> list[JobView] | None:

@@ -1,26 +1,28 @@
 """The options that make many jobs of one command, and what is said about many."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 from distributed_grid.cli import words
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.groups import GroupView
+from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
+from distributed_grid.protocol.jobs import Cause, JobView, exit_status
 
 F = Callable[..., Any]
 MANY = ("array", "max_fails")
 
 
 def many_options(command: F) -> F:
-    """The options for arrays."""
+    """The options for arrays and gangs."""
     for option in reversed(
         (
             click.option(
                 "--array", metavar="RANGE", help="Run it once for each index: 0-99, 1-10:2, 1,3,7; %8: 8 at once."
             ),
+            click.option("--nodes", "gang", type=int, metavar="N", help="Run it on N nodes at once, all or none."),
             click.option("--max-fails", type=int, metavar="N", help="End the rest of an array once more have failed."),
         )
     ):
@@ -33,6 +35,8 @@ def many_of(options: dict[str, Any]) -> dict[str, Any]:
     from distributed_grid.protocol.groups import parse_array
 
     fields: dict[str, Any] = {}
+    if options["array"] is not None and options["gang"] is not None:
+        raise BadValue("an array of gangs cannot be asked for", hint="submit each gang by itself, or leave out --nodes")
     if options["array"] is not None:
         fields["array"] = parse_array(options["array"], options["max_fails"])
     elif options["max_fails"] is not None:
@@ -50,6 +54,8 @@ def group_label(view: GroupView) -> str:
 
 def indexes_words(view: GroupView) -> str:
     """Which members it has: `[0-99%8]`."""
+    if view.kind is GroupKind.GANG:
+        return f"[{view.count} node{'s' * (view.count > 1)}]"
     return f"[{array_words(view.array)}]" if view.array is not None else f"[{view.count}]"
 
 
@@ -81,13 +87,20 @@ def group_status(view: GroupView) -> int:
     return 1 if view.failed or view.cancelled else 0
 
 
+def status_of_all(ended: Iterable[JobView]) -> int:
+    """The exit code of several jobs: the first that is not 0. Who was ended with its gang comes after who ended it."""
+    outcomes = [view.outcome for view in ended if view.outcome]
+    outcomes.sort(key=lambda outcome: outcome.cause is Cause.GANG)
+    return next((code for code in map(exit_status, outcomes) if code), 0)
+
+
 def group_lines(view: GroupView) -> list[tuple[str, Any]]:
     """All that is known of a group, for `grid job show`."""
     import shlex
 
     array = view.array
     return [
-        ("array", group_label(view)),
+        (str(view.kind), group_label(view)),
         ("indexes", f"{array_words(array)} · {view.count} jobs" if array is not None else ""),
         ("state", progress_words(view) + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
         ("command", shlex.join(view.spec.argv)),

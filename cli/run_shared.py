@@ -14,6 +14,7 @@ from distributed_grid.cli.many import many_of, many_options
 from distributed_grid.cli.placing_options import placing, placing_fields
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.gangs import parse_gang
 from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority, parse_retries
 from distributed_grid.protocol.resources import (
     MILLI,
@@ -73,6 +74,8 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     request = request_of(kind, amount, options)
     spec = spec_of(command, options)
     many = many_of(options)
+    if request.gang and not options["detach"] and not options["dry_run"]:
+        raise BadValue("the members of a gang cannot be followed here yet", hint="add -d, then: grid logs GANG_0")
     if many and not options["detach"]:
         raise BadValue("an array has no one output to show here", hint="add -d, then: grid job wait, grid logs ARRAY_7")
     if options["dry_run"]:
@@ -149,6 +152,7 @@ def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) ->
         immediate=options["immediate"],
         requeue=not options["no_requeue"],
         **placing_fields(options),
+        gang=parse_gang(options["gang"]),
         **parse_retries(options["retry_on"], options["retries"], options["retry_memory"]),
     )
 

@@ -148,6 +148,8 @@ def verdict(view: JobView) -> str:
             said = f"is held back{_because(text)}"
         case Cause.PREEMPTED | Cause.RECALLED | Cause.DRAINED | Cause.RELEASED:
             said = f"was {outcome.cause.value} from {node}{_because(text)}"
+        case Cause.GANG:
+            said = f"was ended with its gang{_because(text)}"
         case Cause.NODE_LOST:
             said = f"is lost with its node {node}{_because(text)}"
         case _:

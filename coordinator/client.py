@@ -32,6 +32,7 @@ from distributed_grid.coordinator.shipping import HashCache, ShippingError
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.gangs import parse_gang
 from distributed_grid.protocol.groups import Array, GroupView, parse_array
 from distributed_grid.protocol.jobs import JobSpec, JobView, Priority, Request, State, parse_priority, parse_retries
 from distributed_grid.protocol.limits import parse_limits
@@ -83,7 +84,7 @@ def describe_job(
     gpus: float | str | None = None,
     resources: Resources | None = None,
     priority: str | Priority = Priority.MEDIUM,
-    nodes: Iterable[str] = (),
+    nodes: Iterable[str] | int = (),
     name: str = "",
     env: Mapping[str, str] | None = None,
     workdir: str = "",
@@ -114,7 +115,8 @@ def describe_job(
     wait again, where the grid takes its place back. `key` makes submitting it again safe across processes: per user,
     one key is one job, ever.
 
-    `strategy` says how the node is chosen; without it the grid's own does.
+    `strategy` says how the node is chosen; without it the grid's own does. `nodes` names those preferred; a number asks
+    for a gang: the command runs on so many nodes at once, as one group.
     """
     more = str(retry_memory) if retry_memory is not None else None
     limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
@@ -136,9 +138,12 @@ def describe_job(
         limits=parse_limits(warn_signal, pids_limit, time_limit=limit),
     )
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
-    request = Request(resources=wanted, priority=level, nodes=tuple(nodes), immediate=immediate, requeue=requeue)
-    named = parse_strategy(strategy) if strategy is not None else None
-    request = msgspec.structs.replace(request, strategy=named, **parse_retries(retry_on, retries, more))
+    named, gang = ((), parse_gang(nodes)) if isinstance(nodes, int) else (nodes, 0)
+    request = Request(
+        resources=wanted, priority=level, nodes=tuple(named), immediate=immediate, requeue=requeue, gang=gang
+    )
+    chosen = parse_strategy(strategy) if strategy is not None else None
+    request = msgspec.structs.replace(request, strategy=chosen, **parse_retries(retry_on, retries, more))
     many = parse_array(array, max_fails) if isinstance(array, str) else array
     return Submission(key=key or _new_key(), spec=spec, request=request, array=many)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.protocol.bundle import is_blob_hash
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.gangs import MOST_NODES
 from distributed_grid.protocol.groups import sound
 from distributed_grid.protocol.jobs import MOST_RETRIES, JobSpec, Request, RetryOn
 from distributed_grid.protocol.limits import MOST_FACTOR, check_limits
@@ -79,7 +80,10 @@ def _about_amounts(wanted: Resources) -> BadValue | None:
 
 
 def _about_many(submission: Submission) -> BadValue | None:
-    array = submission.array
+    array, gang = submission.array, submission.request.gang
+    if not 0 <= gang <= MOST_NODES or (gang and array is not None):
+        why = "an array of gangs cannot be made" if array is not None else f"{MOST_NODES} are the most"
+        return BadValue(f"a gang on {gang} nodes cannot be taken", why=why)
     if array is None:
         return None
     if problem := sound(array):

@@ -82,16 +82,19 @@ class Submissions:
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
                 found.jobs[one.key] = job
                 if one.array is not None:
-                    found.groups.append(_array(job, one.array))
+                    found.groups.append(_group(job, GroupKind.ARRAY, one.array))
+                elif one.request.gang:
+                    ranks = Array(((0, one.request.gang - 1, 1),))
+                    found.groups.append(_group(job, GroupKind.GANG, ranks))
         return found
 
 
-def _array(template: Job, array: Array) -> Group:
+def _group(template: Job, kind: GroupKind, array: Array) -> Group:
     return Group(
         id=template.id,
         key=template.key,
         user=template.user,
-        kind=GroupKind.ARRAY,
+        kind=kind,
         spec=template.spec,
         request=template.request,
         submitted=template.submitted,

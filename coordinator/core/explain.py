@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import reasons, views
 from distributed_grid.coordinator.core.changes import changes
+from distributed_grid.coordinator.core.gang_places import places
 from distributed_grid.coordinator.core.matching import (
     Placement,
+    Refusal,
     amount,
     blocker,
     candidates,
@@ -64,8 +66,8 @@ def _placed(ledger: "Ledger", job: Job) -> Why:
 
 
 def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
-    found = place(ledger.nodes, ledger.index, request, ledger.policy)
-    chosen = found if isinstance(found, Placement) else None
+    found = _places(ledger, request)
+    chosen = found[0] if found else None
     ahead = 0
     if job is None:
         ahead = _ahead(ledger, request)
@@ -74,10 +76,10 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
     if job is not None:
         reason = reasons.now_for(ledger, job) or Reason("Resources")
     elif chosen is not None:
-        reason = Reason("Fits", f"it would start now on {chosen.node}")
+        reason = Reason("Fits", f"it would start now on {', '.join(one.node for one in found)}")
     else:
         reason = reasons.find(ledger, request)
-    other = changes(ledger, request) if chosen is None else []
+    other = changes(ledger, request) if chosen is None and not request.gang else []
     hint = "" if chosen is not None else other[0].text if other else _hint(ledger, request)
     return Why(
         id=0,
@@ -93,6 +95,15 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
         epoch=ledger.epoch,
         job=views.job_view(job, reason) if job is not None else None,
     )
+
+
+def _places(ledger: "Ledger", request: Request) -> tuple[Placement, ...]:
+    """Where it would go now; of a gang, each member. Nothing: it has to wait."""
+    if request.gang:
+        found = places(ledger.nodes, ledger.index, request, ledger.policy)
+        return () if isinstance(found, Refusal) else found
+    one = place(ledger.nodes, ledger.index, request, ledger.policy)
+    return () if isinstance(one, Refusal) else (one,)
 
 
 def _ahead(ledger: "Ledger", request: Request) -> int:

@@ -24,10 +24,7 @@ def places(
 ) -> tuple[Placement, ...] | Refusal:
     """The places of all members by their rank, the best node first; preferred nodes come before others. All members ask
     for the same amount and none shares a node, so there are places for all if so many nodes fit, whichever is taken."""
-    fitting = dict.fromkeys(candidates(nodes, index, request, policy, request.gang))
-    if len(fitting) < request.gang:
-        others = replace(request, nodes=())
-        fitting |= dict.fromkeys(candidates(nodes, index, others, policy, request.gang + len(fitting)))
+    fitting = fits(nodes, index, request, policy)
     if len(fitting) < request.gang:
         return Refusal(len(index))
     ranked: list[tuple[float, int, str, dict[str, float]]] = []
@@ -44,6 +41,15 @@ def places(
         assert room is not None and room.fits(request.resources), f"{name} has no room for a member of a gang"
         found.append(Placement(name, room.choose(request.resources), -sure, parts))
     return tuple(found)
+
+
+def fits(nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy = DEFAULT) -> list[str]:
+    """Nodes with room for a member: as many as the gang needs and some more, if there are so many."""
+    fitting = dict.fromkeys(candidates(nodes, index, request, policy, request.gang))
+    if len(fitting) < request.gang:
+        others = replace(request, nodes=())
+        fitting |= dict.fromkeys(candidates(nodes, index, others, policy, request.gang + len(fitting)))
+    return list(fitting)
 
 
 def meeting(

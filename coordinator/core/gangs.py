@@ -73,7 +73,7 @@ def part_over(
     away = any(not _reached(ledger, mate) for mate in mates if mate is not allocation)
     told = retries.told(allocation, outcome) if outcome is not None else None
     fate = _fate(job, allocation, outcome) if again else Fate.UNSURE
-    job.part = Part(ledger.now, fate, told, away)
+    job.part, job.suspended = Part(ledger.now, fate, told, away), None
     allocation.outcome = outcome
     ledger.move(allocation, State.ENDED)
     ledger.move(job, State.WAITING, text)
@@ -175,7 +175,7 @@ def _wait_again(ledger: "Ledger", whole: list[Job], first: Job, fate: Fate, requ
         one.retried += fate is Fate.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
         one.taken_back += fate is Fate.TAKEN_BACK and began
-        one.node, one.grant, one.started, one.reason = "", None, 0.0, None
+        one.node, one.grant, one.started, one.suspended_for, one.reason = "", None, 0.0, 0.0, None
         one.request = request
         ledger.tell(one, text)
         if leads(one):

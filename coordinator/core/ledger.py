@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Mapping
 
 from distributed_grid.coordinator.core import (
+    attempts,
     checks,
     deadlines,
     events,

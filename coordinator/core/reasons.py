@@ -5,6 +5,7 @@ behind it wait for their turn. Kept fresh within a second, for the first lines, 
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import groups
+from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.matching import amount, blocker
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line
@@ -35,6 +36,8 @@ def find(ledger: "Ledger", request: Request) -> Reason:
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
     if not can_fit(ledger, wanted):
         return Reason("NeverFits", never_fits(ledger, wanted)[0])
+    if can_fit(ledger, wanted) < request.gang:
+        return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(ledger, wanted)} could")
     away = sum(node.state is not NodeState.UP for node in ledger.nodes.values())
     if away == len(ledger.nodes):
         return Reason("NoOffers", f"{f'all {away} nodes' if away > 1 else 'the only node'} cannot be reached")
@@ -45,6 +48,8 @@ def find(ledger: "Ledger", request: Request) -> Reason:
         code, text = blocker(node, wanted)
         said.setdefault(code, []).append((node, text))
     gone = f"; {_nodes(away)} cannot be reached" if away else ""
+    if request.gang and len(ledger.index):
+        return _for_a_gang(ledger, request, gone)
     if "" in said:
         return Reason("Resources", "its turn comes with the next pass")
     if busy := said.get("busy"):
@@ -65,6 +70,18 @@ def find(ledger: "Ledger", request: Request) -> Reason:
         return Reason("Resources", f"needs {wanted}; none of {_nodes(len(ledger.index))} that offer has it free{gone}")
     able = sum(len(found) for code, found in said.items() if code != "too-small")
     return Reason("NoOffers", f"needs {wanted}; {_nodes(able)} could ever lend it, and none offers it now{gone}")
+
+
+def _for_a_gang(ledger: "Ledger", request: Request, gone: str) -> Reason:
+    """Some node may have room: how many are missing."""
+    fitting = fits(ledger.nodes, ledger.index, request, ledger.policy)
+    if len(fitting) >= request.gang:
+        return Reason("Resources", "its turn comes with the next pass")
+    names = ", ".join(fitting[:NAMED]) + _more(len(fitting)) or "no node"
+    has = "have" if len(fitting) > 1 else "has"
+    return Reason(
+        "Resources", f"needs {request.resources} on each of {request.gang} nodes at once; {names} {has} it free{gone}"
+    )
 
 
 def _nodes(count: int) -> str:

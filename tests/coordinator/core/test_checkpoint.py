@@ -113,6 +113,7 @@ REBUILT = {
     "ever": "a memory of what could_ever says of the nodes",
     "index": "made of the rooms of the nodes that are usable",
     "keys": "those of the jobs",
+    "meetings": "where the gangs of the allocations meet",
     "out": "empty between two events",
     "placements": "explain what was decided, and decide nothing",
     "watched": "decides who is told, and nothing else",

@@ -1,0 +1,86 @@
+"""Gangs of real processes: they find each other, and end as one. (torch is too large to install here: that two programs
+on different nodes meet at MASTER_ADDR and MASTER_PORT is what torchrun needs, and plain sockets show it.)"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.grid_fixture import Grid, running_grid
+
+MEET = """
+import os, socket, sys, time
+rank, count = int(os.environ["GRID_NODE_RANK"]), int(os.environ["GRID_NNODES"])
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+names = os.environ["GRID_NODES"].split(",")
+assert names[rank] == os.environ["GRID_NODE"] and len(names) == count, names
+if rank == 0:
+    with socket.create_server(place) as server:
+        server.settimeout(20)
+        for _ in range(count - 1):
+            wire, _ = server.accept()
+            print("met", wire.recv(100).decode(), flush=True)
+            wire.sendall(b"welcome")
+            wire.close()
+else:
+    until = time.monotonic() + 20
+    while True:
+        try:
+            wire = socket.create_connection(place, 5)
+            break
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+    wire.sendall(f"{rank} of {os.environ['WORLD_SIZE']}".encode())
+    print(wire.recv(100).decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
+    flags = [("--cores", "0", "--virtual")] * 3
+    with running_grid(tmp_path_factory.mktemp("grid"), agents=3, flags=flags) as made:
+        (made.here / "meet.py").write_text(MEET)
+        yield made
+
+
+def begin(grid: Grid, nodes: int, *command: str) -> str:
+    done = grid.run("run-shared", "-d", "--no-ship", "--cpus", "1", "--nodes", str(nodes), *command)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_two_processes_on_two_nodes_meet_where_they_are_told(grid: Grid) -> None:
+    gang = begin(grid, 3, "python3", str(grid.here / "meet.py"))
+    assert grid.run("job", "wait", gang).returncode == 0, grid.run("logs", f"{gang}_0").stderr
+    assert sorted(grid.run("logs", f"{gang}_0").stdout.splitlines()) == ["met 1 of 3", "met 2 of 3"]
+    assert [grid.run("logs", f"{gang}_{rank}").stdout for rank in (1, 2)] == ["welcome\n", "welcome\n"]
+    shown = json.loads(grid.run("-o", "json", "job", "show", gang).stdout)["arrays"][0]
+    assert (shown["kind"], shown["count"], shown["exit_code"]) == ("gang", 3, 0)
+    nodes = {grid.job(f"{gang}_{rank}")["node"] for rank in range(3)}
+    assert len(nodes) == 3
+
+
+def test_one_that_fails_ends_the_others_and_its_code_is_the_gangs(grid: Grid) -> None:
+    gang = begin(grid, 2, "sh", "-c", "[ $GRID_NODE_RANK = 1 ] && exit 7; exec sleep 600")
+    done = grid.run("job", "wait", gang)
+    assert done.returncode == 7
+    assert grid.job(f"{gang}_0")["outcome"]["cause"] == "gang"
+    assert not grid.processes_with("sleep 600")
+
+
+def test_a_gang_is_cancelled_as_one_by_any_of_its_members(grid: Grid) -> None:
+    gang = begin(grid, 2, "sleep", "601")
+    assert grid.run("cancel", f"{gang}_1").returncode == 0
+    grid.run("job", "wait", gang)
+    assert [grid.job(f"{gang}_{rank}")["outcome"]["cause"] for rank in (0, 1)] == ["cancelled", "cancelled"]
+
+
+def test_more_nodes_than_there_are_is_refused_and_a_dry_run_names_where_it_would_go(grid: Grid) -> None:
+    done = grid.run("run-shared", "-d", "--no-ship", "--nodes", "4", "true")
+    assert done.returncode == 125
+    assert "on each of 4 nodes; 3 of 3 could ever run it" in done.stderr
+    done = grid.run("run-shared", "--dry-run", "--nodes", "3", "true")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("n1", "n2", "n3"))
