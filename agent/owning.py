@@ -2,14 +2,17 @@
 to the coordinator."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from distributed_grid.agent.core.owner import Freeze, Owner, Thaw
+from distributed_grid.agent import notice
+from distributed_grid.agent.core.owner import Freeze, Owner, Recall, Thaw
 from distributed_grid.agent.core.spare_limits import Limits
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.probe import now as boot_clock
-from distributed_grid.protocol.messages import Suspended
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.messages import Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import NodeFacts, Sample
 
 HOLDS = 30.0
@@ -18,21 +21,26 @@ go on."""
 
 
 class Owning:
-    """The owner of this node and its jobs. `say` has a message for the coordinator, `stirred` is called when the node
-    may be closed by it, or open again."""
+    """The owner of this node and its jobs. `stop` ends one, `say` has a message for the coordinator, and `stirred` is
+    called when the node is closed by it, or open again."""
 
     def __init__(
         self,
+        state_dir: Path,
         limits: Limits,
         facts: NodeFacts,
         launcher: Launcher,
         table: Table,
+        stop: Callable[[Stop], None],
         say: Callable[[Any], None],
         stirred: Callable[[], None],
     ) -> None:
+        self._dir = state_dir
         self._owner = Owner(limits, len(facts.cores))
-        self._launcher, self._table, self._say, self._stirred = launcher, table, say, stirred
+        self._launcher, self._table, self._stop = launcher, table, stop
+        self._say, self._stirred = say, stirred
         self._closed = ""
+        self._recalled: dict[str, Recalled] = {}
         launcher.suspended = self._took
 
     @property
@@ -42,17 +50,27 @@ class Owning:
 
     def measured(self, sample: Sample) -> None:
         """There is a new sample: do what is to be done about the owner."""
+        self._recalled = {key: told for key, told in self._recalled.items() if self._table.runs(key)}
         for order in self._owner.observe(sample, self._table.running(), boot_clock()):
             if isinstance(order, Freeze):
                 self._launcher.freeze(order.allocation, order.why, HOLDS)
             elif isinstance(order, Thaw):
                 self._launcher.thaw(order.allocation)
+            else:
+                self._recall(order)
         self._look()
 
-    def introduction(self) -> list[Suspended]:
-        """What a coordinator that has just come has to know of the jobs that are frozen, or were."""
-        now, runs = boot_clock(), self._table.runs
-        return [told for told in self._owner.suspended(now) if runs(told.allocation)]
+    def introduction(self) -> list[Suspended | Recalled]:
+        """What a coordinator that has just come has to know of the jobs that are frozen, or were, or are recalled."""
+        told: list[Suspended | Recalled] = [*self._owner.suspended(boot_clock()), *self._recalled.values()]
+        return [one for one in told if self._table.runs(one.allocation)]
+
+    def _recall(self, order: Recall) -> None:
+        key, why = order.allocation, order.why
+        stop = Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=f"the owner is back ({why})")
+        self._stop(stop)
+        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=notice.seconds(self._dir, stop))
+        self._say(told)
 
     def _took(self, told: Suspended) -> None:
         self._owner.took(told.allocation, told.why, told.lasted, told.in_all, boot_clock())
@@ -60,7 +78,7 @@ class Owning:
         self._look()
 
     def _look(self) -> None:
-        closed = self._owner.presence(boot_clock())
+        closed = self._owner.presence()
         if closed != self._closed:
             self._closed = closed
             self._stirred()

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from distributed_grid import __version__
-from distributed_grid.agent import workdir
+from distributed_grid.agent import notice, workdir
 from distributed_grid.agent.blobs import BlobCache
 from distributed_grid.agent.core.spare import Lender, Limits
 from distributed_grid.agent.core.table import (
@@ -51,6 +51,7 @@ from distributed_grid.protocol.messages import (
     Refused,
     Renewed,
     Stale,
+    Stop,
     Welcome,
 )
 from distributed_grid.protocol.nodes import Known, NodeFacts, Offer, Sample
@@ -96,7 +97,9 @@ class Runtime:
         self._outputs = Outputs(self._dir, self.table.runs)
         self._data = Data(place.url, self._dir, self._outputs, self._data_hello, log.info)
         self._disk = Disk(self._dir, self._openness_changed)
-        self._owning = Owning(limits, facts, launcher, self.table, self._say, self._openness_changed)
+        self._owning = Owning(
+            self._dir, limits, facts, launcher, self.table, self._feed, self._say, self._openness_changed
+        )
         blobs = BlobCache(self._dir / "blobs", self._data.part)
         self._preparing = Preparing(self._dir, self._meter, blobs, self._disk, self._verify, self._feed)
         self._session: Session | None = None
@@ -313,6 +316,7 @@ class Runtime:
                 self._run(launch)
             case Kill(stop):
                 self._preparing.stop(stop.allocation)
+                self._notify(stop)
                 self.launcher.stop(stop)
             case SendSignal(allocation, number):
                 self.launcher.signal(allocation, number)
@@ -320,6 +324,12 @@ class Runtime:
                 self.launcher.forget(allocations)
             case Report():
                 self._report(command)
+
+    def _notify(self, stop: Stop) -> None:
+        try:
+            notice.give(self._dir, stop)
+        except (OSError, GridError) as error:
+            log.warning("no notice could be written", allocation=stop.allocation, why=str(error))
 
     def _report(self, report: Report) -> None:
         message = report.message
@@ -351,5 +361,6 @@ class Runtime:
         own = launch.spec.workdir
         directory = Path(own) if own else workdir.folder(self._dir, launch.allocation) / "workdir"
         environment = workdir.build_env(launch, self._facts.name, directory, self._environment)
+        environment[notice.VARIABLE] = notice.place(self._dir, launch.allocation)
         _, leased_from = self._leased.get(launch.allocation, (0.0, 0.0))
         self.launcher.launch(launch, directory, environment, leased_from)

@@ -87,6 +87,8 @@ class NodeLimits:
     owner_policy: OwnerPolicy
     owner_after: float
     owner_quiet: float
+    owner_most: float
+    owner_hold: float
 
 
 class Row(NamedTuple):
@@ -156,6 +158,8 @@ class ClusterConfig(Root):
             owner_policy=_or(own.owner_policy, sharing.owner_policy),
             owner_after=_or(own.owner_after, sharing.owner_after),
             owner_quiet=_or(own.owner_quiet, sharing.owner_quiet),
+            owner_most=_or(own.owner_most, sharing.owner_most),
+            owner_hold=_or(own.owner_hold, sharing.owner_hold),
         )
 
     def rows(self) -> list[Row]:

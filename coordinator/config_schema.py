@@ -149,6 +149,8 @@ class ResourceSharing:
     )
     owner_after: float = setting(1.0, SECONDS_OR_NONE, "how long the owner must be back before jobs feel it")
     owner_quiet: float = setting(30.0, SECONDS_OR_NONE, "how long the owner must be gone before jobs go on")
+    owner_most: float = setting(600.0, SECONDS_OR_NONE, "how long a job is suspended before it is recalled; 0: never")
+    owner_hold: float = setting(60.0, SECONDS_OR_NONE, "age before which a job is suspended rather than recalled")
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
@@ -166,6 +168,8 @@ class NodeSharing:
     )
     owner_after: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be back before jobs feel it")
     owner_quiet: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be gone before jobs go on")
+    owner_most: float | None = setting(None, SECONDS_OR_NONE, "how long a job is suspended there before it is recalled")
+    owner_hold: float | None = setting(None, SECONDS_OR_NONE, "age before which a job is suspended, not recalled")
 
 
 @dataclass(frozen=True)

@@ -67,22 +67,29 @@ class Case:
     sign: Sign = Sign("")
     frozen: float | None = None
     in_all: float = 0.0
-    recalled: str = ""
 
 
 class Owner:
-    """What becomes of the jobs of a node whose owner comes and goes. `cases` are those of the jobs that run."""
+    """What becomes of the jobs of a node whose owner comes and goes. `cases` are those of the jobs that run. Whoever
+    has to make room is frozen, at once; he is recalled only if the policy says so, or after `owner_most`."""
 
     def __init__(self, limits: Limits, cores: int) -> None:
         self.limits = limits
         self.cases: dict[str, Case] = {}
         self._cores = cores
+        self._recall = ""
+        """Why the newest recall was, until the owner was gone for a while."""
+        self._recall_seen = 0.0
 
     def observe(self, sample: Sample, jobs: Sequence[Running], now: float) -> list[Order]:
         """Take in a sample, with all jobs that run and were not told to end; what is to be done about them."""
         names = {one.holding.allocation for one in jobs}
-        self.cases = {key: case for key, case in self.cases.items() if key in names or case.recalled}
+        self.cases = {key: case for key, case in self.cases.items() if key in names}
         signs = _signs(self.limits, sample, self._cores, [one.holding for one in jobs])
+        if signs or _busy_node(self.limits, sample, self._cores):
+            self._recall_seen = now
+        elif now - self._recall_seen >= self.limits.owner_quiet:
+            self._recall = ""
         orders = []
         for job in jobs:
             key = job.holding.allocation
@@ -115,9 +122,11 @@ class Owner:
                 told.append(Suspended(allocation=key, in_all=case.in_all))
         return told
 
-    def presence(self, now: float) -> str:
+    def presence(self) -> str:
         """Why nothing more is to be lent while the owner is there; empty: nothing speaks against it. What only one job
-        is in the way of is withheld by itself."""
+        is in the way of is withheld by itself; but where one was recalled, none is started to be recalled again."""
+        if self._recall:
+            return f"the owner is back ({self._recall})"
         for case in self.cases.values():
             if case.frozen is not None and case.sign.all:
                 return f"the owner is back ({case.sign.why})"
@@ -136,6 +145,10 @@ class Owner:
             return Thaw(key) if case.frozen is not None else None
         if now - case.since < limits.owner_after and case.frozen is None:
             return None
+        long = bool(limits.owner_most) and case.frozen is not None and now - case.frozen >= limits.owner_most
+        if (long or limits.owner_policy is OwnerPolicy.RECALL) and age >= limits.owner_hold:
+            self._recall, self._recall_seen = case.sign.why, now
+            return Recall(key, case.sign.why)
         return Freeze(key, case.sign.why)
 
 

@@ -18,6 +18,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     `max_share_cpu` and `cpu_min_cores` in milli-cores, `max_share_gpu` in devices, memory in bytes, times in seconds;
     None for a `max_share_*` means no limit of its own. `reserve_*` stays with the owner whatever is idle.
     `owner_after`: for how long he must be back before jobs feel it; `owner_quiet`: for how long he must be gone again.
+    `owner_most`: a job that was frozen for so long is recalled (0: never); `owner_hold`: one that is younger never is.
     """
 
     can_share: bool = True
@@ -39,6 +40,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     owner_policy: OwnerPolicy = OwnerPolicy.SUSPEND
     owner_after: float = 1.0
     owner_quiet: float = 30.0
+    owner_most: float = 600.0
+    owner_hold: float = 60.0
 
 
 class Holding(msgspec.Struct, frozen=True):

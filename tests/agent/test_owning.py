@@ -1,7 +1,9 @@
 """The owner's return on a real agent with real jobs: only what others use of the machine is made up."""
 
 import asyncio
+import json
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,8 +17,8 @@ from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.probe import Probe
 from distributed_grid.agent.runtime import Place, Runtime
 from distributed_grid.protocol.jobs import Cause
-from distributed_grid.protocol.messages import Ack, Exited, Inventory, Offer, Started, Stop, Suspended
-from distributed_grid.protocol.nodes import Sample
+from distributed_grid.protocol.messages import Ack, Exited, Inventory, Offer, Recalled, Started, Stop, Suspended
+from distributed_grid.protocol.nodes import OwnerPolicy, Sample
 from tests.agent.test_runtime import CORES, LONG, Coordinator, clean, coordinator, launch
 
 __all__ = ["coordinator"]
@@ -29,7 +31,13 @@ LIMITS = Limits(
     reserve_memory=0,
     owner_after=0.0,
     owner_quiet=0.1,
+    owner_hold=0.0,
 )
+RECALL = msgspec.structs.replace(LIMITS, owner_policy=OwnerPolicy.RECALL)
+CHECKPOINTS = """
+trap 'while [ ! -e "$GRID_RECALL_FILE" ]; do :; done; cat "$GRID_RECALL_FILE"; exit 0' TERM
+while :; do sleep 0.02; done
+"""
 
 
 class Used(Probe):
@@ -52,10 +60,10 @@ class Node:
         self.probe = Used(CORES, 0, NoGpus(), virtual=True, own_roots=lambda: (os.getpid(),))
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, limits: Limits = LIMITS) -> None:
         self.launcher = Launcher(self.dir, "node1", lambda told: self.runtime.told(told))
-        facts = self.probe.facts("node1", 1, LIMITS)
-        self.runtime = Runtime(Place(self.url, self.dir, interval=0.1), facts, LIMITS, self.probe, self.launcher)
+        facts = self.probe.facts("node1", 1, limits)
+        self.runtime = Runtime(Place(self.url, self.dir, interval=0.1), facts, limits, self.probe, self.launcher)
         self.task = asyncio.create_task(self.runtime.run())
 
     async def stop(self) -> None:
@@ -133,3 +141,72 @@ async def test_a_frozen_job_that_is_cancelled_ends(coordinator: Coordinator, nod
     assert (ended.cause, ended.signal) == (Cause.CANCELLED, 15) and ended.suspended > 0
     await coordinator.say(Ack(allocations=("j1.1",)))
     await coordinator.until(lambda: not node.runtime._owning._owner.cases)
+
+
+# --- recall -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def strict(coordinator: Coordinator, node: Node) -> Node:
+    """The same node, whose owner wants all back at once."""
+    await node.stop()
+    node.begin(RECALL)
+    await coordinator.connected(2)
+    return node
+
+
+async def test_a_recalled_job_gets_notice_and_time_and_ends_as_recalled(coordinator: Coordinator, strict: Node) -> None:
+    await coordinator.say(launch("j1.1", "sh", "-c", CHECKPOINTS, grace=20.0))
+    await coordinator.hears(Started, "j1.1")
+    strict.probe.percent = 87
+    told = await coordinator.hears(Recalled, "j1.1")
+    assert (told.why, told.grace) == ("foreign CPU 87 % > 30 %", 20.0)
+    ended = await coordinator.hears(Exited, "j1.1")
+    assert (ended.outcome.cause, ended.outcome.code, ended.returned) == (Cause.RECALLED, 0, False)
+    said = json.loads(ended.outcome.stdout_tail)
+    assert (said["cause"], said["reason"]) == ("recalled", "the owner is back (foreign CPU 87 % > 30 %)")
+    assert said["seconds"] == 20.0 and 0 < said["deadline"] - time.time() <= 20.0
+    assert "owner is back" in str(coordinator.all(Offer)[-1].withheld)
+
+
+async def test_a_job_that_does_not_end_when_it_is_recalled_is_killed(coordinator: Coordinator, strict: Node) -> None:
+    await coordinator.say(launch("j1.1", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", grace=0.2))
+    await coordinator.hears(Started, "j1.1")
+    strict.probe.percent = 87
+    ended = (await coordinator.hears(Exited, "j1.1")).outcome
+    assert (ended.cause, ended.signal) == (Cause.RECALLED, 9)
+
+
+async def test_a_frozen_job_that_is_recalled_is_woken_for_it(coordinator: Coordinator, node: Node) -> None:
+    await frozen(coordinator, node)
+    await node.stop()
+    node.begin(RECALL)
+    ended = (await coordinator.hears(Exited, "j1.1")).outcome
+    assert (ended.cause, ended.signal) == (Cause.RECALLED, 15) and ended.suspended > 0
+
+
+async def test_a_coordinator_that_comes_back_is_told_of_the_recall(coordinator: Coordinator, strict: Node) -> None:
+    await coordinator.say(launch("j1.1", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", grace=60.0))
+    await coordinator.hears(Started, "j1.1")
+    strict.probe.percent = 87
+    await coordinator.hears(Recalled, "j1.1")
+    coordinator.frames.clear()
+    await coordinator.cut("agent")
+    assert (await coordinator.hears(Recalled, "j1.1")).grace == 60.0
+
+
+async def test_a_preempted_job_finds_the_same_notice(coordinator: Coordinator, node: Node) -> None:
+    await coordinator.say(launch("j1.1", "sh", "-c", CHECKPOINTS, grace=20.0))
+    await coordinator.hears(Started, "j1.1")
+    await coordinator.say(Stop(allocation="j1.1", grace=9.0, cause="preempted", text="for j-2"))
+    ended = (await coordinator.hears(Exited, "j1.1")).outcome
+    said = json.loads(ended.stdout_tail)
+    assert (said["cause"], said["reason"], said["seconds"]) == ("preempted", "for j-2", 9.0)
+
+
+async def test_a_job_that_is_only_cancelled_gets_no_notice(coordinator: Coordinator, node: Node) -> None:
+    looks = "trap 'ls $GRID_RECALL_FILE; exit 0' TERM; while :; do sleep 0.02; done"
+    await coordinator.say(launch("j1.1", "sh", "-c", looks))
+    await coordinator.hears(Started, "j1.1")
+    await coordinator.say(Stop(allocation="j1.1", grace=20.0))
+    assert (await coordinator.hears(Exited, "j1.1")).outcome.stdout_size == 0

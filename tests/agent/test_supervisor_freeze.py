@@ -123,7 +123,7 @@ async def test_frozen_time_does_not_count_against_the_time_limit(bench: Bench, t
 async def test_a_frozen_job_that_is_cancelled_hears_of_it_and_ends_by_itself(
     bench: Bench, told: list[Suspended]
 ) -> None:
-    id = bench.launch("sh", "-c", "trap 'echo bye; exit 3' TERM; echo there; while :; do sleep 0.01; done")
+    id = bench.launch("sh", "-c", "trap 'sleep 1.2; echo bye; exit 3' TERM; echo there; while :; do sleep 0.01; done")
     await bench.wrote(id)
     await frozen(bench, id, told)
     bench.stop(id, grace=20.0)

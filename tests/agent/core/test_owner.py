@@ -2,13 +2,13 @@
 
 import pytest
 
-from distributed_grid.agent.core.owner import Freeze, Order, Owner, Running, Thaw
+from distributed_grid.agent.core.owner import Freeze, Order, Owner, Recall, Running, Thaw
 from distributed_grid.agent.core.spare_limits import Holding, Limits
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample
 from distributed_grid.protocol.resources import Grant
 
 CORES = 4
-LIMITS = Limits(owner_after=2.0, owner_quiet=10.0)
+LIMITS = Limits(owner_after=2.0, owner_quiet=10.0, owner_most=0.0, owner_hold=0.0)
 
 
 def job(name: str, *cores: int, began: float = 0.0) -> Running:
@@ -39,13 +39,15 @@ class Scene:
             elif isinstance(order, Thaw):
                 lasted = now - self.frozen.pop(order.allocation)
                 self.owner.took(order.allocation, "", lasted, lasted, now)
+            elif isinstance(order, Recall):
+                self.jobs = [one for one in self.jobs if one.holding.allocation != order.allocation]
         return orders
 
 
 def test_an_idle_node_leaves_its_jobs_alone() -> None:
     scene = Scene()
     assert [scene.see(float(now)) for now in range(5)] == [[]] * 5
-    assert scene.owner.presence(5.0) == ""
+    assert scene.owner.presence() == ""
 
 
 def test_a_job_is_frozen_when_others_have_used_its_cores_for_a_while_and_the_others_are_not() -> None:
@@ -53,7 +55,7 @@ def test_a_job_is_frozen_when_others_have_used_its_cores_for_a_while_and_the_oth
     assert scene.see(0.0, 50) == []
     assert scene.see(1.0, 50) == []
     assert scene.see(2.0, 50) == [Freeze("a", "foreign CPU 50 % on core 0")]
-    assert scene.owner.presence(2.0) == ""  # the other cores are still to be had
+    assert scene.owner.presence() == ""  # the other cores are still to be had
 
 
 def test_all_jobs_are_frozen_when_others_use_too_much_of_the_node_and_nothing_more_is_lent() -> None:
@@ -61,7 +63,7 @@ def test_all_jobs_are_frozen_when_others_use_too_much_of_the_node_and_nothing_mo
     scene.see(0.0, 0, 0, 30, 100)
     orders = scene.see(2.0, 0, 0, 30, 100)
     assert orders == [Freeze(name, "foreign CPU 33 % > 30 %") for name in ("a", "b")]
-    assert scene.owner.presence(2.0) == "the owner is back (foreign CPU 33 % > 30 %)"
+    assert scene.owner.presence() == "the owner is back (foreign CPU 33 % > 30 %)"
 
 
 def test_an_owner_who_gets_only_a_part_of_every_core_beside_the_jobs_is_seen_all_the_same() -> None:
@@ -94,7 +96,7 @@ def test_a_frozen_job_goes_on_when_the_owner_was_gone_for_a_while_and_not_in_bet
     scene.see(10.0, 100)  # he is back before it was long enough
     assert [type(order) for order in scene.see(19.9)] == [Freeze]
     assert scene.see(20.0) == [Thaw("a")]
-    assert scene.see(21.0) == [] and scene.owner.presence(21.0) == ""
+    assert scene.see(21.0) == [] and scene.owner.presence() == ""
 
 
 def test_jobs_run_on_beside_the_owner_where_that_is_the_policy() -> None:
@@ -131,3 +133,50 @@ def test_what_is_over_is_forgotten() -> None:
     scene.see(2.0, 100)
     scene.jobs = []
     assert scene.see(3.0, 100) == [] and scene.owner.suspended(3.0) == [] and not scene.owner.cases
+
+
+# --- recall -----------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_recalled_where_that_is_the_policy_and_each_once() -> None:
+    scene = Scene(owner_policy=OwnerPolicy.RECALL)
+    assert scene.see(0.0, 100) == []
+    assert scene.see(2.0, 100) == [Recall("a", "foreign CPU 100 % on core 0")]
+    assert scene.see(4.0, 100) == []
+
+
+def test_a_young_job_is_suspended_until_it_is_old_enough_to_be_recalled() -> None:
+    scene = Scene(owner_policy=OwnerPolicy.RECALL, owner_hold=20.0)
+    scene.see(0.0, 100)
+    assert scene.see(2.0, 100) == [Freeze("a", "foreign CPU 100 % on core 0")]
+    assert [type(order) for order in scene.see(19.9, 100)] == [Freeze]
+    assert scene.see(20.0, 100) == [Recall("a", "foreign CPU 100 % on core 0")]
+
+
+def test_a_young_job_goes_on_if_the_owner_is_gone_by_then() -> None:
+    scene = Scene(owner_policy=OwnerPolicy.RECALL, owner_hold=20.0)
+    for now in (0.0, 2.0):
+        scene.see(now, 100)
+    assert [type(order) for now in (11.9, 12.0) for order in scene.see(now)] == [Freeze, Thaw]
+    assert scene.see(21.0) == []
+
+
+def test_what_was_suspended_for_too_long_is_recalled() -> None:
+    scene = Scene(owner_most=30.0)
+    for now in (0.0, 2.0, 20.0):
+        scene.see(now, 100)
+    assert [type(order) for order in scene.see(31.9, 100)] == [Freeze]
+    assert scene.see(32.0, 100) == [Recall("a", "foreign CPU 100 % on core 0")]
+
+
+def test_after_a_recall_nothing_is_lent_until_the_owner_was_gone_for_a_while() -> None:
+    scene = Scene(owner_policy=OwnerPolicy.RECALL)
+    scene.jobs = [A]
+    for now in (0.0, 2.0):
+        scene.see(now, 40, 40, 40, 40)
+    assert scene.jobs == [] and scene.owner.presence() == "the owner is back (foreign CPU 40 % > 30 %)"
+    scene.see(10.0, 40, 40, 40, 40)
+    scene.see(19.9)
+    assert scene.owner.presence()
+    scene.see(20.0)
+    assert scene.owner.presence() == ""
