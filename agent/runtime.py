@@ -27,6 +27,7 @@ from distributed_grid.agent.core.table import (
     SendSignal,
     Table,
 )
+from distributed_grid.agent.core.using import EVERY, Spent, Using
 from distributed_grid.agent.data import Data
 from distributed_grid.agent.disk import Disk
 from distributed_grid.agent.fencing import Fence
@@ -92,6 +93,7 @@ class Runtime:
         self.launcher = launcher
         self.table = Table()
         self._lender = Lender(limits, facts)
+        self._using = Using(min(EVERY, 5 * place.interval))
         self._probe = probe
         self._meter = Meter(probe, place.interval, boot_clock, self._measured, log.warning)
         self._outputs = Outputs(self._dir, self.table.runs)
@@ -269,7 +271,13 @@ class Runtime:
     # --- offers -------------------------------------------------------------------------------------------------------
 
     def _measured(self, sample: Sample) -> None:
-        self.table.resident({pid: usage.rss for pid, usage in self._probe.usage().items()})
+        trees = self._probe.usage()
+        self.table.resident({pid: usage.rss for pid, usage in trees.items()})
+        spent = {key: Spent(trees[pid].cpu, trees[pid].rss) for key, pid in self.table.pids().items() if pid in trees}
+        grants = {holding.allocation: holding.grant for holding in self.table.holdings()}
+        used = self._using.observe(sample.at, spent, grants, sample.gpus)
+        if used is not None:
+            self._say(used)
         offer = self._lender.observe(sample, self.table.holdings(), boot_clock())
         if offer is not None:
             self._say(offer)

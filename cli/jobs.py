@@ -238,6 +238,9 @@ def _rows(view: JobView) -> list[tuple[str, Any]]:
         ("started", words.clock(view.started) if view.started else ""),
         ("ended", words.clock(view.ended) if view.ended else ""),
     ]
+    if view.used is not None:
+        rows += [("uses" if view.state is not State.ENDED else "did use", words.used_words(view.used))]
+    rows += [("unused", view.unused)]
     if (outcome := view.outcome) is not None:
         used = f"{format_duration(outcome.seconds)} · cpu {format_duration(outcome.cpu_seconds)}"
         if outcome.suspended:

@@ -16,6 +16,7 @@ class StatusLine:
         self._shown = ""
         self._node = ""
         self._fit = ""
+        self._unused = ""
 
     def submitted(self, job: str, fit: int, nodes: int) -> None:
         """The job is taken; `fit` of `nodes` nodes could ever run it."""
@@ -24,7 +25,12 @@ class StatusLine:
             complain(f"grid: {job} queued{self._fit}")
 
     def show(self, view: JobView) -> None:
-        """The job changed."""
+        """The job changed. What it holds and does not use is said to everybody, once."""
+        if view.unused != self._unused:
+            self._unused = view.unused
+            if view.unused:
+                self.clear()
+                self._say(view.unused)
         if view.state is State.WAITING:
             reason = f"{view.reason.code} – {view.reason.text}" if view.reason and view.reason.text else ""
             reason = reason or (view.reason.code if view.reason else "for a node")

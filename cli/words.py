@@ -11,6 +11,7 @@ from distributed_grid.cli.invocation import Invocation, printable
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.jobs import Cause, JobView, State, exit_status
 from distributed_grid.protocol.resources import Grant, Resources, format_bytes, format_milli
+from distributed_grid.protocol.usage import Used
 
 SCHEMA = 1
 _COLORS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
@@ -224,6 +225,25 @@ def grant_json(grant: Grant | None) -> dict[str, Any] | None:
     }
 
 
+def used_words(used: Used) -> str:
+    """What a job really used: `0.9 cores (1.2 at the most), 3G memory, 0.4 GPUs`."""
+    parts = [f"{used.cpu:.1f} cores ({used.cpu_peak:.1f} at the most)", f"{format_bytes(used.memory)} memory"]
+    return ", ".join(parts + ([f"{used.gpu:.2f} GPUs"] if used.gpu_seconds else []))
+
+
+def used_json(used: Used | None) -> dict[str, Any] | None:
+    """The same for programs: cores and GPUs in the mean, memory in bytes."""
+    if used is None:
+        return None
+    return {
+        "seconds": round(used.seconds, 3),
+        "cpu": round(used.cpu, 3),
+        "cpu_peak": round(used.cpu_peak, 3),
+        "memory_peak": used.memory,
+        "gpu": round(used.gpu, 3),
+    }
+
+
 def job_json(view: JobView) -> dict[str, Any]:
     """A job with everything that is known of it; times in ISO 8601 UTC, durations in seconds."""
     outcome = view.outcome
@@ -265,5 +285,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         }
         if outcome
         else None,
+        "used": used_json(view.used),
+        "unused": view.unused,
         "events": [{"at": iso(step.at), "state": str(step.state), "text": step.text} for step in view.story],
     }

@@ -154,6 +154,23 @@ class ResourceSharing:
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
+class UnusedPolicy(StrEnum):
+    """What becomes of a job that uses none of the GPUs it holds."""
+
+    WARN = "warn"
+    RELEASE_AFTER = "release-after"
+
+
+@dataclass(frozen=True)
+class Unused:
+    """Cores and GPUs that jobs hold and do not use."""
+
+    window: float = setting(600.0, SECONDS, "so long all samples must be below the threshold before its owner is told")
+    threshold: float = setting(0.15, FRACTION, "below this share of its cores, or of a GPU, a job does not use them")
+    policy: UnusedPolicy = setting(UnusedPolicy.WARN, choice(UnusedPolicy), "what becomes of unused GPUs")
+    time: float = setting(1800.0, SECONDS, "release-after: so long after its owner was told such a job is ended")
+
+
 @dataclass(frozen=True)
 class NodeSharing:
     """What one node lends at most, and its own owner's policy. Unset: all that is spare, and as in resource_sharing."""
@@ -197,6 +214,7 @@ class Root:
     resource_sharing: ResourceSharing = field(default_factory=ResourceSharing)
     nodes: tuple[Node, ...] = ()
     ray: Ray = field(default_factory=Ray)
+    unused: Unused = field(default_factory=Unused)
 
 
 class Setting(NamedTuple):

@@ -15,7 +15,7 @@ import structlog
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
+from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.reserve import Reserve
@@ -43,7 +43,8 @@ class CoordinatorSettings:
     `lost_after`: seconds after its disconnection that a silent node is taken for lost. `strategy`: that of jobs that
     name none.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
-    `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet."""
+    `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
+    `unused_…`: as in core/policy.py Unused."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -57,6 +58,9 @@ class CoordinatorSettings:
     keep_jobs: int = Keep.jobs
     keep_size: int = Keep.size
     gang_ports: str = "29500-29999"
+    unused_window: float = DEFAULT.unused.window
+    unused_threshold: float = DEFAULT.unused.threshold
+    unused_release_after: float = DEFAULT.unused.release_after
 
 
 class CannotStart(GridError):
@@ -136,6 +140,11 @@ async def _run(settings: CoordinatorSettings) -> None:
         gang_ports=parse_ports(settings.gang_ports),
         strategy=settings.strategy,
         weights=WEIGHTS[settings.strategy],
+        unused=Unused(
+            window=settings.unused_window,
+            threshold=settings.unused_threshold,
+            release_after=settings.unused_release_after,
+        ),
     )
     ledger = Ledger(store.epoch, policy=policy)
     begin = clock(), store.restored, living.orders, living.groups

@@ -11,6 +11,7 @@ from distributed_grid.protocol.limits import JobLimits, parse_factor
 from distributed_grid.protocol.numbers import Code, Count, Finite
 from distributed_grid.protocol.placing import Local, Strategy
 from distributed_grid.protocol.resources import Grant, Resources
+from distributed_grid.protocol.usage import Used
 
 
 class Priority(IntEnum):
@@ -229,7 +230,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A job as clients see it. Times are grid time: seconds since the epoch that never jump. `attempt` counts the
     allocations it was granted, `retried` how often it was run again after one had ended, `taken_back` how often the
     grid took its place back after it had begun. `suspended`: it is frozen now; `suspended_for`: seconds it was before
-    that, in this attempt."""
+    that, in this attempt. `used` is of the last attempt; `unused` says what it holds and does not use, where that is
+    so."""
 
     id: str
     user: str
@@ -252,6 +254,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     index: int = 0
     suspended: Suspension | None = None
     suspended_for: float = 0.0
+    used: Used | None = None
+    unused: str = ""
 
 
 def next_attempt(allocation: str) -> str:

@@ -12,6 +12,7 @@ from distributed_grid.protocol.messages_agent import (
     FileEntry,
     Files,
     Heartbeat,
+    InUse,
     Inventory,
     Launch,
     OpenData,
@@ -64,7 +65,7 @@ from distributed_grid.protocol.messages_hello import (
 from distributed_grid.protocol.messages_nodes import DrainNodes, LabelNodes, UndrainNodes
 from distributed_grid.protocol.nodes import Offer
 
-FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled
+FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse
 ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData | Renewed
 FromAgentData = Output | Files | FileData | WantBlob
 ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | BlobData
@@ -124,6 +125,7 @@ __all__ = [
     "GetStatus",
     "Heartbeat",
     "Hello",
+    "InUse",
     "Inventory",
     "JobUpdate",
     "Jobs",

@@ -9,6 +9,7 @@ from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.numbers import Finite, Span
 from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.usage import Use
 
 # --- agent to coordinator ---------------------------------------------------------------------------------------
 
@@ -73,6 +74,13 @@ class Recalled(Message, frozen=True, tag="recalled"):
     allocation: str
     why: str
     grace: Span = 0.0
+
+
+class InUse(Message, frozen=True, tag="in-use"):
+    """What the allocations that run on a node used since this was last told. One that is not told of was not
+    measured."""
+
+    uses: tuple[Use, ...]
 
 
 # --- coordinator to agent ---------------------------------------------------------------------------------------

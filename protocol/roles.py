@@ -22,6 +22,7 @@ TABLE: dict[type, frozenset[Role]] = {
     messages.Started: AGENTS,
     messages.Stale: AGENTS,
     messages.Exited: AGENTS,
+    messages.InUse: AGENTS,
     # agents, on their data connection, and clients
     messages.Output: AGENTS,
     messages.Files: AGENTS,

@@ -171,6 +171,10 @@ class Table:
             if (entry := entries[key]).state is State.RUNNING
         ]
 
+    def pids(self) -> dict[str, int]:
+        """The pids that the jobs which run here began with, as far as they are known."""
+        return {key: one.pid for key, one in self.entries.items() if one.pid and one.outcome is None}
+
     def runs(self, allocation: str) -> bool:
         """Whether more may come of it: it is known and not over."""
         entry = self.entries.get(allocation)

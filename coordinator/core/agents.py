@@ -5,7 +5,7 @@ patience, ends an allocation: what has not been given back is in use.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import failing, gangs, retries, suspending
+from distributed_grid.coordinator.core import failing, gangs, retries, suspending, unused
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Allocation,
@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.protocol.jobs import Cause, Outcome, State
-from distributed_grid.protocol.messages import Exited, Inventory, Recalled, Stale, Started, Stop, Suspended
+from distributed_grid.protocol.messages import Exited, InUse, Inventory, Recalled, Stale, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
 from distributed_grid.protocol.resources import Resources
 
@@ -377,4 +377,5 @@ _ON: dict[type, Callable[["Ledger", Node, Any], None]] = {
     Exited: _exited,
     Suspended: suspending.suspended,
     Recalled: suspending.recalled,
+    InUse: unused.told,
 }

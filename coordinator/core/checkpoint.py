@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.model import Allocation, Group, Job, Node
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.room import Room
+from distributed_grid.coordinator.core.unused import Idle
 from distributed_grid.protocol.jobs import Priority, Reason
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
@@ -103,6 +104,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     holding: bool
     unknown_before: float = 0.0
     failing: dict[str, str] = {}
+    idle: dict[str, Idle] = {}
     snapshot: int = 0
     groups: list[GroupAt] = []
 
@@ -143,6 +145,7 @@ def take(ledger: Ledger) -> Checkpoint:
         holding=ledger.holding,
         unknown_before=ledger.unknown_before,
         failing=ledger.failing,
+        idle=ledger.idle,
         snapshot=ledger.snapshot,
         groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in ledger.groups.values()],
     )
@@ -195,7 +198,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding
     ledger.snapshot = at.snapshot
     ledger.unknown_before = at.unknown_before
-    ledger.failing = at.failing
+    ledger.failing, ledger.idle = at.failing, at.idle
     _requeue(ledger.queue, at)
     _share(ledger.shares, at)
     for name, node in at.nodes.items():

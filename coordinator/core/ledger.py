@@ -45,6 +45,7 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.room import Room
+from distributed_grid.coordinator.core.unused import Idle
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
 from distributed_grid.protocol.messages import Launch, Renewed
@@ -101,6 +102,8 @@ class Ledger:
         """Jobs that began to wait since the last pass."""
         self.failing: dict[str, str] = {}
         """What failed to start lately, and on which node: see `failing.py`."""
+        self.idle: dict[str, Idle] = {}
+        """Of the allocations that were told of, what of them is not used: see `unused.py`."""
         self.snapshot = 0
         """How often this ledger has settled: an explanation names the state that it was made of."""
         self.holding = False
@@ -261,6 +264,7 @@ class Ledger:
         self.placements[allocation.id] = placement
         self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
         job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
+        job.unused = ""
         assert node.room is not None
         node.room.take(placement.grant)
         if job.spec.bundle:
@@ -334,6 +338,7 @@ class Ledger:
         del self.allocations[allocation.id]
         gangs.released(self, allocation)
         self.placements.pop(allocation.id, None)
+        self.idle.pop(allocation.id, None)
         ran = self.now - allocation.granted if allocation.started else math.inf
         self.shares.give(self.jobs[allocation.job].user, allocation.grant.resources, ran, self.now, self.policy.sharing)
         node = self.nodes[allocation.node]

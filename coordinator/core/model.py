@@ -14,6 +14,7 @@ from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step, Suspension
 from distributed_grid.protocol.messages import (
     Exited,
+    InUse,
     Inventory,
     Launch,
     OpenData,
@@ -28,6 +29,7 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
 from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.usage import Used
 
 # The law. A job without an allocation is WAITING or ENDED; its allocation's state is the job's state otherwise.
 # So a job whose allocation ENDED without ever having started (the agent answered stale) is WAITING again.
@@ -99,6 +101,10 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """Seconds that this attempt was frozen before that."""
     part: Part | None = None
     """What came of its part in a gang of which others still have theirs."""
+    used: Used | None = None
+    """What its last attempt used, as far as its node told."""
+    unused: str = ""
+    """What it holds and does not use, and what would have been enough, as its owner was told."""
 
 
 class Group(msgspec.Struct, kw_only=True, gc=False):
@@ -184,7 +190,7 @@ class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A message from the agent of this node about its offer or allocations."""
 
     node: str
-    message: Offer | Inventory | Started | Stale | Exited | Suspended | Recalled
+    message: Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse
 
 
 class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):

@@ -60,6 +60,16 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     aged_after: float = 3_600.0
 
 
+class Unused(msgspec.Struct, frozen=True, kw_only=True):
+    """What is held and not used (docs/unused.md); times are seconds. A job of whose cores, or of a GPU, every sample in
+    `window` is below this share (`threshold`, 0 to 1) is told so; none of whose GPUs is used for `release_after` from
+    then on is released (0: never)."""
+
+    window: float = 600.0
+    threshold: float = 0.15
+    release_after: float = 0.0
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds. After so much silence a node is suspect (no new work), then disconnected (its allocations are
     LOST and hold), and `lost_after` later it is taken for lost. A device that an agent answered stale for is left alone
@@ -82,6 +92,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     gang_ports: tuple[int, int] = (29500, 29999)
     sharing: Sharing = Sharing()
     strategy: Strategy = Strategy.BEST_FIT
+    unused: Unused = Unused()
 
     def weights_of(self, strategy: Strategy | None) -> Weights:
         """What counts how much for a request that names this strategy, or none."""

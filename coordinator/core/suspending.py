@@ -26,6 +26,7 @@ def suspended(ledger: "Ledger", node: Node, message: Suspended) -> None:
         ledger.out.append(Audit(node.facts.name, f"{message.allocation} is suspended there, and not known here"))
         return
     job = ledger.jobs[allocation.job]
+    ledger.idle.pop(allocation.id, None)  # what it does not use while it is frozen says nothing
     before = job.suspended
     job.suspended_for = max(0.0, message.in_all - (message.lasted if message.why else 0.0))
     if message.why:

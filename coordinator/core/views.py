@@ -44,6 +44,8 @@ def job_view(job: Job, reason: Reason | None) -> JobView:
         index=job.index,
         suspended=job.suspended,
         suspended_for=job.suspended_for,
+        used=job.used,
+        unused=job.unused,
     )
 
 

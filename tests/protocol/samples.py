@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from distributed_grid.protocol import jobs, messages, nodes
+from distributed_grid.protocol import jobs, messages, nodes, usage
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources
 
 GRANT = Grant(
@@ -145,6 +145,18 @@ MESSAGES: dict[str, Any] = {
     "Exited": messages.Exited(allocation="j-a.1", outcome=OUTCOME, returned=True),
     "Suspended": messages.Suspended(allocation="j-a.1", why="foreign CPU 87 %", lasted=2.5, in_all=4.5),
     "Recalled": messages.Recalled(allocation="j-a.1", why="memory pressure 40 %", grace=5.0),
+    "InUse": messages.InUse(
+        uses=(
+            usage.Use(
+                allocation="j-a.1",
+                seconds=15.0,
+                cpu=0.5,
+                cpu_peak=1.5,
+                memory=4096,
+                gpus=(usage.GpuUse("GPU-1", 12.5, 40.0),),
+            ),
+        )
+    ),
     "Launch": messages.Launch(allocation="j-a.1", job="j-a", user="ada", epoch=7, grant=GRANT, spec=SPEC),
     "Stop": messages.Stop(allocation="j-a.1", grace=2.5, cause="time-limit", text="too long"),
     "Signal": messages.Signal(allocation="j-a.1", signal=2),
