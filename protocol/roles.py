@@ -23,6 +23,8 @@ TABLE: dict[type, frozenset[Role]] = {
     messages.Stale: AGENTS,
     messages.Exited: AGENTS,
     messages.InUse: AGENTS,
+    messages.Suspended: AGENTS,
+    messages.Recalled: AGENTS,
     # agents, on their data connection, and clients
     messages.Output: AGENTS,
     messages.Files: AGENTS,
