@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
-from distributed_grid.protocol.placing import Strategy, parse_strategy
+from distributed_grid.cli.completion_of import nodes
+from distributed_grid.protocol.placing import Strategy, parse_placing
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -13,6 +14,13 @@ _OPTIONS = (
     click.option(
         "--strategy", metavar="WORD", help=f"How a node is chosen: {', '.join(Strategy)}. The grid has its own."
     ),
+    click.option("--only", multiple=True, metavar="NODE", shell_complete=nodes, help="On this node; repeatable."),
+    click.option("--exclude", multiple=True, metavar="NODE", shell_complete=nodes, help="Not there; repeatable."),
+    click.option(
+        "--label", "labels", multiple=True, metavar="K=V", help="On nodes with this label: K=V, K!=V or K; repeatable."
+    ),
+    click.option("--gpu-model", metavar="NAME", help="GPUs of this model: a part of its name, or a glob."),
+    click.option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also of a part of one."),
 )
 
 
@@ -23,7 +31,7 @@ def placing(command: F) -> F:
     return command
 
 
-def placing_fields(options: dict[str, Any]) -> dict[str, Any]:
-    """What they say, as fields of a Request. Raises BadValue."""
-    strategy = options["strategy"]
-    return {"strategy": parse_strategy(strategy) if strategy is not None else None}
+def placing_fields(options: dict[str, Any], gpu: int) -> dict[str, Any]:
+    """What they say, as fields of a Request for so many milli-GPUs. Raises BadValue."""
+    names = ("strategy", "only", "exclude", "labels", "gpu_model", "gpu_memory")
+    return parse_placing(gpu=gpu, **{name: options[name] for name in names})

@@ -151,7 +151,7 @@ def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) ->
         nodes=options["nodes"],
         immediate=options["immediate"],
         requeue=not options["no_requeue"],
-        **placing_fields(options),
+        **placing_fields(options, wanted.gpu),
         gang=parse_gang(options["gang"]),
         **parse_retries(options["retry_on"], options["retries"], options["retry_memory"]),
     )

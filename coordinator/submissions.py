@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from distributed_grid.coordinator.core.model import Group, Job
+from distributed_grid.protocol import placing
 from distributed_grid.protocol.bundle import is_blob_hash
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.gangs import MOST_NODES
@@ -30,6 +31,7 @@ def complaint(submission: Submission) -> BadValue | None:
         or _about_amounts(submission.request.resources)
         or _about_retries(submission.request)
         or _about_many(submission)
+        or _about_placing(submission.request)
     )
 
 
@@ -116,6 +118,10 @@ def _about_retries(request: Request) -> BadValue | None:
             hint="ask for some with --mem, such as --mem 4G",
         )
     return None
+
+
+def _about_placing(request: Request) -> BadValue | None:
+    return placing.complaint(request.constraints, request.resources.gpu) if request.constraints is not None else None
 
 
 def same_jobs(

@@ -9,7 +9,7 @@ import msgspec
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.limits import JobLimits, parse_factor
 from distributed_grid.protocol.numbers import Code, Count, Finite
-from distributed_grid.protocol.placing import Local, Strategy
+from distributed_grid.protocol.placing import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.protocol.usage import Used
 
@@ -188,7 +188,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so. `requeue`: it
     waits again, with its age, where the grid itself took its place back (preempted, recalled, drained); else it ends.
     `retry_memory`: after it ran out of the memory it was granted, it asks for this many thousandths of that (0: 1000).
-    Without a `strategy` the grid's own decides.
+    Without a `strategy` the grid's own decides; `constraints` say what its node has to be.
     """
 
     resources: Resources
@@ -202,6 +202,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_memory: int = 0
     strategy: Strategy | None = None
     local: Local | None = None
+    constraints: Constraints | None = None
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

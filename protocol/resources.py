@@ -62,10 +62,19 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GpuShare(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A GPU, or a part of one, by its UUID; `milli` is 1000 for the whole device."""
+    """A GPU, or a part of one, by its UUID; `milli` is 1000 for the whole device. `memory`: bytes of it that were asked
+    for (0: none in particular)."""
 
     uuid: str
     milli: int = MILLI
+    memory: int = 0
+
+    def reserved(self, total: int) -> int:
+        """The bytes that nobody else is granted, of a device with so many: all of it for who has it alone, else what
+        was asked for, or the same part of the memory as of the device."""
+        if self.milli >= MILLI:
+            return total
+        return self.memory or total * self.milli // MILLI
 
 
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True):

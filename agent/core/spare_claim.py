@@ -3,11 +3,11 @@ sample. The coordinator decides by offers that are a moment old; here the moment
 
 from collections.abc import Callable
 
-from distributed_grid.agent.core.spare_judge import clearly_busy, foreign_on, gpu_trouble, memory_trouble
+from distributed_grid.agent.core.spare_judge import clearly_busy, foreign_on, gpu_room, gpu_trouble, memory_trouble
 from distributed_grid.agent.core.spare_limits import Held, Limits, slack
 from distributed_grid.agent.core.spare_plan import memory_left
 from distributed_grid.protocol.messages import Stale
-from distributed_grid.protocol.nodes import NodeFacts, Sample
+from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, format_bytes, format_milli
 
 
@@ -96,8 +96,18 @@ def _gpu(
     gpu = next((one for one in sample.gpus if one.uuid == uuid), None)
     why = gpu_trouble(limits, gpu, ours)
     if not why:
-        return None
+        return _gpu_memory(held, share, allocation, gpu, ours) if gpu is not None and share.memory else None
     if gpu is not None and not gpu.error and (foreign := foreign_on(gpu)):
         first = foreign[0]
         return Stale(allocation, why, uuid, first.pid, first.user, first.memory)
     return Stale(allocation, why, device=uuid)
+
+
+def _gpu_memory(held: Held, share: GpuShare, allocation: str, gpu: GpuSample, ours: bool) -> Stale | None:
+    """Whether what was asked for of its memory is nobody's. Others may have taken some since the offer, as much as
+    makes no new offer."""
+    left = gpu_room(gpu, ours) - held.gpu_memory(share.uuid, gpu.memory_total)
+    if share.memory <= left + slack(left):
+        return None
+    why = f"{format_bytes(max(0, left))} of GPU {share.uuid} is spare now, {format_bytes(share.memory)} was to be had"
+    return Stale(allocation, why, device=share.uuid, memory=max(0, left))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from distributed_grid.protocol.nodes import GpuFacts, OwnerPolicy
-from distributed_grid.protocol.resources import GIB, MIB, MILLI, Grant, Resources
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, GpuShare, Grant, Resources
 
 SLACK_LEAST = 256 * MIB
 SLACK_MOST = 2 * GIB
@@ -54,7 +54,8 @@ class Holding(msgspec.Struct, frozen=True):
 
 class Held(msgspec.Struct, frozen=True):
     """All holdings added up. `cores` maps a core to the allocation that has it alone, `shared` a core to the
-    milli-cores given out of it, `gpus` a UUID to milli-GPUs; `excess` is what jobs use above their grants."""
+    milli-cores given out of it, `gpus` a UUID to milli-GPUs, `shares` one to what was granted of it; `excess` is what
+    jobs use above their grants."""
 
     ids: tuple[str, ...] = ()
     cores: dict[int, str] = msgspec.field(default_factory=dict)
@@ -62,12 +63,17 @@ class Held(msgspec.Struct, frozen=True):
     memory: int = 0
     excess: int = 0
     gpus: dict[str, int] = msgspec.field(default_factory=dict)
+    shares: dict[str, list[GpuShare]] = msgspec.field(default_factory=dict)
     on_gpu: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def cpu(self) -> int:
         """Milli-cores granted."""
         return len(self.cores) * MILLI + sum(self.shared.values())
+
+    def gpu_memory(self, uuid: str, total: int) -> int:
+        """Bytes of a GPU, which has so many, that are granted."""
+        return sum(share.reserved(total) for share in self.shares.get(uuid, ()))
 
     @property
     def gpu(self) -> int:
@@ -86,10 +92,11 @@ def tally(holdings: Sequence[Holding]) -> Held:
             held.shared[grant.shared_core] = held.shared.get(grant.shared_core, 0) + grant.shared_milli
         for share in grant.gpus:
             held.gpus[share.uuid] = held.gpus.get(share.uuid, 0) + share.milli
+            held.shares.setdefault(share.uuid, []).append(share)
             held.on_gpu[share.uuid] = one.allocation
         memory += grant.memory
         excess += max(0, one.rss - grant.memory)
-    return Held(held.ids, held.cores, held.shared, memory, excess, held.gpus, held.on_gpu)
+    return Held(held.ids, held.cores, held.shared, memory, excess, held.gpus, held.shares, held.on_gpu)
 
 
 def slack(memory: int) -> int:

@@ -166,7 +166,7 @@ def _gpus(
         if facts.uuid not in idle.gpus or milli <= 0:
             continue
         gpu = seen[facts.uuid]
-        free = min(gpu_room(gpu, ours(facts.uuid)), gpu.memory_total * milli // MILLI)
+        free = max(0, gpu_room(gpu, ours(facts.uuid)) - held.gpu_memory(facts.uuid, gpu.memory_total))
         found.append(GpuOffer(facts.uuid, facts.index, facts.model, gpu.memory_total or facts.memory, free, milli))
     found.sort(key=lambda one: (-(one.memory_free // (256 * MIB)), one.index, one.uuid))
     left = at_most(len(gpus) * MILLI, None if limits.max_share_gpu is None else limits.max_share_gpu * MILLI) - held.gpu

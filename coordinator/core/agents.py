@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distributed_grid.coordinator.core import failing, gangs, retries, suspending, unused
+from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Allocation,
@@ -45,7 +46,7 @@ def know(ledger: "Ledger", facts: NodeFacts) -> Node:
     else:
         return node
     ledger.ever.clear()
-    ledger.index.learn(node)
+    ledger.index.learn(node, labels(node))
     return node
 
 

@@ -1,23 +1,30 @@
-"""All nodes that can be given work, by their room, and views of some of them by theirs: those that are in use, say.
+"""All nodes that can be given work, by their room, and views of some of them by theirs: those in one zone, say, or with
+a certain GPU, or those that are in use.
 
 A view is made when it is first asked for, of the nodes that belong to it, and brought up to date when it is asked for
 again, by what has changed since: so it costs those who ask, and nobody else.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable
 from enum import Enum, auto
+from typing import Any, TypeVar
 
+from distributed_grid.coordinator.core.constraints import Trait, has_trait
 from distributed_grid.coordinator.core.index import Accept, Index
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.protocol.placing import Local
+from distributed_grid.protocol.nodes import GpuFacts
+from distributed_grid.protocol.placing import Local, Sign, same_model
+from distributed_grid.protocol.resources import Resources
 
+K = TypeVar("K")
 CHANGES_KEPT = 4096
 """So many changes are remembered; a view that has missed one is made anew."""
 ENTRIES_KEPT = 200_000
 """So many nodes may lie in all views together; the view that was not asked for longest goes first."""
-
+WIDE = 15 / 16
+"""A trait that more than this part of the nodes has gets no view: the others are passed over."""
 BUNDLES_KEPT = 64
 """Of so many shipments it is remembered that a node has them."""
 NEAR_MOST = 16
@@ -33,40 +40,57 @@ class Pool(Enum):
 
 
 class View:
-    """Some of the nodes, by their room. `seen`: how many changes there had been when it was last brought up to date."""
+    """Some of the nodes, by their room. `seen`: how many changes there had been when it was last brought up to date;
+    below zero: it was never made."""
 
     __slots__ = ("index", "seen")
 
-    def __init__(self, seen: int) -> None:
+    def __init__(self) -> None:
         self.index = Index()
-        self.seen = seen
+        self.seen = -1
+
+
+class Kind:
+    """The nodes that have a trait, whether they can be given work or not, and the views of them."""
+
+    __slots__ = ("members", "views")
+
+    def __init__(self, members: dict[str, None]) -> None:
+        self.members = members
+        self.views: dict[Pool, View] = {}
 
 
 class Catalogue(Index):
     """The nodes that can be given work now, by what is left on them; and parts of them, on demand."""
 
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
+    def __init__(self, nodes: dict[str, Node]) -> None:
         super().__init__()
         self._nodes = nodes
-        self._views: dict[Pool, View] = {}
-        self._bundles: dict[str, dict[str, None]] = {}
-        self._hosts: dict[str, dict[str, None]] = {}
+        self._everything = Kind({})
+        self._kinds: dict[Trait, Kind] = {}
+        self._entries = 0
         self._changes: list[str] = []
         self._before = 0
         """How many changes were forgotten."""
-        self._host_of: dict[str, str] = {}
+        self._known: dict[str, tuple[str, dict[str, str], tuple[GpuFacts, ...]]] = {}
+        """Host name, labels and GPUs of each node, as the lists below have them."""
+        self._hosts: dict[str, dict[str, None]] = {}
+        self._labels: dict[tuple[str, str], dict[str, None]] = {}
+        self._keys: dict[str, dict[str, None]] = {}
+        self._models: dict[str, dict[str, None]] = {}
+        self._bundles: dict[str, dict[str, None]] = {}
 
     def put(self, name: str, priority: float, room: Room) -> bool:
         """This node has this room from now on. Whether that is news."""
         news = super().put(name, priority, room)
-        if news and self._views:
+        if news:
             self.touch(name)
         return news
 
     def drop(self, name: str) -> bool:
         """This node gets no work for now. Whether that is news."""
         news = super().drop(name)
-        if news and self._views:
+        if news:
             self.touch(name)
         return news
 
@@ -77,30 +101,59 @@ class Catalogue(Index):
             del self._changes[:CHANGES_KEPT]
             self._before += CHANGES_KEPT
 
-    # --- what lies near ---------------------------------------------------------------------------------------------
+    # --- what nodes are ---------------------------------------------------------------------------------------------
 
-    def learn(self, node: Node) -> None:
+    def learn(self, node: Node, labels: dict[str, str]) -> None:
         """This node is known, or what is known of it is not what it was."""
-        name = node.facts.name
-        old = self._host_of.get(name)
-        if old != node.facts.hostname:
-            if old is not None:
-                _without(self._hosts, old, name)
-            self._host_of[name] = node.facts.hostname
-            self._hosts.setdefault(node.facts.hostname, {})[name] = None
+        name, facts = node.facts.name, node.facts
+        old, new = self._known.get(name), (facts.hostname, labels, facts.gpus)
         for bundle in node.bundles:
             self._bundles.setdefault(bundle, {})[name] = None
+        if old == new:
+            return
+        if old is not None:
+            self._list(name, *old, there=False)
+        self._known[name] = new
+        self._list(name, *new, there=True)
+        for trait, kind in self._kinds.items():
+            if has_trait(trait, facts.gpus, labels):
+                kind.members[name] = None
+            else:
+                kind.members.pop(name, None)
+        self.touch(name)
+
+    def _list(self, name: str, host: str, labels: dict[str, str], gpus: tuple[GpuFacts, ...], there: bool) -> None:
+        change = _add if there else _remove
+        change(self._hosts, host, name)
+        for key, value in labels.items():
+            change(self._labels, (key, value), name)
+            change(self._keys, key, name)
+        for model in {gpu.model for gpu in gpus}:
+            change(self._models, model, name)
+
+    def labels_of(self, name: str) -> dict[str, str]:
+        """The labels of a node."""
+        return self._known[name][1]
+
+    def values(self, key: str) -> list[str]:
+        """The values that nodes have of a label."""
+        return sorted(value for other, value in self._labels if other == key)
+
+    @property
+    def keys(self) -> list[str]:
+        """The labels there are."""
+        return sorted(self._keys)
 
     def shipped(self, node: Node, bundle: str) -> None:
         """These files were sent to this node."""
         name = node.facts.name
-        if node.bundles.pop(bundle, 0) == 0:
-            self._bundles.setdefault(bundle, {})[name] = None
+        node.bundles.pop(bundle, None)
         node.bundles[bundle] = None
+        _add(self._bundles, bundle, name)
         if len(node.bundles) > BUNDLES_KEPT:
             oldest = next(iter(node.bundles))
             del node.bundles[oldest]
-            _without(self._bundles, oldest, name)
+            _remove(self._bundles, oldest, name)
 
     def near(self, local: Local) -> list[str]:
         """Nodes that can be given work, on this machine or with these files: NEAR_MOST of each at the most."""
@@ -110,39 +163,89 @@ class Catalogue(Index):
             found.update(dict.fromkeys(itertools.islice(usable, NEAR_MOST)))
         return list(found)
 
-    # --- views ------------------------------------------------------------------------------------------------------
+    # --- search -----------------------------------------------------------------------------------------------------
 
-    def view(self, pool: Pool) -> Index:
-        """The nodes of this pool that can be given work now."""
-        if pool is Pool.ALL:
+    def search(
+        self, wanted: Resources, most: int, trait: Trait | None = None, pool: Pool = Pool.ALL,
+        accept: Accept | None = None, loosest: bool = False,
+    ) -> list[str]:  # fmt: skip
+        """As `candidates`, of those nodes only that have the trait and belong to the pool."""
+        if trait is None:
+            return self._view(self._everything, pool).candidates(wanted, most, accept, loosest)
+        kind = self._kind(trait)
+        if len(kind.members) > WIDE * len(self._known):
+            members = kind.members
+            both: Accept = members.__contains__
+            if accept is not None:
+                also = accept
+                both = lambda name: name in members and also(name)  # noqa: E731
+            return self._view(self._everything, pool).candidates(wanted, most, both, loosest)
+        return self._view(kind, pool).candidates(wanted, most, accept, loosest)
+
+    def having(self, trait: Trait) -> dict[str, None]:
+        """The nodes that have a trait, whether they can be given work or not."""
+        return self._kind(trait).members
+
+    def _kind(self, trait: Trait) -> Kind:
+        kind = self._kinds.pop(trait, None)
+        if kind is None:
+            kind = Kind({name: None for name in self._likely(trait) if has_trait(trait, *self._gpus_and_labels(name))})
+            self._entries += len(kind.members)
+            while self._entries > ENTRIES_KEPT and self._kinds:
+                oldest = next(iter(self._kinds))
+                self._entries -= len(self._kinds.pop(oldest).members)
+        self._kinds[trait] = kind  # the last of them: it was asked for last
+        return kind
+
+    def _gpus_and_labels(self, name: str) -> tuple[tuple[GpuFacts, ...], dict[str, str]]:
+        _, labels, gpus = self._known[name]
+        return gpus, labels
+
+    def _likely(self, trait: Trait) -> Iterable[str]:
+        """A list with all nodes that have the trait, as short as one can be had without looking at them."""
+        lists: list[dict[str, Any]] = [self._known]
+        for rule in trait.labels:
+            if rule.sign is Sign.IS:
+                lists.append(self._labels.get((rule.key, rule.value), {}))
+            elif rule.sign is Sign.THERE:
+                lists.append(self._keys.get(rule.key, {}))
+        if trait.gpus:
+            models = [names for model, names in self._models.items() if same_model(trait.gpu_model, model)]
+            lists.append({name: None for names in models for name in names})
+        return min(lists, key=len)
+
+    def _view(self, kind: Kind, pool: Pool) -> Index:
+        if kind is self._everything and pool is Pool.ALL:
             return self
-        belongs: Accept = self._in_use if pool is Pool.IN_USE else self._free
+        view = kind.views.get(pool)
+        if view is None:
+            view = kind.views[pool] = View()
         now = self._before + len(self._changes)
-        view = self._views.get(pool)
-        if view is None or view.seen < self._before:
-            view = self._views[pool] = View(now)
-            for name in self._where:
-                if belongs(name):
-                    view.index.copy(name, self)
+        if view.seen < self._before:
+            view.index = Index()
+            names = self._where if kind is self._everything else kind.members
+            view.index.fill((name, self._where[name]) for name in names if self._belongs(name, kind, pool))
         elif view.seen < now:
             for name in set(self._changes[view.seen - self._before :]):
-                if belongs(name):
+                if self._belongs(name, kind, pool):
                     view.index.copy(name, self)
                 else:
                     view.index.drop(name)
-            view.seen = now
+        view.seen = now
         return view.index
 
-    def _in_use(self, name: str) -> bool:
-        return bool(self._nodes[name].allocations)
+    def _belongs(self, name: str, kind: Kind, pool: Pool) -> bool:
+        if name not in self._where or (kind is not self._everything and name not in kind.members):
+            return False
+        return pool is Pool.ALL or bool(self._nodes[name].allocations) is (pool is Pool.IN_USE)
 
-    def _free(self, name: str) -> bool:
-        return not self._nodes[name].allocations
+
+def _add(lists: dict[K, dict[str, None]], key: K, name: str) -> None:
+    lists.setdefault(key, {})[name] = None
 
 
-def _without(lists: dict[str, dict[str, None]], key: str, name: str) -> None:
-    """Take a name off the list under this key, and the list where it was the last."""
-    names = lists[key]
-    del names[name]
+def _remove(lists: dict[K, dict[str, None]], key: K, name: str) -> None:
+    names = lists.get(key, {})
+    names.pop(name, None)
     if not names:
-        del lists[key]
+        lists.pop(key, None)

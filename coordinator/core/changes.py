@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from distributed_grid.coordinator.core.constraints import meets
 from distributed_grid.coordinator.core.matching import Placement, place, usable
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.placing import Constraints
 from distributed_grid.protocol.resources import MIB, MILLI, Resources, format_milli
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def changes(ledger: "Ledger", request: Request) -> list[Change]:
 def _others(ledger: "Ledger", request: Request) -> Iterator[tuple[str, Request, str, float]]:
     for kind in ("memory", "cpu", "gpu"):
         asked = getattr(request.resources, kind)
-        if asked and 0 < (most := _most_beside(ledger, request.resources, kind)) < asked:
+        if asked and 0 < (most := _most_beside(ledger, request, kind)) < asked:
             less = _with(request.resources, kind, most)
             other = msgspec.structs.replace(request, resources=less)
             yield kind, other, f"with {_option(kind, most)}", 1 - most / asked
@@ -58,17 +60,23 @@ def _with(wanted: Resources, kind: str, value: int) -> Resources:
     return Resources(**(parts | {kind: value}))
 
 
-def _most_beside(ledger: "Ledger", wanted: Resources, kind: str) -> int:
+def _most_beside(ledger: "Ledger", request: Request, kind: str) -> int:
     """The most of one kind that a node has now which has enough of all the others."""
-    others = _with(wanted, kind, 0)
-    rooms = (node.room for node in ledger.nodes.values() if usable(node))
-    return max((most(room, kind) for room in rooms if room is not None and room.fits(others)), default=0)
+    asked, others = request.constraints, _with(request.resources, kind, 0)
+    index = ledger.index
+    rooms = [
+        node.room
+        for name, node in ledger.nodes.items()
+        if usable(node) and (asked is None or meets(node, index.labels_of(name), request))
+    ]
+    fitting = (room for room in rooms if room is not None and room.fits(others, asked))
+    return max((most(room, kind, asked) for room in fitting), default=0)
 
 
-def most(room: Room, kind: str) -> int:
+def most(room: Room, kind: str, need: Constraints | None = None) -> int:
     """The most of one kind that one job could be given here: memory in whole MiB, so that it can be said exactly."""
     if kind == "memory":
         return max(0, room.free_memory // MIB * MIB)
     if kind == "cpu":
         return room.whole * MILLI + max(room.parts.values(), default=0)
-    return room.whole_gpus * MILLI or max(room.gpu_parts.values(), default=0)
+    return room.most_gpu(need)

@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.agents import arm
 from distributed_grid.coordinator.core.fairness import Account, Shares
 from distributed_grid.coordinator.core.groups import Members
 from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
-from distributed_grid.coordinator.core.matching import usable
+from distributed_grid.coordinator.core.matching import labels, usable
 from distributed_grid.coordinator.core.model import Allocation, Group, Job, Node
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
@@ -37,6 +37,7 @@ class RoomAt(msgspec.Struct, frozen=True):
     closed: frozenset[str]
     cores: dict[int, int]
     free: list[int]
+    gpu_memory: dict[str, int]
     gpu_parts: dict[str, int]
     gpus: dict[str, int]
     memory: int
@@ -202,7 +203,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     _requeue(ledger.queue, at)
     _share(ledger.shares, at)
     for name, node in at.nodes.items():
-        ledger.index.learn(node)
+        ledger.index.learn(node, labels(node))
         if usable(node):
             assert node.room is not None
             ledger.index.put(name, node.facts.priority, node.room)

@@ -6,12 +6,17 @@ import math
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distributed_grid.coordinator.core import reasons, views
 from distributed_grid.coordinator.core.changes import changes
+from distributed_grid.coordinator.core.constraints import unmet
+from distributed_grid.coordinator.core.feasible import steps_of
 from distributed_grid.coordinator.core.gang_places import places
 from distributed_grid.coordinator.core.matching import (
     Placement,
     Refusal,
+    able,
     amount,
     blocker,
     candidates,
@@ -116,6 +121,10 @@ def _funnel(ledger: "Ledger", request: Request) -> tuple[FunnelStep, ...]:
     wanted = request.resources
     nodes = list(ledger.nodes.values())
     steps = [FunnelStep("known", len(nodes))]
+    missed = {node.facts.name: unmet(node.facts, ledger.index.labels_of(node.facts.name), request) for node in nodes}
+    for words in steps_of(request):
+        here = [node for node in nodes if (one := missed[node.facts.name]) is None or one.step != words]
+        nodes = _step(steps, words, nodes, here)
     nodes = _step(steps, "large enough", nodes, [node for node in nodes if could_ever(node.facts, wanted)])
     up = [node for node in nodes if node.state is NodeState.UP]
     away: dict[str, int] = {}
@@ -126,9 +135,9 @@ def _funnel(ledger: "Ledger", request: Request) -> tuple[FunnelStep, ...]:
     left = _step(steps, "offering", up, [node for node in up if usable(node)])
     for kind in ("gpu", "cpu", "memory"):
         if getattr(wanted, kind):
-            single = _only(wanted, kind)
+            single, asked = _only(wanted, kind), request.constraints
             what = f"with {amount(kind, wanted)} free"
-            left = _step(steps, what, left, [n for n in left if n.room is not None and n.room.fits(single)])
+            left = _step(steps, what, left, [n for n in left if n.room is not None and n.room.fits(single, asked)])
     return tuple(steps)
 
 
@@ -152,7 +161,7 @@ def _verdicts(ledger: "Ledger", request: Request) -> tuple[NodeVerdict, ...]:
     bad: list[NodeVerdict] = []
     weights = ledger.policy.weights_of(request.strategy)
     compared = candidates(ledger.nodes, ledger.index, request, ledger.policy)
-    others = ledger.index.candidates(request.resources, VERDICTS)
+    others = candidates(ledger.nodes, ledger.index, msgspec.structs.replace(request, nodes=()), ledger.policy, VERDICTS)
     for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:
         node = ledger.nodes[name]
         assert node.room is not None
@@ -161,7 +170,7 @@ def _verdicts(ledger: "Ledger", request: Request) -> tuple[NodeVerdict, ...]:
     for name, node in ledger.nodes.items():
         if len(good) + len(bad) >= VERDICTS:
             break
-        code, text = blocker(node, request.resources)
+        code, text = blocker(node, request)
         if code:
             bad.append(NodeVerdict(name, False, text))
     good.sort(key=lambda verdict: (-verdict.confidence, verdict.node))
@@ -174,9 +183,10 @@ def _holders(ledger: "Ledger", request: Request) -> tuple[AllocationView, ...]:
     wanted = request.resources
     found: list[AllocationView] = []
     for node in ledger.nodes.values():
-        if node.allocations and usable(node) and could_ever(node.facts, wanted):
+        if node.allocations and usable(node) and able(node, request):
             assert node.room is not None
-            lacking = {kind for kind in ("cpu", "memory", "gpu") if not node.room.fits(_only(wanted, kind))}
+            fits, asked = node.room.fits, request.constraints
+            lacking = {kind for kind in ("cpu", "memory", "gpu") if not fits(_only(wanted, kind), asked)}
             found += [
                 views.allocation_view(ledger, one)
                 for one in node.allocations.values()
@@ -190,5 +200,5 @@ def _hint(ledger: "Ledger", request: Request) -> str:
     if not ledger.nodes:
         return "start an agent on a machine that may lend: grid agent run"
     away = [node for node in ledger.nodes.values() if node.state is not NodeState.UP]
-    able = next((node.facts.name for node in away if could_ever(node.facts, request.resources)), "")
-    return f"bring back {able}: it could lend this" if able else ""
+    gone = next((node.facts.name for node in away if able(node, request)), "")
+    return f"bring back {gone}: it could lend this" if gone else ""

@@ -38,8 +38,8 @@ def places(
     found = []
     for sure, _, name, parts in ranked[: request.gang]:
         room = nodes[name].room
-        assert room is not None and room.fits(request.resources), f"{name} has no room for a member of a gang"
-        found.append(Placement(name, room.choose(request.resources), -sure, parts))
+        assert room is not None and room.fits(request.resources, request.constraints), f"{name} has no room"
+        found.append(Placement(name, room.choose(request.resources, request.constraints), -sure, parts))
     return tuple(found)
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import oom, retries, stopping
+from distributed_grid.coordinator.core.feasible import can_fit
 from distributed_grid.coordinator.core.gang_places import meeting
 from distributed_grid.coordinator.core.matching import Placement
 from distributed_grid.coordinator.core.model import Allocation, Job, RecordAllocation
 from distributed_grid.coordinator.core.parts import Fate, Part
-from distributed_grid.coordinator.core.requests import can_fit
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
 from distributed_grid.protocol.nodes import NodeState
 
@@ -144,7 +144,7 @@ def _next_request(ledger: "Ledger", first: Job) -> Request | None:
     if part.fate is not Fate.TO_RETRY or part.outcome is None:
         return first.request
     request = oom.next_request(ledger, first, part.outcome)
-    return request if request is not None and can_fit(ledger, request.resources) >= request.gang else None
+    return request if request is not None and can_fit(ledger, request) >= request.gang else None
 
 
 def _first(whole: list[Job]) -> Job | None:

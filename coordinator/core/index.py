@@ -6,7 +6,7 @@ distinct shapes of room there are, not of the nodes.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.resources import MILLI, Resources
@@ -70,6 +70,20 @@ class Index:
             self.drop(name)
         else:
             self._lay(name, place)
+
+    def fill(self, places: Iterable[tuple[str, Place]]) -> None:
+        """All these nodes at once, into an index that is empty."""
+        for name, place in places:
+            self._where[name] = place
+            tier, gpus, cores, memory = place
+            shelf = self._tiers[tier].shelves.setdefault(gpus, Shelf())
+            shelf.by_cores.setdefault(cores, []).append((memory, name))
+        for one in self._tiers:
+            one.shapes = sorted(one.shelves)
+            for shelf in one.shelves.values():
+                shelf.shapes = sorted(shelf.by_cores)
+                for row in shelf.by_cores.values():
+                    row.sort()
 
     def _lay(self, name: str, place: Place) -> bool:
         old = self._where.get(name)

@@ -26,6 +26,7 @@ from distributed_grid.coordinator.core import (
 )
 from distributed_grid.coordinator.core.catalogue import Catalogue
 from distributed_grid.coordinator.core.fairness import Shares
+from distributed_grid.coordinator.core.feasible import Asked
 from distributed_grid.coordinator.core.matching import Placement, usable
 from distributed_grid.coordinator.core.model import (
     MOVES,
@@ -51,7 +52,7 @@ from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
 from distributed_grid.protocol.messages import Launch, Renewed
 from distributed_grid.protocol.nodes import AllocationView, NodeFacts, NodeState, NodeView, OfferView
 from distributed_grid.protocol.orders import NodeOrders
-from distributed_grid.protocol.resources import Grant, Resources
+from distributed_grid.protocol.resources import Grant
 
 STORY_MOST = 100
 """Lines of a job's story that are kept; of a longer one, the middle goes."""
@@ -94,8 +95,8 @@ class Ledger:
         self.turns: dict[str, int] = {}
         """The number of each live job in the order of submission."""
         self.next_turn = 1
-        self.ever: dict[Resources, int] = {}
-        """How many nodes could ever meet an amount, as far as it was asked since the nodes last changed."""
+        self.ever: dict[Asked, int] = {}
+        """How many nodes could ever meet a request, as far as it was asked since the nodes last changed."""
         self.grown: dict[str, None] = {}
         """Nodes that have more room than at the last pass."""
         self.fresh: dict[str, None] = {}

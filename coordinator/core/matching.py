@@ -2,19 +2,24 @@
 its scores, a Refusal what was in question. The explanation asks the same functions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from distributed_grid.coordinator.core.catalogue import Catalogue, Pool
+from distributed_grid.coordinator.core.constraints import devices, meets, steps, trait_of, unmet
+from distributed_grid.coordinator.core.index import Accept
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.orders import Drain
-from distributed_grid.protocol.placing import Strategy
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, Strategy
 from distributed_grid.protocol.resources import MILLI, Grant, Resources, format_bytes, format_milli
+
+NO_ROOMS: Mapping[str, Room] = {}
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -55,8 +60,24 @@ def could_ever(facts: NodeFacts, wanted: Resources) -> bool:
     return wanted.cpu <= most.cpu and wanted.memory <= most.memory and wanted.gpu <= most.gpu
 
 
-def blocker(node: Node, wanted: Resources) -> tuple[str, str]:
-    """What keeps this amount from starting on the node now, as a short code and in words; empty: nothing does."""
+def able(node: Node, request: Request) -> bool:
+    """Whether the node, with everything it may lend idle, could meet this request, with its constraints."""
+    return could_ever(node.facts, request.resources) and meets(node, labels(node), request)
+
+
+def has_room(node: Node, request: Request, index: Catalogue, room: Room | None = None) -> bool:
+    """Whether the request could start there now, if the node can be given work at all; in `room` instead of its own."""
+    room = room or node.room
+    if room is None or not room.fits(request.resources, request.constraints):
+        return False
+    return request.constraints is None or meets(node, index.labels_of(node.facts.name), request)
+
+
+def blocker(node: Node, request: Request) -> tuple[str, str]:
+    """What keeps this request from starting on the node now, as a short code and in words; empty: nothing does."""
+    wanted = request.resources
+    if (missed := unmet(node.facts, labels(node), request)) is not None:
+        return "not-asked", missed.why
     if not could_ever(node.facts, wanted):
         return "too-small", f"lends {node.facts.lendable} at the most"
     if node.state is not NodeState.UP:
@@ -69,10 +90,13 @@ def blocker(node: Node, wanted: Resources) -> tuple[str, str]:
         return "declined", "refused a moment ago and is left alone for a while"
     if not node.synced or node.room is None:
         return "no-offer", "offers nothing now"
-    kind = node.room.lacks(wanted)
+    kind = node.room.lacks(wanted, request.constraints)
     if not kind:
         return "", ""
     need = f"{amount(kind, wanted)} needed, {amount(kind, node.room.left)} free"
+    if kind == "gpu" and node.room.fits(Resources(gpu=wanted.gpu)):
+        words = steps(request.constraints or NO_CONSTRAINTS, devices(request))[-1]
+        return "busy", f"a node {words} needed, {_free_gpus(node.room)}"
     if any(kind in ("cpu", "gpu") and _is_kind(device, kind, node) for device in node.closed):
         return "declined", f"{need}; refused some of it a moment ago"
     withheld = [item for item in (node.offer.withheld if node.offer else ()) if _is_kind(item.what, kind, node)]
@@ -99,6 +123,16 @@ def _of(resources: Resources, kind: str) -> int:
     return {"cpu": resources.cpu, "memory": resources.memory, "gpu": resources.gpu}[kind]
 
 
+def _free_gpus(room: Room) -> str:
+    """The devices of which something is free, with their memory that is nobody's."""
+    free = [
+        f"{room.offers[uuid].model} with {format_bytes(max(0, room.gpu_memory.get(uuid, 0)))}"
+        for uuid, milli in room.gpus.items()
+        if milli > 0 and uuid in room.offers
+    ]
+    return f"free are {', '.join(free)}"
+
+
 def _lent(node: Node, kind: str) -> int:
     return sum(_of(allocation.grant.resources, kind) for allocation in node.allocations.values())
 
@@ -114,47 +148,77 @@ def amount(kind: str, resources: Resources) -> str:
 
 
 def place(
-    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy = DEFAULT
-) -> Placement | Refusal:
-    """The best node of those that fit, by the request's strategy."""
+    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy = DEFAULT,
+    rooms: Mapping[str, Room] = NO_ROOMS,
+) -> Placement | Refusal:  # fmt: skip
+    """The best node of those that fit, by the request's strategy. `rooms` stand in for those of some nodes: copies in
+    which something was taken or given back, to see where the request would go then."""
     chosen, said, sure = "", {}, -1.0
     weights = policy.weights_of(request.strategy)
-    for name in candidates(nodes, index, request, policy):
+    for name in candidates(nodes, index, request, policy, 0, rooms):
         node = nodes[name]
-        assert node.room is not None
-        parts = scores(node, node.room, request, weights)
+        room = rooms.get(name) or node.room
+        assert room is not None
+        parts = scores(node, room, request, weights)
         if (mean := confidence(parts, weights)) > sure:
             chosen, said, sure = name, parts, mean
     if not chosen:
         return Refusal(len(index))
-    room, wanted = nodes[chosen].room, request.resources
+    room, wanted = rooms.get(chosen) or nodes[chosen].room, request.resources
     assert room is not None and room.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"
-    return Placement(chosen, room.choose(wanted), sure, said)
+    return Placement(chosen, room.choose(wanted, request.constraints), sure, said)
 
 
 def candidates(
-    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy, least: int = 0
-) -> list[str]:
+    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy, least: int = 0,
+    rooms: Mapping[str, Room] = NO_ROOMS,
+) -> list[str]:  # fmt: skip
     """The nodes that are compared: the preferred ones that fit where there are any, else of each tier as many as the
     policy says, those that the strategy looks at first. At least so many in all where there are."""
-    wanted, strategy = request.resources, request.strategy or policy.strategy
+    wanted, asked, strategy = request.resources, request.constraints, request.strategy or policy.strategy
     most = max(least, policy.candidates)
-    fitting = [name for name in request.nodes if name in index and _room_fits(nodes[name], wanted)]
-    if fitting:
-        return fitting
+
+    def fitting(names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in index and has_room(nodes[name], request, index, rooms.get(name))]
+
+    if preferred := fitting(request.nodes):
+        return preferred
+    if asked is not None and asked.only:
+        return fitting(asked.only)
+    trait, accept = trait_of(request), _accept(nodes, request, rooms)
     loosest = strategy in (Strategy.SPREAD, Strategy.LOAD_BALANCED)
     first: list[str] = []
     if strategy is Strategy.PACK:
-        first = index.view(Pool.IN_USE).candidates(wanted, most)
+        first = index.search(wanted, most, trait, Pool.IN_USE, accept)
     elif strategy is Strategy.SPREAD:
-        first = index.view(Pool.FREE).candidates(wanted, most, loosest=True)
+        first = index.search(wanted, most, trait, Pool.FREE, accept, loosest=True)
     elif request.local is not None:
-        first = [name for name in index.near(request.local) if _room_fits(nodes[name], wanted)]
+        first = fitting(index.near(request.local))
     if len(first) >= max(1, least) and request.local is None:
         return first
-    others = index.candidates(wanted, most, loosest=loosest)
-    return list(dict.fromkeys((*first, *others))) if first else others
+    others = index.search(wanted, most, trait, Pool.ALL, accept, loosest)
+    if not (first or rooms):
+        return others
+    # A room that stands in for another may be wider than what the index knows of.
+    return list(dict.fromkeys((*first, *others, *fitting(rooms))))
 
 
-def _room_fits(node: Node, wanted: Resources) -> bool:
-    return node.room is not None and node.room.fits(wanted)
+def _accept(nodes: Mapping[str, Node], request: Request, rooms: Mapping[str, Room]) -> Accept | None:
+    """What has to be asked of each node that the index finds, as far as it does not follow from its trait; None:
+    nothing has to."""
+    asked, wanted = request.constraints, request.resources
+    exclude = frozenset(asked.exclude) if asked is not None else frozenset()
+    devices = asked is not None and bool(asked.gpu_model or asked.gpu_memory)
+    if not (exclude or devices or rooms):
+        return None
+
+    def accept(name: str) -> bool:
+        if name in exclude:
+            return False
+        room = rooms.get(name)
+        if room is None and not devices:
+            return True
+        room = room or nodes[name].room
+        return room is not None and room.fits(wanted, asked)
+
+    return accept

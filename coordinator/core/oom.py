@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distributed_grid.coordinator.core.matching import could_ever
+from distributed_grid.coordinator.core.feasible import can_fit
+from distributed_grid.coordinator.core.matching import able
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.core.requests import can_fit
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.resources import MILLI, format_bytes
 
@@ -22,13 +22,14 @@ def next_request(ledger: "Ledger", job: Job, outcome: Outcome) -> Request | None
         return request
     had = request.resources
     wanted = msgspec.structs.replace(had, memory=had.memory * request.retry_memory // MILLI)
-    if not can_fit(ledger, wanted):
-        facts = (node.facts for node in ledger.nodes.values())
-        most = max((one.lendable.memory for one in facts if could_ever(one, had)), default=0)
+    more = msgspec.structs.replace(request, resources=wanted)
+    if not can_fit(ledger, more):
+        could = (node.facts.lendable.memory for node in ledger.nodes.values() if able(node, request))
+        most = max(could, default=0)
         if most <= had.memory:
             return None
-        wanted = msgspec.structs.replace(had, memory=most)
-    return msgspec.structs.replace(request, resources=wanted)
+        more = msgspec.structs.replace(request, resources=msgspec.structs.replace(had, memory=most))
+    return more
 
 
 def with_more(before: Request, after: Request) -> str:

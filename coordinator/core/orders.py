@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core import failing, stopping
-from distributed_grid.coordinator.core.matching import drained_words
+from distributed_grid.coordinator.core.matching import drained_words, labels
 from distributed_grid.coordinator.core.model import DrainAsked, Granted, LabelAsked, Node, RecordOrders, UndrainAsked
 from distributed_grid.coordinator.core.requests import unknown_node
 from distributed_grid.protocol.jobs import Cause
@@ -26,6 +26,7 @@ def restore(ledger: "Ledger", orders: Mapping[str, NodeOrders]) -> None:
     for name, one in orders.items():
         if (node := ledger.nodes.get(name)) is not None:
             node.orders = one
+            ledger.index.learn(node, labels(node))
             _arm(ledger, node)
             failing.arm(ledger, node)
 
@@ -91,9 +92,9 @@ def label(ledger: "Ledger", event: LabelAsked) -> None:
     """These nodes have these labels. One that is removed is kept in mind only where the node's agent tells it."""
     nodes = _known(ledger, event)
     for node in nodes:
-        labels = {**node.orders.labels, **event.labels}
+        both = {**node.orders.labels, **event.labels}
         told = node.facts.labels
-        kept = {key: value for key, value in labels.items() if value is not None or key in told}
+        kept = {key: value for key, value in both.items() if value is not None or key in told}
         _set(ledger, node, replace(node.orders, labels=kept))
     if nodes:
         ledger.ever.clear()
@@ -111,6 +112,7 @@ def _known(ledger: "Ledger", event: DrainAsked | UndrainAsked | LabelAsked) -> l
 
 def _set(ledger: "Ledger", node: Node, orders: NodeOrders) -> None:
     node.orders = orders
+    ledger.index.learn(node, labels(node))
     ledger.out.append(RecordOrders(node.facts.name, orders))
     ledger.refresh(node)
 

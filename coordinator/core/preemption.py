@@ -13,6 +13,7 @@ import msgspec
 from distributed_grid.coordinator.core.policy import Preempting
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Priority, Request
+from distributed_grid.protocol.placing import Constraints
 from distributed_grid.protocol.receipts import Alternative, Victim
 from distributed_grid.protocol.resources import Grant, Resources
 
@@ -29,9 +30,9 @@ NAMED = 5
 
 
 class View(msgspec.Struct, frozen=True):
-    """A node as a plan sees it: what is free there now or will be by what ends already, and who holds something that
-    may give way (`able`). `young` is when the first of those who have not been there for long enough yet may give way
-    too (0: there are none of them)."""
+    """A node that meets the request's constraints, as a plan sees it: what is free there now or will be by what ends
+    already, and who holds something that may give way (`able`). `young` is when the first of those who have not been
+    there for long enough yet may give way too (0: there are none of them)."""
 
     node: str
     room: Room
@@ -92,7 +93,9 @@ def cost(victims: Iterable[Victim]) -> Cost:
     return reduce(_more, victims, (0.0, 0, 0.0, 0))
 
 
-def cheapest(room: Room, wanted: Resources, able: Sequence[Victim], steps: int = STEPS) -> list[Victim] | None:
+def cheapest(
+    room: Room, wanted: Resources, able: Sequence[Victim], steps: int = STEPS, need: Constraints | None = None
+) -> list[Victim] | None:
     """Those who lose least of all sets that make room; None: all together do not.
 
     All give way at first. Then they are gone through, the dearest first, and each is spared where there is room without
@@ -100,7 +103,7 @@ def cheapest(room: Room, wanted: Resources, able: Sequence[Victim], steps: int =
     trial = room.copy()
     for victim in able:
         trial.give(victim.grant)
-    if not trial.fits(wanted):
+    if not trial.fits(wanted, need):
         return None
     order = sorted(able, key=lambda one: (one.priority, one.lost, one.allocation), reverse=True)
     steps += 2 * len(order) + 1  # the reverse pass is always gone through
@@ -126,7 +129,7 @@ def cheapest(room: Room, wanted: Resources, able: Sequence[Victim], steps: int =
         elif at < len(order):
             trial.take(order[at].grant)
             todo.append((at, True))
-            if trial.fits(wanted):
+            if trial.fits(wanted, need):
                 todo.append((at + 1, False))
         elif least is None or costs[-1] < least:
             best, least = [*chosen], costs[-1]
@@ -140,10 +143,10 @@ def plan(views: Sequence[View], request: Request, policy: Preempting, spent: flo
     beyond: list[Alternative] = []
     steps = STEPS_IN_ALL
     for view in views:
-        if view.room.fits(request.resources):
+        if view.room.fits(request.resources, request.constraints):
             return NoPlan("ending", f"no preemption: {_ending(view)}")
     for view in views:
-        victims = cheapest(view.room, request.resources, view.able, min(STEPS, steps))
+        victims = cheapest(view.room, request.resources, view.able, min(STEPS, steps), request.constraints)
         if victims is None:
             continue
         steps = max(0, steps - 2 ** min(len(view.able), 20))
@@ -161,7 +164,9 @@ def plan(views: Sequence[View], request: Request, policy: Preempting, spent: flo
         trial.give(victim.grant)
     others = [Alternative(name, len(them), more[0] + more[2]) for more, _, name, _, them in found[1 : NAMED + 1]]
     others += beyond[: NAMED - len(others)]
-    return Plan(node, tuple(victims), trial.choose(request.resources), lost[0] + lost[2], tuple(others))
+    return Plan(
+        node, tuple(victims), trial.choose(request.resources, request.constraints), lost[0] + lost[2], tuple(others)
+    )
 
 
 def _none(views: Sequence[View], policy: Preempting, spent: float, beyond: list[Alternative]) -> NoPlan:

@@ -5,11 +5,11 @@ behind it wait for their turn. Kept fresh within a second, for the first lines, 
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import groups
+from distributed_grid.coordinator.core.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.matching import amount, blocker
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line
-from distributed_grid.coordinator.core.requests import can_fit, never_fits
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import Resources
@@ -34,10 +34,11 @@ def find(ledger: "Ledger", request: Request) -> Reason:
         return Reason("Held", "the coordinator cannot store what it would start; see `grid status`")
     if not ledger.nodes:
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
-    if not can_fit(ledger, wanted):
-        return Reason("NeverFits", never_fits(ledger, wanted)[0])
-    if can_fit(ledger, wanted) < request.gang:
-        return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(ledger, wanted)} could")
+    if not can_fit(ledger, request):
+        what, why, _ = never_fits(ledger, request)
+        return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
+    if can_fit(ledger, request) < request.gang:
+        return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(ledger, request)} could")
     away = sum(node.state is not NodeState.UP for node in ledger.nodes.values())
     if away == len(ledger.nodes):
         return Reason("NoOffers", f"{f'all {away} nodes' if away > 1 else 'the only node'} cannot be reached")
@@ -45,7 +46,7 @@ def find(ledger: "Ledger", request: Request) -> Reason:
     looked = list(ledger.nodes.values()) if few else [ledger.nodes[name] for name in ledger.index.most()]
     said: dict[str, list[tuple[Node, str]]] = {}
     for node in looked:
-        code, text = blocker(node, wanted)
+        code, text = blocker(node, request)
         said.setdefault(code, []).append((node, text))
     gone = f"; {_nodes(away)} cannot be reached" if away else ""
     if request.gang and len(ledger.index):
@@ -68,7 +69,7 @@ def find(ledger: "Ledger", request: Request) -> Reason:
         )
     if not few:
         return Reason("Resources", f"needs {wanted}; none of {_nodes(len(ledger.index))} that offer has it free{gone}")
-    able = sum(len(found) for code, found in said.items() if code != "too-small")
+    able = sum(len(found) for code, found in said.items() if code not in ("too-small", "not-asked"))
     return Reason("NoOffers", f"needs {wanted}; {_nodes(able)} could ever lend it, and none offers it now{gone}")
 
 

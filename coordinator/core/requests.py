@@ -4,7 +4,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import groups
-from distributed_grid.coordinator.core.matching import amount, could_ever
+from distributed_grid.coordinator.core.feasible import can_fit, never_fits, unknown_name
+from distributed_grid.coordinator.core.matching import amount
 from distributed_grid.coordinator.core.model import (
     Accepted,
     CancelAsked,
@@ -18,14 +19,10 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import Signal
-from distributed_grid.protocol.resources import MILLI, Resources
+from distributed_grid.protocol.resources import MILLI
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
-
-
-AMOUNTS_KEPT = 10_000
-"""Different amounts for which it is remembered how many nodes could ever meet them."""
 
 
 # --- submit ---------------------------------------------------------------------------------------------------------
@@ -63,18 +60,8 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
         ledger.enter(job)
         ledger.tell(job, "submitted")
         ledger.out.append(RecordJob(job, new=True))
-    fit = can_fit(ledger, event.jobs[0].request.resources) if event.jobs else 0
+    fit = can_fit(ledger, event.jobs[0].request) if event.jobs else 0
     ledger.out.append(Accepted(event.token, tuple(ids), fit, len(ledger.nodes)))
-
-
-def can_fit(ledger: "Ledger", wanted: Resources) -> int:
-    """How many of the known nodes could ever meet this."""
-    count = ledger.ever.get(wanted)
-    if count is None:
-        if len(ledger.ever) >= AMOUNTS_KEPT:
-            ledger.ever.clear()
-        count = ledger.ever[wanted] = sum(could_ever(node.facts, wanted) for node in ledger.nodes.values())
-    return count
 
 
 def _refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
@@ -92,13 +79,12 @@ def _refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
         )
     if not ledger.nodes:
         return None  # the first agents may be about to come
-    for name in request.nodes:
-        if name not in ledger.nodes:
-            return unknown_node(ledger, token, name)
-    if not can_fit(ledger, wanted):
-        what, why, hint = never_fits(ledger, wanted)
+    if name := unknown_name(ledger, request):
+        return unknown_node(ledger, token, name)
+    able = can_fit(ledger, request)
+    if not able:
+        what, why, hint = never_fits(ledger, request)
         return Rejected(token, "never-fits", what, why, hint)
-    able = can_fit(ledger, wanted)
     if request.gang > able:
         what = f"asks {wanted} on each of {request.gang} nodes; {able} of {len(ledger.nodes)} could ever run it"
         why, hint = "the members of a gang run on different nodes", f"ask for {able} nodes or less"
@@ -114,29 +100,6 @@ def unknown_node(ledger: "Ledger", token: int, name: str) -> Rejected:
     close = get_close_matches(name, names, 1)
     hint = f"did you mean {close[0]}?" if close else "see `grid nodes`"
     return Rejected(token, "bad-value", f"unknown node {name!r}", f"the nodes of this grid are {known}", hint)
-
-
-def never_fits(ledger: "Ledger", wanted: Resources) -> tuple[str, str, str]:
-    """What, why and a hint, with the numbers, for an amount that no known node could ever meet."""
-    nodes = [node.facts for node in ledger.nodes.values()]
-    many = f"the {len(nodes)} nodes" if len(nodes) > 1 else "the only node"
-    for kind in ("gpu", "cpu", "memory"):
-        single = Resources(**{kind: getattr(wanted, kind)})
-        if single and not any(could_ever(facts, single) for facts in nodes):
-            largest = max(nodes, key=lambda facts: int(getattr(facts.lendable, kind)))
-            most = amount(kind, largest.lendable)
-            has = f"the largest of {many} lends {most}" if len(nodes) > 1 else f"{many} lends {most}"
-            hint = f"ask for {most} or less" if getattr(largest.lendable, kind) else ""
-            return f"asks {amount(kind, wanted)} on one node; {has} ({largest.name})", "no node could ever run it", hint
-    fullest = max(nodes, key=lambda facts: _share(facts.lendable, wanted))
-    what = f"asks {wanted} on one node; none of {many} lends all of it"
-    return what, f"the nearest is {fullest.name} with {fullest.lendable}", "ask for less of one of them"
-
-
-def _share(lendable: Resources, wanted: Resources) -> float:
-    """How much of what is wanted is there, 0..3."""
-    pairs = ((lendable.cpu, wanted.cpu), (lendable.memory, wanted.memory), (lendable.gpu, wanted.gpu))
-    return sum(min(1.0, have / need) for have, need in pairs if need)
 
 
 # --- cancel and signal ----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from distributed_grid.protocol.nodes import GpuOffer, NodeFacts, Offer
+from distributed_grid.protocol.placing import Constraints, same_model
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, Resources
 
 
@@ -15,13 +16,14 @@ class Room:
     """Spare milli-cores by core (in the offer's order, idlest first), bytes, and milli-GPUs by UUID.
 
     `free` holds the cores nobody has a part of, each by its place in that order, ascending; `parts` what is spare of
-    the cores that are shared already. `whole_gpus` and `gpu_parts` say the same of GPUs. Devices in `closed` are there
-    but not to be had: an agent answered stale for them a moment ago.
+    the cores that are shared already. `whole_gpus` and `gpu_parts` say the same of GPUs, and `gpu_memory` how many
+    bytes of each are nobody's. Devices in `closed` are there but not to be had: an agent answered stale for them a
+    moment ago.
     """
 
     __slots__ = (
-        "_order", "_places", "closed", "cores", "free", "gpu_parts", "gpus", "memory", "offers", "parts", "virtual",
-        "whole_gpus",
+        "_order", "_places", "closed", "cores", "free", "gpu_memory", "gpu_parts", "gpus", "memory", "offers", "parts",
+        "virtual", "whole_gpus",
     )  # fmt: skip
 
     def __init__(self, facts: NodeFacts, offer: Offer | None, closed: frozenset[str] = frozenset()) -> None:
@@ -29,6 +31,7 @@ class Room:
         self.closed = closed
         self.cores: dict[int, int] = {}
         self.gpus: dict[str, int] = {}
+        self.gpu_memory: dict[str, int] = {}
         self.offers: dict[str, GpuOffer] = {}
         self.parts: dict[int, int] = {}
         self.gpu_parts: dict[str, int] = {}
@@ -53,6 +56,7 @@ class Room:
             if gpu.uuid in self.offers:
                 self.gpus[gpu.uuid] = min(gpu.milli, MILLI)
                 self.offers[gpu.uuid] = gpu
+                self.gpu_memory[gpu.uuid] = gpu.memory_free
         self.memory = min(offer.memory, facts.memory)
         self.count()
 
@@ -74,6 +78,7 @@ class Room:
         """Never leave more of a device than its holders do, whatever the offer says of it."""
         cores: dict[int, int] = {}
         gpus: dict[str, int] = {}
+        reserved: dict[str, int] = {}
         for grant in held:
             for core in grant.cores:
                 cores[core] = MILLI
@@ -81,13 +86,21 @@ class Room:
                 cores[grant.shared_core] = cores.get(grant.shared_core, 0) + grant.shared_milli
             for gpu in grant.gpus:
                 gpus[gpu.uuid] = gpus.get(gpu.uuid, 0) + gpu.milli
+                reserved[gpu.uuid] = reserved.get(gpu.uuid, 0) + gpu.reserved(self._memory_of(gpu.uuid))
         for core, milli in cores.items():
             if self.cores.get(core, 0) > MILLI - milli:
                 self.cores[core] = MILLI - milli
         for uuid, milli in gpus.items():
             if self.gpus.get(uuid, 0) > MILLI - milli:
                 self.gpus[uuid] = MILLI - milli
+            left = self._memory_of(uuid) - reserved[uuid]
+            if self.gpu_memory.get(uuid, 0) > left:
+                self.gpu_memory[uuid] = left
         self.count()
+
+    def _memory_of(self, uuid: str) -> int:
+        known = self.offers.get(uuid)
+        return known.memory if known is not None else 0
 
     def copy(self) -> "Room":
         """The same once more, to try something on."""
@@ -123,6 +136,8 @@ class Room:
         self.memory += sign * grant.memory
         for gpu in grant.gpus:
             self._change_gpu(gpu.uuid, sign * gpu.milli)
+            memory = self.gpu_memory.get(gpu.uuid, 0)
+            self.gpu_memory[gpu.uuid] = memory + sign * gpu.reserved(self._memory_of(gpu.uuid))
 
     def _change_core(self, core: int, by: int) -> None:
         old = self.cores.get(core, 0)
@@ -155,9 +170,10 @@ class Room:
         elif 0 < new < MILLI:
             self.gpu_parts[uuid] = new
 
-    def lacks(self, wanted: Resources) -> str:
-        """The first kind of which there is too little for this (gpu, cpu or memory); empty: it fits."""
-        if wanted.gpu and not self._has_gpu(wanted.gpu):
+    def lacks(self, wanted: Resources, need: Constraints | None = None) -> str:
+        """The first kind of which there is too little for this (gpu, cpu or memory), of GPUs as they are needed; empty:
+        it fits."""
+        if wanted.gpu and not (self._has_gpu(wanted.gpu) if _any_gpu(need) else self._has_such(wanted.gpu, need)):
             return "gpu"
         if not self._has_cpu(wanted.cpu):
             return "cpu"
@@ -165,9 +181,9 @@ class Room:
             return "memory"
         return ""
 
-    def fits(self, wanted: Resources) -> bool:
+    def fits(self, wanted: Resources, need: Constraints | None = None) -> bool:
         """Whether this amount can be granted here now."""
-        return not self.lacks(wanted)
+        return not self.lacks(wanted, need)
 
     def _has_cpu(self, milli: int) -> bool:
         whole, part = divmod(milli, MILLI)
@@ -179,6 +195,27 @@ class Room:
         if milli < MILLI:
             return self.whole_gpus > 0 or max(self.gpu_parts.values(), default=0) >= milli
         return self.whole_gpus * MILLI >= milli
+
+    def _has_such(self, milli: int, need: Constraints | None) -> bool:
+        if milli < MILLI:
+            return any(self._suits(uuid, need) for uuid, left in self.gpus.items() if left >= milli)
+        count = sum(self._suits(uuid, need) for uuid, left in self.gpus.items() if left == MILLI)
+        return count * MILLI >= milli
+
+    def _suits(self, uuid: str, need: Constraints | None) -> bool:
+        """Whether a device can be had, and is what is needed."""
+        if uuid in self.closed:
+            return False
+        if need is None:
+            return True
+        known = self.offers.get(uuid)
+        model = known is not None and same_model(need.gpu_model, known.model)
+        return model and self.gpu_memory.get(uuid, 0) >= need.gpu_memory
+
+    def most_gpu(self, need: Constraints | None) -> int:
+        """The most milli-GPUs that one job could be given here, of devices as they are needed."""
+        suiting = [milli for uuid, milli in self.gpus.items() if milli > 0 and self._suits(uuid, need)]
+        return sum(milli for milli in suiting if milli == MILLI) or max(suiting, default=0)
 
     @property
     def left(self) -> Resources:
@@ -196,7 +233,7 @@ class Room:
         """The whole cores that can be had, idlest first."""
         return tuple(c for c, m in self.cores.items() if m == MILLI and str(c) not in self.closed)
 
-    def choose(self, wanted: Resources) -> Grant:
+    def choose(self, wanted: Resources, need: Constraints | None = None) -> Grant:
         """Name the cores and GPUs for an amount that fits. Whole cores go idlest first; a fractional part goes on the
         shared core it fills best, a fractional GPU on the device it fills best; whole GPUs go smallest first, so that
         the large ones stay for who needs them."""
@@ -210,20 +247,26 @@ class Room:
         cores = [self._order[place] for place in self.free[:needed]]
         if len(cores) > whole:
             shared = cores.pop()
-        gpus = self._choose_gpus(wanted.gpu) if wanted.gpu else ()
+        gpus = self._choose_gpus(wanted.gpu, need) if wanted.gpu else ()
         return Grant(tuple(cores), shared, part, wanted.memory, gpus, self.virtual)
 
-    def _choose_gpus(self, milli: int) -> tuple[GpuShare, ...]:
+    def _choose_gpus(self, milli: int, need: Constraints | None) -> tuple[GpuShare, ...]:
+        memory = need.gpu_memory if need is not None else 0
         if milli < MILLI:
             fitting = [(left, uuid) for uuid, left in self.gpu_parts.items() if left >= milli]
+            fitting = [one for one in fitting if self._suits(one[1], need)]
             if fitting:
-                return (GpuShare(min(fitting)[1], milli),)
+                return (GpuShare(min(fitting)[1], milli, memory),)
         free = [
             (offer.memory_free, offer.index, uuid)
             for uuid, offer in self.offers.items()
-            if self.gpus.get(uuid) == MILLI and uuid not in self.closed
+            if self.gpus.get(uuid) == MILLI and self._suits(uuid, need)
         ]
         free.sort()
         if milli < MILLI:
-            return (GpuShare(free[0][2], milli),)
-        return tuple(GpuShare(uuid) for _, _, uuid in free[: milli // MILLI])
+            return (GpuShare(free[0][2], milli, memory),)
+        return tuple(GpuShare(uuid, MILLI, memory) for _, _, uuid in free[: milli // MILLI])
+
+
+def _any_gpu(need: Constraints | None) -> bool:
+    return need is None or not (need.gpu_model or need.gpu_memory)

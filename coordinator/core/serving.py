@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import gangs, reasons
 from distributed_grid.coordinator.core.fairness import RANKED_EVERY, aged
+from distributed_grid.coordinator.core.feasible import Asked
 from distributed_grid.coordinator.core.gang_places import places
-from distributed_grid.coordinator.core.matching import Placement, Refusal, place
+from distributed_grid.coordinator.core.matching import Placement, Refusal, has_room, place
+from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.queue import Line, Standing
-from distributed_grid.coordinator.core.room import Room
-from distributed_grid.protocol.jobs import Cause, Outcome, Priority, State
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -25,10 +25,10 @@ def match(ledger: "Ledger") -> None:
     """Place who can be placed: classes by their priority, users by their share, their lines by the turn of the first
     job."""
     fresh, ledger.fresh = ledger.fresh, {}
-    rooms = [room for room in (ledger.nodes[name].room for name in ledger.grown) if room is not None]
+    grown = [ledger.nodes[name] for name in ledger.grown]
     ledger.grown = {}
     _rank(ledger)
-    refused = _serve_all(ledger, rooms) if rooms else _serve_new(ledger, fresh)
+    refused = _serve_all(ledger, grown) if grown else _serve_new(ledger, fresh)
     for name in fresh:
         waiting = ledger.jobs.get(name)
         if waiting is not None and waiting.state is State.WAITING:
@@ -78,7 +78,7 @@ def _serve_new(ledger: "Ledger", fresh: dict[str, None]) -> list[Line]:
     lines = {id(line): line for line in map(ledger.queue.line, fresh) if not line.blocked}
     heads = [(*_place(ledger, line), line) for line in lines.values()]
     heapify(heads)
-    hopeless: list[Resources] = []
+    hopeless: list[Asked] = []
     refused: list[Line] = []
     while heads:
         line = heads[0][-1]
@@ -98,10 +98,10 @@ def _place(ledger: "Ledger", line: Line) -> tuple[int, float, int]:
     return -line.request.priority, line.standing.rank, ledger.queue.head(line)[0]
 
 
-def _serve_all(ledger: "Ledger", rooms: list[Room]) -> list[Line]:
-    """These rooms have grown. All lines in order, but for those refused before that none of them has room for, and
-    only until there is no room for anybody. Those that were refused."""
-    queue, hopeless = ledger.queue, list[Resources]()
+def _serve_all(ledger: "Ledger", grown: list[Node]) -> list[Line]:
+    """The rooms of these nodes have grown. All lines in order, but for those refused before that none of them has room
+    for, and only until there is no room for anybody. Those that were refused."""
+    queue, hopeless = ledger.queue, list[Asked]()
     passed: list[tuple[int, Line]] = []
     done: list[tuple[float, int, Standing]] = []
     refused: list[Line] = []
@@ -111,7 +111,7 @@ def _serve_all(ledger: "Ledger", rooms: list[Room]) -> list[Line]:
             line = queue.first_line(standing)
             if line is None:
                 done.append(heappop(order))
-            elif line.blocked and not any(room.fits(line.request.resources) for room in rooms):
+            elif line.blocked and not _has_grown(ledger, grown, line.request):
                 passed.append(heappop(standing.lines))
             elif not _serve(ledger, line, hopeless):
                 passed.append(heappop(standing.lines))
@@ -130,13 +130,17 @@ def _serve_all(ledger: "Ledger", rooms: list[Room]) -> list[Line]:
     return refused
 
 
-def _serve(ledger: "Ledger", line: Line, hopeless: list[Resources]) -> bool:
+def _has_grown(ledger: "Ledger", grown: list[Node], request: Request) -> bool:
+    return any(has_room(node, request, ledger.index) for node in grown)
+
+
+def _serve(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
     """Start the first job of a line, if there is room. Within a pass room only shrinks: what is at least as much as
-    something hopeless need not be tried."""
-    wanted = line.request.resources
+    something hopeless need not be tried, if that was asked of any node, or of the same ones."""
+    wanted, asked = line.request.resources, line.request.constraints
     if line.request.gang:
         return _serve_gang(ledger, line, hopeless)
-    if not any(less.fits(wanted) for less in hopeless):
+    if not any(less.fits(wanted) and (of is None or of == asked) for less, of in hopeless):
         found = place(ledger.nodes, ledger.index, line.request, ledger.policy)
         if isinstance(found, Placement):
             line.blocked = False
@@ -144,14 +148,15 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Resources]) -> bool:
             _rank_user(ledger, line.standing.user)
             return True
         if len(hopeless) < HOPELESS_KEPT:
-            hopeless.append(wanted)
+            hopeless.append((wanted, asked))
     line.blocked = True
     return False
 
 
-def _serve_gang(ledger: "Ledger", line: Line, hopeless: list[Resources]) -> bool:
+def _serve_gang(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
     """Start all members of the first gang of a line, or none."""
-    if not any(less.fits(line.request.resources) for less in hopeless):
+    wanted, asked = line.request.resources, line.request.constraints
+    if not any(less.fits(wanted) and (of is None or of == asked) for less, of in hopeless):
         found = places(ledger.nodes, ledger.index, line.request, ledger.policy)
         if not isinstance(found, Refusal) and gangs.start(ledger, ledger.jobs[ledger.queue.head(line)[1]], found):
             line.blocked = False

@@ -14,7 +14,7 @@ from distributed_grid.protocol.messages import Exited
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.placing import Local, Strategy
 from distributed_grid.protocol.resources import GIB, Resources
-from tests.coordinator.core.scene import facts, job, join
+from tests.coordinator.core.scene import facts, job, join, offer
 
 ONE = Resources(cpu=1000)
 
@@ -77,13 +77,19 @@ def test_spread_goes_round_all_nodes_before_it_comes_to_one_again() -> None:
     assert sorted(places[:3]) == ["n1", "n2", "n3"] == sorted(places[3:])
 
 
-def test_a_node_whose_last_job_ended_is_free_for_spread_and_not_in_use_for_pack() -> None:
+@pytest.mark.parametrize("returned", [True, False])
+def test_a_node_whose_last_job_ended_is_free_for_spread_and_not_in_use_for_pack(returned: bool) -> None:
     ledger = nodes("n1", "n2")
     for number, name in enumerate(("n1", "n2")):
         run(ledger, f"j{number}", Request(ONE, nodes=(name,)))
     assert chosen(ledger, Request(ONE, strategy=Strategy.SPREAD))  # the views are there
     assert chosen(ledger, Request(ONE, strategy=Strategy.PACK))
-    over = Exited(allocation="j0.1", outcome=Outcome(cause=Cause.EXITED), returned=True)
+    if not returned:  # its room stays as it is until the next offer
+        of = ledger.nodes["n1"].facts
+        ledger.handle(Told("n1", offer(of, 2, cores=of.cores[:3], counting=("j0.1",))), 1.5)
+        assert chosen(ledger, Request(ONE, strategy=Strategy.SPREAD))
+        assert chosen(ledger, Request(ONE, strategy=Strategy.PACK))
+    over = Exited(allocation="j0.1", outcome=Outcome(cause=Cause.EXITED), returned=returned)
     ledger.handle(Told("n1", over), 2.0)
     ledger.settle(2.0)
     assert chosen(ledger, Request(ONE, strategy=Strategy.SPREAD)) == "n1"

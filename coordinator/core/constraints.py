@@ -1,0 +1,141 @@
+"""What a request asks a node to be, beside having room: tested one by one, in the order of the funnel, each with words.
+
+What follows from the node's facts and labels alone changes seldom, so the nodes that are so can be kept in a list;
+a `Trait` is the key of such a list.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from distributed_grid.coordinator.core.model import Node
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.nodes import GpuFacts, NodeFacts
+from distributed_grid.protocol.placing import Constraints, LabelRule, Sign, same_model
+from distributed_grid.protocol.resources import MILLI, format_bytes
+
+Labels = Mapping[str, str]
+
+
+class Trait(msgspec.Struct, frozen=True):
+    """What of a request's constraints follows from facts and labels: `gpus` devices at least are of the model and have
+    this memory altogether."""
+
+    labels: tuple[LabelRule, ...] = ()
+    gpu_model: str = ""
+    gpu_memory: int = 0
+    gpus: int = 0
+
+
+def trait_of(request: Request) -> Trait | None:
+    """The trait that a request asks for; None: none."""
+    asked = request.constraints
+    if asked is None or not (asked.labels or asked.gpu_model or asked.gpu_memory):
+        return None
+    if not (asked.gpu_model or asked.gpu_memory):
+        return Trait(asked.labels)
+    return Trait(asked.labels, asked.gpu_model, asked.gpu_memory, devices(request))
+
+
+def has_trait(trait: Trait, gpus: tuple[GpuFacts, ...], labels: dict[str, str]) -> bool:
+    """Whether a node with these GPUs and labels is so."""
+    for rule in trait.labels:
+        if not rule.met(labels):
+            return False
+    return not trait.gpus or _count(gpus, trait.gpu_model, trait.gpu_memory) >= trait.gpus
+
+
+def devices(request: Request) -> int:
+    """How many GPUs it takes."""
+    return -(-request.resources.gpu // MILLI)
+
+
+def _count(gpus: tuple[GpuFacts, ...], model: str, memory: int) -> int:
+    return sum(same_model(model, gpu.model) and gpu.memory >= memory for gpu in gpus)
+
+
+class Unmet(NamedTuple):
+    """A constraint that a node does not meet: a short code, the constraint in words (what is left in the funnel is
+    like this), and what is said of the node."""
+
+    code: str
+    step: str
+    why: str
+
+
+def steps(asked: Constraints, gpus: int) -> list[str]:
+    """The constraints in words, in the order in which they are tested."""
+    found = []
+    if asked.only:
+        found.append(_named(asked))
+    if asked.exclude:
+        found.append(_others(asked))
+    found += [f"with label {rule}" for rule in asked.labels]
+    if asked.gpu_model:
+        found.append(_model(asked, gpus))
+    if asked.gpu_memory:
+        found.append(_memory(asked, gpus))
+    return found
+
+
+def unmet(facts: NodeFacts, labels: dict[str, str], request: Request) -> Unmet | None:
+    """The first constraint that this node can not meet, whatever is free on it."""
+    asked = request.constraints
+    if asked is None:
+        return None
+    name = facts.name
+    if asked.only and name not in asked.only:
+        return Unmet("not-named", _named(asked), "is not one of those named with --only")
+    if name in asked.exclude:
+        return Unmet("excluded", _others(asked), "is excluded")
+    for rule in asked.labels:
+        if not rule.met(labels):
+            return Unmet("label", f"with label {rule}", _label_words(rule, labels))
+    if not (asked.gpu_model or asked.gpu_memory):
+        return None
+    gpus = devices(request)
+    if asked.gpu_model and (count := _count(facts.gpus, asked.gpu_model, 0)) < gpus:
+        models = ", ".join(dict.fromkeys(gpu.model for gpu in facts.gpus)) or "no GPU"
+        some = f"has {count} such GPUs" if count else f"has {models}"
+        return Unmet("gpu-model", _model(asked, gpus), some)
+    if _count(facts.gpus, asked.gpu_model, asked.gpu_memory) < gpus:
+        sizes = sorted((gpu.memory for gpu in facts.gpus if same_model(asked.gpu_model, gpu.model)), reverse=True)
+        some = f"its GPUs have {', '.join(map(format_bytes, sizes))}" if sizes else "has no GPU"
+        return Unmet("gpu-memory", _memory(asked, gpus), some)
+    return None
+
+
+def meets(node: Node, labels: dict[str, str], request: Request) -> bool:
+    """Whether the node is what is asked for, whatever is free on it."""
+    return request.constraints is None or unmet(node.facts, labels, request) is None
+
+
+def _label_words(rule: LabelRule, labels: dict[str, str]) -> str:
+    if rule.sign is Sign.IS_NOT:
+        return f"has {rule.key}={rule.value}"
+    return f"has {rule.key}={labels[rule.key]}" if rule.key in labels else f"has no label {rule.key}"
+
+
+def _named(asked: Constraints) -> str:
+    return f"named with --only ({_some(asked.only)})"
+
+
+def _others(asked: Constraints) -> str:
+    return f"not excluded ({_some(asked.exclude)})"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _model(asked: Constraints, gpus: int) -> str:
+    return f"with {_gpus(gpus)} like {asked.gpu_model}"
+
+
+def _memory(asked: Constraints, gpus: int) -> str:
+    return f"with {_gpus(gpus)} of {format_bytes(asked.gpu_memory)} or more"
+
+
+def _gpus(count: int) -> str:
+    return "a GPU" if count == 1 else f"{count} GPUs"

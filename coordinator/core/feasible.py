@@ -1,0 +1,139 @@
+"""What no node of the grid could ever do, and why not, with numbers."""
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from distributed_grid.coordinator.core.constraints import devices, steps, unmet
+from distributed_grid.coordinator.core.matching import able, amount, labels
+from distributed_grid.coordinator.core.model import Node
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.placing import Constraints, LabelRule, Sign, same_model
+from distributed_grid.protocol.resources import Resources, format_bytes
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+Asked = tuple[Resources, Constraints | None]
+"""What of a request says whether a node could ever meet it."""
+
+ASKED_KEPT = 10_000
+"""Different requests for which it is remembered how many nodes could ever meet them."""
+NAMED = 5
+"""So many values, models or nodes are named in a sentence."""
+
+
+def can_fit(ledger: "Ledger", request: Request) -> int:
+    """How many of the known nodes could ever meet this."""
+    key = (request.resources, request.constraints)
+    count = ledger.ever.get(key)
+    if count is None:
+        if len(ledger.ever) >= ASKED_KEPT:
+            ledger.ever.clear()
+        count = ledger.ever[key] = sum(able(node, request) for node in ledger.nodes.values())
+    return count
+
+
+def unknown_name(ledger: "Ledger", request: Request) -> str:
+    """A node that the request names and that nobody knows; empty: there is none."""
+    asked = request.constraints
+    names = request.nodes if asked is None else (*request.nodes, *asked.only, *asked.exclude)
+    return next((name for name in names if name not in ledger.nodes), "")
+
+
+def never_fits(ledger: "Ledger", request: Request) -> tuple[str, str, str]:
+    """What, why and a hint, with the numbers, for a request that no known node could ever meet."""
+    nodes, of = list(ledger.nodes.values()), ""
+    if request.constraints is not None:
+        for done in range(len(steps_of(request))):
+            left = [node for node in nodes if _meets(node, request, done + 1)]
+            if not left:
+                return _no_node(ledger, request, nodes, done)
+            nodes = left
+        of = " in question"
+    return _too_much(nodes, request.resources, of)
+
+
+def _meets(node: Node, request: Request, first: int) -> bool:
+    """Whether the node meets the first so many constraints."""
+    missed = unmet(node.facts, labels(node), request)
+    return missed is None or steps_of(request).index(missed.step) >= first
+
+
+def steps_of(request: Request) -> list[str]:
+    """The constraints of a request in words, in the order of the funnel."""
+    return steps(request.constraints, devices(request)) if request.constraints is not None else []
+
+
+def _no_node(ledger: "Ledger", request: Request, nodes: list[Node], done: int) -> tuple[str, str, str]:
+    """None of these nodes, which meet all constraints so far, meets the next one."""
+    asked = request.constraints
+    assert asked is not None
+    step = steps_of(request)[done]
+    among = "" if len(nodes) == len(ledger.nodes) else f" among {_count(nodes)} {_so_far(request, done)}"
+    what = f"asks for a node {step}; there is none{among}"
+    kinds = done - bool(asked.only) - bool(asked.exclude)
+    if kinds < 0:
+        return what, "no node could ever run it", "see `grid nodes`"
+    if kinds < len(asked.labels):
+        return what, *_about_label(asked.labels[kinds], nodes)
+    gpus = [gpu for node in nodes for gpu in node.facts.gpus]
+    models = list(dict.fromkeys(gpu.model for gpu in gpus))
+    if asked.gpu_model and not any(same_model(asked.gpu_model, model) for model in models):
+        near = get_close_matches(asked.gpu_model, models, 1, 0.4)
+        there = f"there are {_some(models)}" if models else "they have no GPU"
+        return what, there, f"did you mean --gpu-model {near[0]!r}?" if near else ""
+    such = [gpu for gpu in gpus if same_model(asked.gpu_model, gpu.model)]
+    if not such:
+        return what, "they have no GPU", "see `grid nodes`"
+    largest = max(such, key=lambda gpu: gpu.memory)
+    return what, f"the largest has {format_bytes(largest.memory)} ({largest.model})", "ask for fewer or smaller GPUs"
+
+
+def _about_label(rule: LabelRule, nodes: list[Node]) -> tuple[str, str]:
+    """What these nodes have instead, and a hint."""
+    all_labels = [labels(node) for node in nodes]
+    values = sorted({one[rule.key] for one in all_labels if rule.key in one})
+    if rule.sign is Sign.IS_NOT:
+        return f"all have {rule.key}={rule.value}", f"leave out --label {rule}"
+    if values:
+        near = get_close_matches(rule.value, values, 1)
+        hint = f"did you mean --label {rule.key}={near[0]}?" if near else "see `grid nodes`"
+        return f"nodes have {_some([f'{rule.key}={value}' for value in values])}", hint
+    keys = sorted({key for one in all_labels for key in one})
+    near = get_close_matches(rule.key, keys, 1)
+    hint = f"did you mean {near[0]}?" if near else "`grid node label NODE K=V` labels one"
+    return f"no node has a label {rule.key}" + (f"; there are {_some(keys)}" if keys else ""), hint
+
+
+def _so_far(request: Request, done: int) -> str:
+    return " and ".join(steps_of(request)[:done])
+
+
+def _some(words: list[str]) -> str:
+    return ", ".join(words[:NAMED]) + (f" and {len(words) - NAMED} more" if len(words) > NAMED else "")
+
+
+def _count(nodes: list[Node]) -> str:
+    return f"the {len(nodes)} nodes" if len(nodes) > 1 else "the 1 node"
+
+
+def _too_much(among: list[Node], wanted: Resources, of: str) -> tuple[str, str, str]:
+    nodes = [node.facts for node in among]
+    many = f"the {len(nodes)} nodes{of}" if len(nodes) > 1 else f"the only node{of}"
+    for kind in ("gpu", "cpu", "memory"):
+        single = Resources(**{kind: getattr(wanted, kind)})
+        if single and not any(able(node, Request(single)) for node in among):
+            largest = max(nodes, key=lambda facts: int(getattr(facts.lendable, kind)))
+            most = amount(kind, largest.lendable)
+            has = f"the largest of {many} lends {most}" if len(nodes) > 1 else f"{many} lends {most}"
+            hint = f"ask for {most} or less" if getattr(largest.lendable, kind) else ""
+            return f"asks {amount(kind, wanted)} on one node; {has} ({largest.name})", "no node could ever run it", hint
+    fullest = max(nodes, key=lambda facts: _share(facts.lendable, wanted))
+    what = f"asks {wanted} on one node; none of {many} lends all of it"
+    return what, f"the nearest is {fullest.name} with {fullest.lendable}", "ask for less of one of them"
+
+
+def _share(lendable: Resources, wanted: Resources) -> float:
+    """How much of what is wanted is there, 0..3."""
+    pairs = ((lendable.cpu, wanted.cpu), (lendable.memory, wanted.memory), (lendable.gpu, wanted.gpu))
+    return sum(min(1.0, have / need) for have, need in pairs if need)
