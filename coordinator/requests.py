@@ -325,7 +325,7 @@ class Requests:
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
         request = message.request and resolved(message.request, client.host, "", self._ledger.policy)
-        why = explain.why(self._ledger, job, request, self._clock())
+        why = explain.why(self._ledger, job, request, self._clock(), client.user)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
         self._reply(client, msgspec.structs.replace(why, id=message.id))

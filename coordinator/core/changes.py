@@ -2,13 +2,14 @@
 said. Nothing is changed here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from distributed_grid.coordinator.core.constraints import meets
-from distributed_grid.coordinator.core.matching import Placement, place, usable
+from distributed_grid.coordinator.core.matching import Refusal, usable
+from distributed_grid.coordinator.core.reserving import Places
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placing import Constraints
@@ -29,13 +30,14 @@ class Change(msgspec.Struct, frozen=True):
     cost: float
 
 
-def changes(ledger: "Ledger", request: Request) -> list[Change]:
-    """All that would help, one of each kind, the least loss first. For a request that cannot start as it is."""
+def changes(ledger: "Ledger", request: Request, place: Callable[[Request], Places]) -> list[Change]:
+    """All that would help, one of each kind, the least loss first. For a request that cannot start as it is; `place`
+    says where another one would."""
     found = []
     for what, other, text, cost in _others(ledger, request):
-        placed = place(ledger.nodes, ledger.index, other, ledger.policy)
-        if isinstance(placed, Placement):
-            found.append(Change(what, other, placed.node, f"{text} it would start now on {placed.node}", cost))
+        placed = place(other)
+        if not isinstance(placed, Refusal):
+            found.append(Change(what, other, placed[0].node, f"{text} it would start now on {placed[0].node}", cost))
     return sorted(found, key=lambda change: change.cost)
 
 

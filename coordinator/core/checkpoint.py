@@ -19,6 +19,7 @@ from distributed_grid.coordinator.core.matching import labels, usable
 from distributed_grid.coordinator.core.model import Allocation, Group, Job, Node
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
+from distributed_grid.coordinator.core.reserving import Kept
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.unused import Idle
 from distributed_grid.protocol.jobs import Priority, Reason
@@ -95,6 +96,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     past_keys: list[tuple[str, str, str]]
     queue: QueueAt
     shares: SharesAt
+    kept: Kept
     due: list[tuple[float, int, str, str]]
     armed: list[tuple[str, str, float]]
     number: int
@@ -136,6 +138,7 @@ def take(ledger: Ledger) -> Checkpoint:
             list(ledger.shares.stale),
             ledger.shares.ranked if ledger.shares.ranked > -math.inf else None,
         ),
+        kept=ledger.kept,
         due=sorted(deadlines.heap),
         armed=[(kind, name, at) for (kind, name), at in deadlines.armed.items()],
         number=deadlines.number,
@@ -202,6 +205,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.failing, ledger.idle = at.failing, at.idle
     _requeue(ledger.queue, at)
     _share(ledger.shares, at)
+    ledger.kept = at.kept
     for name, node in at.nodes.items():
         ledger.index.learn(node, labels(node))
         if usable(node):

@@ -3,6 +3,7 @@ what is done. Nothing is changed here.
 """
 
 import math
+from collections.abc import Callable
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
@@ -12,19 +13,18 @@ from distributed_grid.coordinator.core import reasons, views
 from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.constraints import unmet
 from distributed_grid.coordinator.core.feasible import steps_of
-from distributed_grid.coordinator.core.gang_places import places
 from distributed_grid.coordinator.core.matching import (
-    Placement,
     Refusal,
     able,
     amount,
     blocker,
     candidates,
     could_ever,
-    place,
     usable,
 )
 from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.reserving import Places, asked, places_for
+from distributed_grid.coordinator.core.serving import would
 from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
@@ -40,16 +40,17 @@ VERDICTS = 200
 """So many nodes are judged in words; the funnel counts them all."""
 
 
-def why(ledger: "Ledger", job_id: str | None, request: Request | None, now: float) -> Why:
-    """The explanation for a live job, or for a request that nobody has made yet; its `id` is the caller's to set."""
+def why(ledger: "Ledger", job_id: str | None, request: Request | None, now: float, user: str = "") -> Why:
+    """The explanation for a live job, or for a request that this user has not made yet; its `id` is the caller's to
+    set."""
     if job_id is None:
         assert request is not None, "neither a job nor a request is asked about"
-        return _wanted(ledger, request, None)
+        return _wanted(ledger, request, None, user, now)
     job = ledger.jobs.get(job_id)
     if job is None:
         return Why(id=0, reason=Reason("Ended", f"{job_id} has ended; see its outcome and story"))
     if job.state is State.WAITING:
-        return _wanted(ledger, job.request, job)
+        return _wanted(ledger, job.request, job, user, now)
     return _placed(ledger, job)
 
 
@@ -70,9 +71,20 @@ def _placed(ledger: "Ledger", job: Job) -> Why:
     )
 
 
-def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
-    found = _places(ledger, request)
-    chosen = found[0] if found else None
+def _placing(ledger: "Ledger", job: Job | None, user: str, now: float) -> Callable[[Request], Places]:
+    """What says where a request goes that this job, or a new one of this user, asks for; of a gang, each member."""
+    if job is None:
+        return lambda request: would(ledger, request, user, 0.0, now)
+    if job.id not in ledger.queue:
+        return lambda request: Refusal(len(ledger.index))
+    ask = asked(ledger, job.id)
+    return lambda request: places_for(ledger, ledger.kept, msgspec.structs.replace(ask, request=request), now)
+
+
+def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now: float) -> Why:
+    place = _placing(ledger, job, user, now)
+    found = place(request)
+    chosen = None if isinstance(found, Refusal) else found[0]
     ahead = 0
     if job is None:
         ahead = _ahead(ledger, request)
@@ -80,11 +92,11 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
         ahead = ledger.queue.ahead(job.id)
     if job is not None:
         reason = reasons.now_for(ledger, job) or Reason("Resources")
-    elif chosen is not None:
+    elif not isinstance(found, Refusal):
         reason = Reason("Fits", f"it would start now on {', '.join(one.node for one in found)}")
     else:
         reason = reasons.find(ledger, request)
-    other = changes(ledger, request) if chosen is None and not request.gang else []
+    other = changes(ledger, request, place) if chosen is None and not request.gang else []
     hint = "" if chosen is not None else other[0].text if other else _hint(ledger, request)
     return Why(
         id=0,
@@ -100,15 +112,6 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None) -> Why:
         epoch=ledger.epoch,
         job=views.job_view(job, reason) if job is not None else None,
     )
-
-
-def _places(ledger: "Ledger", request: Request) -> tuple[Placement, ...]:
-    """Where it would go now; of a gang, each member. Nothing: it has to wait."""
-    if request.gang:
-        found = places(ledger.nodes, ledger.index, request, ledger.policy)
-        return () if isinstance(found, Refusal) else found
-    one = place(ledger.nodes, ledger.index, request, ledger.policy)
-    return () if isinstance(one, Refusal) else (one,)
 
 
 def _ahead(ledger: "Ledger", request: Request) -> int:

@@ -45,6 +45,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
+from distributed_grid.coordinator.core.reserving import Kept, release
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.unused import Idle
 from distributed_grid.protocol.gangs import Gang
@@ -88,6 +89,8 @@ class Ledger:
         """Jobs that have just ended, until what follows from that is done."""
         self.queue = Queue()
         self.shares = Shares()
+        self.kept = Kept()
+        """Nodes that are kept for those who would starve otherwise."""
         self.index = Catalogue(self.nodes)
         self.meetings: dict[tuple[str, int], str] = {}
         """The addresses and ports where gangs meet that hold their places."""
@@ -156,7 +159,7 @@ class Ledger:
             else:
                 events.DUE[kind](self, name)
         following.follow(self)
-        while (self.fresh or self.grown) and not self.holding:
+        while (self.fresh or self.grown) and not self.holding:  # again where a node is not kept any more
             serving.match(self)
             following.follow(self)
         if stirred:
@@ -247,6 +250,7 @@ class Ledger:
         node = self.nodes[placement.node]
         if gang is None or gang.rank == 0:  # which stands in the queue for the others
             self.queue.remove(job.id)
+            release(self, job.id)
         job.tries += 1
         allocation = Allocation(
             id=f"{job.id}.{job.tries}",
@@ -307,6 +311,7 @@ class Ledger:
             self.move(allocation, State.ENDED)
         elif active:
             self.queue.remove(job.id)
+            release(self, job.id)
             self.fresh.pop(job.id, None)
         job.outcome, job.ended, job.reason, job.suspended = outcome, self.now, None, None
         self.move(job, State.ENDED, text or outcome.text or outcome.cause.value)

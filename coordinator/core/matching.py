@@ -32,9 +32,11 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """No node has room now. `offering` is how many nodes were in question."""
+    """No node has room now. `offering` is how many nodes were in question; `kept_for`: the job for which a node is kept
+    that has room."""
 
     offering: int
+    kept_for: str = ""
 
 
 # --- filters --------------------------------------------------------------------------------------------------------

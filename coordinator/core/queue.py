@@ -213,14 +213,14 @@ class Queue:
             self.lowest = Resources()
             for number, line in enumerate(self.lines.values()):
                 wanted = line.request.resources
-                self.lowest = _lesser(self.lowest, wanted) if number else wanted
+                self.lowest = lesser(self.lowest, wanted) if number else wanted
         return self.lowest
 
     def _note_least(self, wanted: Resources) -> None:
         if len(self.lines) == 1:
             self.lowest, self.departed = wanted, 0
         else:
-            self.lowest = _lesser(self.lowest, wanted)
+            self.lowest = lesser(self.lowest, wanted)
 
     def ahead(self, job: str) -> int:
         """How many waiting jobs are likely to be served before this one: all of higher classes, those of its user with
@@ -241,7 +241,8 @@ class Queue:
         return standing.rank, 1 << 62 if line is None else self.head(line)[0]
 
 
-def _lesser(one: Resources, other: Resources) -> Resources:
+def lesser(one: Resources, other: Resources) -> Resources:
+    """Of each kind, the smaller of two amounts."""
     if one.fits(other):
         return one
     return Resources(min(one.cpu, other.cpu), min(one.memory, other.memory), min(one.gpu, other.gpu))

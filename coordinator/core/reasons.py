@@ -2,12 +2,13 @@
 behind it wait for their turn. Kept fresh within a second, for the first lines, however long the queue is.
 """
 
+import math
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import groups
+from distributed_grid.coordinator.core import groups, reserving
 from distributed_grid.coordinator.core.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.gang_places import fits
-from distributed_grid.coordinator.core.matching import amount, blocker
+from distributed_grid.coordinator.core.matching import Placement, amount, blocker, has_room
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line
 from distributed_grid.protocol.jobs import Reason, Request, State
@@ -23,12 +24,14 @@ LINES = 64
 """So many lines are looked at, and so many new jobs are told that they wait."""
 NODES = 200
 """Up to so many nodes are looked at one by one for a reason; among more, those with the most room speak for all."""
+LAST = (1, math.inf, 0)
+"""Behind all others in the order of service."""
 NAMED = 3
 """So many nodes are named in a sentence."""
 
 
-def find(ledger: "Ledger", request: Request) -> Reason:
-    """Why this request cannot start now."""
+def find(ledger: "Ledger", request: Request, job: str = "") -> Reason:
+    """Why this request cannot start now. `job`: whose it is, if it waits already."""
     wanted = request.resources
     if ledger.holding:
         return Reason("Held", "the coordinator cannot store what it would start; see `grid status`")
@@ -52,9 +55,11 @@ def find(ledger: "Ledger", request: Request) -> Reason:
     if request.gang and len(ledger.index):
         return _for_a_gang(ledger, request, gone)
     if "" in said:
-        return Reason("Resources", "its turn comes with the next pass")
+        return _kept(ledger, request, job) or Reason("Resources", "its turn comes with the next pass")
     if busy := said.get("busy"):
-        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{gone}")
+        own = reserving.kept_for(ledger, job) if job else None
+        kept = f"; {reserving.words(ledger, own)}" if own is not None else ""
+        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{kept}{gone}")
     for code in ("withheld", "declined"):
         if found := said.get(code):
             names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
@@ -83,6 +88,24 @@ def _for_a_gang(ledger: "Ledger", request: Request, gone: str) -> Reason:
     return Reason(
         "Resources", f"needs {request.resources} on each of {request.gang} nodes at once; {names} {has} it free{gone}"
     )
+
+
+def _kept(ledger: "Ledger", request: Request, job: str) -> Reason | None:
+    """For whom a node is kept that has room for this."""
+    for kept in ledger.kept.by_job.values():
+        node = ledger.nodes[kept.node]
+        if node.room is None or not has_room(node, request, ledger.index):
+            continue
+        placement = Placement(kept.node, node.room.choose(request.resources, request.constraints), 0.0, {})
+        ask = reserving.asked(ledger, job) if job else reserving.Ask(request, 0.0, LAST)
+        if reserving.in_the_way(ledger, ledger.kept, ask, placement, ledger.now) is not None:
+            first = ledger.jobs[kept.job]
+            what = f"{kept.node} is kept for {kept.job}, which needs {first.request.resources}"
+            if kept.at == math.inf:
+                return Reason("Reserved", what)
+            until = reserving.clock(kept.at)
+            return Reason("Reserved", f"{what} and starts there by {until}; a time limit that ends before would do")
+    return None
 
 
 def _nodes(count: int) -> str:
@@ -114,7 +137,7 @@ def now_for(ledger: "Ledger", job: Job) -> Reason | None:
         return groups.reason(ledger, job)
     line = ledger.queue.line(job.id)
     if ledger.queue.head(line)[1] == job.id:
-        return line.reason or find(ledger, job.request)
+        return line.reason or find(ledger, job.request, job.id)
     return _behind(ledger, job)
 
 
@@ -127,7 +150,7 @@ def announce(ledger: "Ledger", refused: list[Line], fresh: dict[str, None]) -> N
     """After a pass: say of the lines that were refused, and of the jobs that are new, why they wait."""
     for line in refused[:LINES]:
         if line.reason is None:
-            line.reason = find(ledger, line.request)
+            line.reason = find(ledger, line.request, ledger.queue.head(line)[1])
         _publish(ledger, line)
     told = 0
     for name in fresh:
@@ -154,5 +177,5 @@ def refresh(ledger: "Ledger") -> None:
     lines = list(ledger.queue.lines.values())[:LINES]
     for line in lines:
         if line.blocked:
-            line.reason = find(ledger, line.request)
+            line.reason = find(ledger, line.request, ledger.queue.head(line)[1])
             _publish(ledger, line)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from distributed_grid.coordinator.core import gangs, reasons
 from distributed_grid.coordinator.core.fairness import RANKED_EVERY, aged
 from distributed_grid.coordinator.core.feasible import Asked
-from distributed_grid.coordinator.core.gang_places import places
-from distributed_grid.coordinator.core.matching import Placement, Refusal, has_room, place
-from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.queue import Line, Standing
+from distributed_grid.coordinator.core.matching import Placement, Refusal, has_room
+from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.queue import Line, Standing, lesser
+from distributed_grid.coordinator.core.reserving import Ask, Places, asked, keep_first, keep_for, places_for, review
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ def match(ledger: "Ledger") -> None:
     """Place who can be placed: classes by their priority, users by their share, their lines by the turn of the first
     job."""
     fresh, ledger.fresh = ledger.fresh, {}
-    grown = [ledger.nodes[name] for name in ledger.grown]
-    ledger.grown = {}
+    ledger.kept, free = review(ledger, ledger.queue.least, ledger.now)
+    names, ledger.grown = [*ledger.grown, *(name for name in free if name in ledger.index)], {}
+    grown = [ledger.nodes[name] for name in names]
     _rank(ledger)
     refused = _serve_all(ledger, grown) if grown else _serve_new(ledger, fresh)
     for name in fresh:
@@ -34,7 +35,7 @@ def match(ledger: "Ledger") -> None:
         if waiting is not None and waiting.state is State.WAITING:
             ledger.queue.line(name).blocked = True
             if waiting.request.immediate and not waiting.retried:  # it was placed at once, as was asked
-                why = reasons.find(ledger, waiting.request).text
+                why = reasons.find(ledger, waiting.request, name).text
                 ledger.finish(waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
     reasons.announce(ledger, [line for line in refused if line.count], fresh)
 
@@ -44,30 +45,48 @@ def match(ledger: "Ledger") -> None:
 
 def _rank(ledger: "Ledger") -> None:
     """Rank those whose share has changed, and now and then all: shares change by themselves."""
-    shares = ledger.shares
-    if ledger.now >= shares.ranked + RANKED_EVERY:
-        shares.ranked = ledger.now
-        for standing in list(ledger.queue.standings.values()):
-            _rank_one(ledger, standing)
-    else:
-        for user in shares.stale:
-            _rank_user(ledger, user)
-    shares.stale = {}
+    for standing in _to_rank(ledger, ledger.now):
+        ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
+    if ledger.now >= ledger.shares.ranked + RANKED_EVERY:
+        ledger.shares.ranked = ledger.now
+    ledger.shares.stale = {}
 
 
-def _rank_user(ledger: "Ledger", user: str) -> None:
-    for priority in Priority:
-        standing = ledger.queue.standings.get((priority, user))
-        if standing is not None:
-            _rank_one(ledger, standing)
+def _to_rank(ledger: "Ledger", now: float) -> list[Standing]:
+    if now >= ledger.shares.ranked + RANKED_EVERY:
+        return list(ledger.queue.standings.values())
+    return [standing for user in ledger.shares.stale for standing in _standings(ledger, user)]
 
 
-def _rank_one(ledger: "Ledger", standing: Standing) -> None:
+def _standings(ledger: "Ledger", user: str) -> list[Standing]:
+    found = (ledger.queue.standings.get((priority, user)) for priority in Priority)
+    return [standing for standing in found if standing is not None]
+
+
+def _rank_of(ledger: "Ledger", standing: Standing, now: float) -> float:
     line = ledger.queue.first_line(standing)
-    if line is not None:
-        waits_since = ledger.jobs[ledger.queue.head(line)[1]].submitted
-        share = ledger.shares.share(standing.user, ledger.now, ledger.policy.sharing)
-        ledger.queue.rank(standing, share - aged(ledger.now - waits_since, ledger.policy.sharing))
+    if line is None:  # all of it was passed in this pass
+        return standing.rank
+    waits_since = ledger.jobs[ledger.queue.head(line)[1]].submitted
+    sharing = ledger.policy.sharing
+    return ledger.shares.share(standing.user, now, sharing) - aged(now - waits_since, sharing)
+
+
+def would(ledger: "Ledger", request: Request, user: str, lasts: float, now: float) -> Places:
+    """Where a job of this user would start if it were submitted now; nothing is changed. `lasts`: seconds it takes at
+    the most, with its grace; 0: nobody knows."""
+    queue = ledger.queue
+    before = [(standing, standing.rank) for standing in _to_rank(ledger, now)]
+    for standing, _ in before:
+        queue.rank(standing, _rank_of(ledger, standing, now))
+    there = queue.standings.get((request.priority, user))
+    rank = ledger.shares.share(user, now, ledger.policy.sharing) if there is None else there.rank
+    least = lesser(queue.least, request.resources) if queue.lines else request.resources
+    kept = keep_first(ledger, review(ledger, least, now)[0], least, now)
+    found = places_for(ledger, kept, Ask(request, lasts, (-request.priority, rank, ledger.next_turn)), now)
+    for standing, rank in before:
+        queue.rank(standing, rank)
+    return found
 
 
 # --- a pass -----------------------------------------------------------------------------------------------------------
@@ -80,12 +99,15 @@ def _serve_new(ledger: "Ledger", fresh: dict[str, None]) -> list[Line]:
     heapify(heads)
     hopeless: list[Asked] = []
     refused: list[Line] = []
+    ledger.kept = keep_first(ledger, ledger.kept, ledger.queue.least, ledger.now)
     while heads:
         line = heads[0][-1]
         if (now := _place(ledger, line)) != heads[0][:-1]:  # its user was granted something
             heapreplace(heads, (*now, line))
         elif not _serve(ledger, line, hopeless):
             refused.append(heappop(heads)[-1])
+            if ledger.queue.first_line(line.standing) is line:
+                _waits(ledger, line, set())
         elif line.count:
             heapreplace(heads, (*_place(ledger, line), line))
         else:
@@ -105,7 +127,8 @@ def _serve_all(ledger: "Ledger", grown: list[Node]) -> list[Line]:
     passed: list[tuple[int, Line]] = []
     done: list[tuple[float, int, Standing]] = []
     refused: list[Line] = []
-    served = False
+    heads_of = set[int]()
+    full = False
     for priority, order in queue.order.items():
         while (standing := queue.first(priority)) is not None:
             line = queue.first_line(standing)
@@ -113,13 +136,15 @@ def _serve_all(ledger: "Ledger", grown: list[Node]) -> list[Line]:
                 done.append(heappop(order))
             elif line.blocked and not _has_grown(ledger, grown, line.request):
                 passed.append(heappop(standing.lines))
+                _waits(ledger, line, heads_of)
             elif not _serve(ledger, line, hopeless):
                 passed.append(heappop(standing.lines))
                 refused.append(line)
+                _waits(ledger, line, heads_of)
             elif len(queue.lines) > 1 and not ledger.index.candidates(queue.least, 1):
-                served = True
+                full = True
                 break
-        if served:
+        if full:
             break
     for turn, line in passed:
         if line.entered == turn:
@@ -134,33 +159,34 @@ def _has_grown(ledger: "Ledger", grown: list[Node], request: Request) -> bool:
     return any(has_room(node, request, ledger.index) for node in grown)
 
 
+def _waits(ledger: "Ledger", line: Line, heads: set[int]) -> None:
+    """This line cannot start. For the first of a user in a class a node is kept."""
+    if id(line.standing) not in heads:
+        heads.add(id(line.standing))
+        ledger.kept = keep_for(ledger, ledger.kept, line, ledger.queue.least, ledger.now)
+
+
 def _serve(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
-    """Start the first job of a line, if there is room. Within a pass room only shrinks: what is at least as much as
-    something hopeless need not be tried, if that was asked of any node, or of the same ones."""
-    wanted, asked = line.request.resources, line.request.constraints
-    if line.request.gang:
-        return _serve_gang(ledger, line, hopeless)
-    if not any(less.fits(wanted) and (of is None or of == asked) for less, of in hopeless):
-        found = place(ledger.nodes, ledger.index, line.request, ledger.policy)
-        if isinstance(found, Placement):
-            line.blocked = False
-            ledger.start(ledger.jobs[ledger.queue.head(line)[1]], found)
-            _rank_user(ledger, line.standing.user)
-            return True
-        if len(hopeless) < HOPELESS_KEPT:
-            hopeless.append((wanted, asked))
+    """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass room only shrinks:
+    what is at least as much as something hopeless need not be tried, if that was asked of any node, or of the same."""
+    wanted, nodes = line.request.resources, line.request.constraints
+    if not any(less.fits(wanted) and (of is None or of == nodes) for less, of in hopeless):
+        job = ledger.jobs[ledger.queue.head(line)[1]]
+        found = places_for(ledger, ledger.kept, asked(ledger, job.id), ledger.now)
+        if not isinstance(found, Refusal):
+            if _start(ledger, job, found):
+                line.blocked = False
+                for standing in _standings(ledger, job.user):
+                    ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
+                return True
+        elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
+            hopeless.append((wanted, nodes))
     line.blocked = True
     return False
 
 
-def _serve_gang(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
-    """Start all members of the first gang of a line, or none."""
-    wanted, asked = line.request.resources, line.request.constraints
-    if not any(less.fits(wanted) and (of is None or of == asked) for less, of in hopeless):
-        found = places(ledger.nodes, ledger.index, line.request, ledger.policy)
-        if not isinstance(found, Refusal) and gangs.start(ledger, ledger.jobs[ledger.queue.head(line)[1]], found):
-            line.blocked = False
-            _rank_user(ledger, line.standing.user)
-            return True
-    line.blocked = True
-    return False
+def _start(ledger: "Ledger", job: Job, found: tuple[Placement, ...]) -> bool:
+    if job.request.gang:
+        return gangs.start(ledger, job, found)
+    ledger.start(job, found[0])
+    return True

@@ -1,6 +1,7 @@
 """What is said of a request is what the ledger does with it, in thousands of grids drawn by lot; the test double is
 nothing but the lot: the ledger, the matching and the explanation are the product's."""
 
+import functools
 import random
 from collections import Counter
 
@@ -10,8 +11,9 @@ import pytest
 from distributed_grid.coordinator.core import explain
 from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, place
+from distributed_grid.coordinator.core.matching import Refusal
 from distributed_grid.coordinator.core.model import Accepted, JobsSubmitted, NodeDown, Told
+from distributed_grid.coordinator.core.serving import would
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.messages import Stale, Started
 from distributed_grid.protocol.resources import GIB, MIB, Resources, parse_cpu, parse_gpu, parse_memory
@@ -65,13 +67,14 @@ def test_what_would_start_starts_and_else_a_change_that_is_named_makes_it_and_no
     for seed in range(part, STATES, PARTS):
         lot = random.Random(seed)
         ledger, wanted = grid(lot), request(lot)
-        why = explain.why(ledger, None, wanted, 1.0)
+        why = explain.why(ledger, None, wanted, 1.0, "ann")
         seen[why.reason.code] += 1
-        found = changes(ledger, wanted) if not why.chosen else []
+        place = functools.partial(would, ledger, user="ann", lasts=0.0, now=1.0)
+        found = changes(ledger, wanted, place) if not why.chosen else []
         for change in found:
             seen[change.what] += 1
             less = smaller(change.what, wanted, change.request)
-            assert less is None or not isinstance(place(ledger.nodes, ledger.index, less), Placement), f"seed {seed}"
+            assert less is None or isinstance(place(less), Refusal), f"seed {seed}"
         if found and lot.random() < 0.7:
             change = lot.choice(found)
             assert why.hint == found[0].text

@@ -1,0 +1,268 @@
+"""The first of a user that cannot start has a node kept for it, and what starts behind it never keeps it waiting."""
+
+import math
+import random
+from heapq import heappop, heappush
+
+import pytest
+
+from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import (
+    CancelAsked,
+    Command,
+    Heard,
+    JobsSubmitted,
+    NodeDown,
+    Send,
+    Tick,
+    Told,
+)
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.reserving import STUCK, clock
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.protocol.messages import Exited, Launch, Started
+from distributed_grid.protocol.nodes import Sample
+from distributed_grid.protocol.resources import Resources
+from tests.coordinator.core.scene import facts, job, join, step
+
+PATIENT = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9)
+"""Nobody sends heartbeats here."""
+
+
+def grid(*cores: int) -> Ledger:
+    ledger = Ledger(policy=PATIENT)
+    for number, count in enumerate(cores, 1):
+        join(ledger, facts(f"n{number}", count), expires_in=1e9)
+    return ledger
+
+
+def ask(
+    ledger: Ledger, name: str, cores: float, now: float, limit: float = 0.0, user: str = "ann",
+    priority: Priority = Priority.MEDIUM,
+) -> list[Command]:  # fmt: skip
+    request = Request(Resources(cpu=int(cores * 1000)), priority)
+    one = job(name, request, now, user, time_limit=limit, grace=0.0)
+    return ledger.handle(JobsSubmitted(1, (one,)), now) + ledger.settle(now)
+
+
+def end(ledger: Ledger, name: str, now: float) -> list[Command]:
+    allocation = ledger.jobs[name].allocation
+    over = Exited(allocation, Outcome(cause=Cause.EXITED), True)
+    return ledger.handle(Told(ledger.jobs[name].node, over), now) + ledger.settle(now)
+
+
+def run(ledger: Ledger, *names: str, now: float) -> None:
+    for name in names:
+        step(ledger, Told(ledger.jobs[name].node, Started(allocation=ledger.jobs[name].allocation)), now)
+
+
+def states(ledger: Ledger, *names: str) -> list[str]:
+    return [ledger.jobs[name].node or ledger.jobs[name].state.value for name in names]
+
+
+# --- one scene after the other ----------------------------------------------------------------------------------------
+
+
+def test_small_jobs_behind_a_big_one_leave_it_a_node_and_use_all_others() -> None:
+    ledger = grid(2, 2)
+    for name in ("a", "b"):
+        ask(ledger, name, 1, 0.0)
+    ask(ledger, "c", 1, 0.0)
+    ask(ledger, "big", 2, 1.0)
+    for number in range(3):
+        ask(ledger, f"s{number}", 1, 2.0)
+    kept = ledger.kept.by_job["big"]
+    assert (kept.node, kept.at) == ("n2", math.inf), "where one has to end, and not two"
+    assert states(ledger, "big", "s0", "s1", "s2") == ["waiting"] * 4
+    end(ledger, "a", 3.0)
+    assert states(ledger, "big", "s0", "s1", "s2") == ["waiting", "n1", "waiting", "waiting"]
+    assert ledger.jobs["big"].reason is not None and "is kept for it" in ledger.jobs["big"].reason.text
+
+
+def kept_node() -> Ledger:
+    """A node of four cores, half of it busy until 100; a job that needs it all is next."""
+    ledger = grid(4)
+    ask(ledger, "a", 2, 1.0, limit=99.0)
+    run(ledger, "a", now=1.0)
+    ask(ledger, "big", 4, 1.0)
+    ask(ledger, "endless", 1, 2.0)
+    return ledger
+
+
+def test_who_is_over_before_may_go_first_and_nobody_else() -> None:
+    ledger = kept_node()
+    assert ledger.kept.by_job["big"].at == 100.0
+    ask(ledger, "short", 1, 3.0, limit=50.0)
+    ask(ledger, "long", 1, 3.0, limit=98.0)
+    assert states(ledger, "big", "endless", "short", "long") == ["waiting", "waiting", "n1", "waiting"]
+    end(ledger, "short", 20.0)
+    end(ledger, "a", 30.0)
+    assert states(ledger, "big", "endless", "long") == ["n1", "waiting", "waiting"]
+    assert not ledger.kept.by_job or "big" not in ledger.kept.by_job
+
+
+def test_who_leaves_enough_may_stay_longer() -> None:
+    ledger = grid(4)
+    ask(ledger, "a", 3, 1.0, limit=99.0)
+    run(ledger, "a", now=1.0)
+    ask(ledger, "big", 3, 1.0)
+    ask(ledger, "one", 1, 2.0)
+    ask(ledger, "two", 1, 2.0)
+    assert states(ledger, "big", "one", "two") == ["waiting", "n1", "waiting"]
+
+
+def test_the_reason_says_for_whom_a_node_is_kept_and_until_when() -> None:
+    ledger = kept_node()
+    why = explain.why(ledger, "endless", None, 2.0)
+    text = (
+        "n1 is kept for big, which needs 4 cpu and starts there by 00:01:40 UTC; a time limit that ends before would do"
+    )
+    assert (why.reason.code, why.reason.text) == ("Reserved", text)
+    big = explain.why(ledger, "big", None, 2.0).reason
+    assert big.code == "Resources" and big.text.endswith("where it can start at 00:01:40 UTC at the latest")
+    assert clock(86_400.0 + 3_723.9) == "01:02:03 UTC"
+
+
+def test_when_the_big_job_is_cancelled_others_start_at_once() -> None:
+    ledger = kept_node()
+    step(ledger, CancelAsked(1, ("big",)), 5.0)
+    assert states(ledger, "endless") == ["n1"]
+
+
+def test_a_node_that_goes_away_is_not_kept_and_another_one_is() -> None:
+    ledger = grid(2, 2)
+    for name in ("a", "b"):
+        ask(ledger, name, 2, 0.0)
+    ask(ledger, "big", 2, 1.0)
+    ask(ledger, "s", 1, 1.0)
+    first = ledger.kept.by_job["big"].node
+    step(ledger, NodeDown(first, f"session-{first}"), 2.0)
+    ask(ledger, "t", 1, 3.0)
+    assert ledger.kept.by_job["big"].node != first
+
+
+def test_a_higher_class_is_not_held_back_by_a_lower_one() -> None:
+    ledger = kept_node()
+    ask(ledger, "vip", 1, 3.0, user="ben", priority=Priority.HIGH)
+    assert states(ledger, "vip", "endless") == ["n1", "waiting"]
+
+
+def test_who_is_owed_more_is_not_held_back_by_who_is_owed_less() -> None:
+    ledger = kept_node()
+    ask(ledger, "mine", 1, 3.0, user="ben")
+    assert states(ledger, "mine", "endless") == ["n1", "waiting"]
+
+
+def test_nothing_is_kept_where_all_ask_for_the_same() -> None:
+    ledger = grid(4)
+    for number in range(50):
+        ask(ledger, f"j{number}", 2, 0.0)
+    assert not ledger.kept.by_job
+
+
+def test_a_node_where_nothing_ends_is_given_up_for_one_where_things_do() -> None:
+    ledger = grid(2, 2)
+    for name in ("a", "b", "c", "d"):
+        ask(ledger, name, 1, 0.0)
+    ask(ledger, "big", 2, 1.0)
+    ask(ledger, "s0", 1, 1.0)
+    first, now = ledger.kept.by_job["big"].node, 1.0
+    other = "n1" if first == "n2" else "n2"
+    number = 0
+    while ledger.jobs["big"].state is State.WAITING and now < 10 * STUCK:  # small ones come and go on the other node
+        now += 20.0
+        number += 1
+        there = next(iter(ledger.nodes[other].allocations.values()))
+        ask(ledger, f"s{number}", 1, now)
+        end(ledger, there.job, now)
+    assert ledger.jobs["big"].node == other and now < 2 * STUCK
+
+
+# --- what always holds ------------------------------------------------------------------------------------------------
+
+
+class Day:
+    """A grid with jobs that come and go, by a clock of its own. `limited`: each has a time limit and keeps it."""
+
+    def __init__(self, lot: random.Random, limited: bool) -> None:
+        self.lot, self.limited, self.now = lot, limited, 1.0
+        self.ledger = grid(*(lot.choice((2, 4, 8)) for _ in range(lot.randint(1, 3))))
+        self.ends: list[tuple[float, str, str]] = []
+        self.started: dict[str, float] = {}
+        self.promised: dict[str, float] = {}
+        self.number = 0
+
+    def see(self, out: list[Command]) -> None:
+        for command in out:
+            if isinstance(command, Send) and isinstance(command.message, Launch):
+                name, spec = command.message.job, command.message.spec
+                self.started[name] = self.now
+                most = spec.time_limit or 50.0
+                seconds = most if self.lot.random() < 0.5 else self.lot.uniform(0.0, most)
+                heappush(self.ends, (self.now + seconds, name, command.node))
+                started = Started(allocation=command.message.allocation)
+                self.see(step(self.ledger, Told(command.node, started), self.now))
+        for name, kept in self.ledger.kept.by_job.items():
+            if kept.at < self.promised.get(name, math.inf):
+                self.promised[name] = kept.at
+
+    def until(self, then: float) -> None:
+        while self.ends and self.ends[0][0] <= then:
+            self.now, name, node = heappop(self.ends)
+            self.see(end(self.ledger, name, self.now))
+        self.now = then
+        self.see(step(self.ledger, Tick(), then))
+
+    def submit(self, name: str, cores: float, user: str = "ann") -> None:
+        limit = self.lot.choice((5.0, 20.0, 60.0)) if self.limited else 0.0
+        self.see(ask(self.ledger, name, cores, self.now, limit, user))
+
+    def small(self) -> None:
+        self.number += 1
+        self.submit(f"s{self.number}", self.lot.choice((0.5, 1, 1, 2)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
+    """When it was said at any time that a job starts at some moment at the latest, it does: of one user, whose jobs
+    come by their turn."""
+    day = Day(random.Random(seed), limited=True)
+    for number in range(60):
+        for _ in range(day.lot.randint(0, 4)):
+            day.small()
+        if day.lot.random() < 0.2:
+            day.submit(f"big{number}", 2 if day.lot.random() < 0.3 else 4)
+        day.until(day.now + day.lot.uniform(0.0, 5.0))
+    day.until(day.now + 5000.0)
+    fitting = [name for name in day.promised if name in day.started]
+    for name in fitting:
+        assert day.started[name] <= day.promised[name] + 0.001, name
+    assert fitting, "nothing ever waited"
+
+
+@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small_ones(seed: int, limited: bool) -> None:
+    day = Day(random.Random(seed), limited)
+    most = max(len(node.facts.cores) for node in day.ledger.nodes.values())
+    day.until(1.0)
+    for _ in range(6):
+        day.small()
+    day.submit("big", most)
+    began = day.now
+    while "big" not in day.started and day.now < began + 1000.0:
+        for _ in range(2):
+            day.small()  # more than the grid can take
+        day.until(day.now + 5.0)
+    waited = day.started.get("big", math.inf) - began
+    assert waited < 420.0, "six before it, each of a minute at the most, and one more"
+    if waited > 100.0:
+        assert len(day.ledger.queue) > 10
+
+
+def test_it_is_the_same_after_heartbeats() -> None:
+    ledger = kept_node()
+    before = ledger.kept
+    step(ledger, Heard("n1", Sample(at=3.0)), 3.0)
+    assert ledger.kept is before
