@@ -22,6 +22,7 @@ from distributed_grid.protocol.messages import (
     WantFiles,
     WantOutput,
 )
+from distributed_grid.tls import IDENTITY
 
 FILES_BYTES = 3 << 20
 """The most that a list of files may take in one message."""
@@ -87,7 +88,7 @@ class Data:
         while True:
             await self._wanted.wait()
             try:
-                session = await dial(self._url, self._hello(session_id))
+                session = await dial(self._url, self._hello(session_id), identity=self._dir / IDENTITY)
             except CannotConnect as error:
                 self._log(f"no connection for bulk data: {error.what} ({error.why})")
                 await asyncio.sleep(PAUSE)

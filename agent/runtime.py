@@ -56,6 +56,7 @@ from distributed_grid.protocol.messages import (
     Welcome,
 )
 from distributed_grid.protocol.nodes import Known, NodeFacts, Offer, Sample
+from distributed_grid.tls import IDENTITY
 
 BACK_OFF_LEAST = 0.1
 BACK_OFF_MOST = 10.0
@@ -189,7 +190,7 @@ class Runtime:
 
     async def _connection(self) -> None:
         """One connection, from its hello to its end."""
-        session = await dial(self._place.url, self._hello("agent"), boot_clock)
+        session = await dial(self._place.url, self._hello("agent"), boot_clock, self._dir / IDENTITY)
         if why := self._fence.pass_by(session.welcome):
             await session.close()
             what = f"the coordinator at {self._place.url} is not the one this node obeys"

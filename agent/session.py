@@ -1,8 +1,10 @@
 """One connection to the coordinator: a Link with its socket. What a turn of the loop says leaves in one frame."""
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -14,6 +16,7 @@ from distributed_grid.protocol.codec import BULK_BYTES, HELLO_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.link import Link
 from distributed_grid.protocol.messages import Hello, Refused, Welcome
+from distributed_grid.tls import client_context, has_identity, tls_words
 
 OPEN_SECONDS = 5.0
 ASK_EVERY = 5.0
@@ -88,11 +91,19 @@ class Session:
         await self._socket.close()
 
 
-async def dial(url: str, hello: Hello, clock: Callable[[], float] = time.monotonic) -> Session:
-    """Connect and be welcomed. Raises CannotConnect."""
+async def dial(
+    url: str, hello: Hello, clock: Callable[[], float] = time.monotonic, identity: Path | None = None
+) -> Session:
+    """Connect and be welcomed; `identity` is the folder with the node's certificate, where the grid asks for one.
+    Raises CannotConnect."""
+    secure = url.startswith("wss:")
+    if secure and (identity is None or not has_identity(identity)):
+        hint = "grid agent join grid://HOST:PORT/TOKEN, with a token from `grid token create` on the master"
+        raise CannotConnect(f"{url} asks who this node is", "this node has joined no grid", hint, final=True)
     try:
         socket = await connect(
             url,
+            ssl=client_context(identity) if secure and identity is not None else None,
             compression=None,
             max_size=BULK_BYTES + 1024,
             max_queue=64,
@@ -110,6 +121,12 @@ async def dial(url: str, hello: Hello, clock: Callable[[], float] = time.monoton
         said = (error.response.body or b"").decode(errors="replace").strip()
         why = said or f"it answered with status {error.response.status_code}"
         raise CannotConnect(f"the coordinator at {url} refuses connections", why) from None
+    except GridError as error:
+        raise CannotConnect(error.what, error.why, error.hint) from None
+    except ssl.SSLError as error:
+        raise CannotConnect(
+            f"the coordinator at {url} and this node do not trust each other", tls_words(error)
+        ) from None
     except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
         why = str(error) or "it did not answer in time"
         raise CannotConnect(f"the coordinator at {url} cannot be reached", why) from None

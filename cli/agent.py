@@ -55,6 +55,33 @@ def run(insecure: bool, log_level: str, **options: Any) -> None:
 
 @agent.command()
 @common
+@click.option("--name", metavar="NODE", help="What this node would be called, if the token leaves it open (host name).")
+@click.option("--state-dir", metavar="DIR", help="Where its agent keeps its state.")
+@click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
+def join(name: str | None, state_dir: str | None, invitation: str) -> None:
+    """Make this machine a node of a grid, with a token from `grid token create` on the master."""
+    from distributed_grid import joining
+    from distributed_grid.tls import IDENTITY, has_identity
+
+    asked = joining.parse_invitation(invitation)
+    config = current().whole_config({"agent.state_dir": state_dir} if state_dir else {})
+    proposed = name or config.agent.name or platform.node().partition(".")[0]
+
+    def folder(given: str) -> Path:
+        return Path(config.agent_state_dir(given)) / IDENTITY
+
+    if has_identity(folder(proposed)):
+        from distributed_grid.protocol.errors import GridError
+
+        where = folder(proposed)
+        raise GridError("this node has joined a grid already", why=f"by {where}", hint=f"remove {where} to leave it")
+    joined = joining.join(asked, proposed, folder)
+    run = "grid agent run" + (f" --name {joined.name}" if joined.name != platform.node().partition(".")[0] else "")
+    current().say(f"this machine is node {joined.name} of grid {joined.grid}; next: {run}")
+
+
+@agent.command()
+@common
 @_settings_options
 def detect(**options: Any) -> None:
     """Show what this machine has and would offer now, and why not more. Needs no coordinator."""
@@ -81,14 +108,20 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         flags["coordinator.url"] = invocation.coordinator
     config = invocation.whole_config(flags)
     from distributed_grid.agent.main import AgentSettings, Bounds, Limits
+    from distributed_grid.member import read_member
+    from distributed_grid.tls import IDENTITY
 
     own = config.agent
     name = own.name or platform.node().partition(".")[0] or "node"
+    member = read_member(config.agent_state_dir(name) / IDENTITY)
+    url = config.coordinator_url()
+    if member is not None and not config.names_coordinator():
+        url = member.url
     limits = {key: value for key, value in vars(config.limits_for(name)).items() if key in Limits.__struct_fields__}
     return AgentSettings(
         name=name,
         state_dir=config.agent_state_dir(name),
-        coordinator=config.coordinator_url(),
+        coordinator=url,
         cores=own.cores or None,
         memory=own.memory,
         gpus=own.gpus,
@@ -97,7 +130,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         kin=Path(own.kin).expanduser() if own.kin else None,
         interval=config.resource_sharing.monitoring_interval_seconds,
         limits=Limits(**limits),
-        labels=dict(own.labels),
+        labels=(member.labels if member is not None else {}) | own.labels,
         priority=config.limits_for(name).priority,
         pids_limit=own.pids_limit,
         keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
@@ -110,12 +143,13 @@ def _check_url(url: str, insecure: bool) -> None:
 
     from distributed_grid.protocol.errors import GridError
 
-    host = urlsplit(url).hostname or ""
-    if host not in ("127.0.0.1", "localhost", "::1") and not insecure:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "wss" and host not in ("127.0.0.1", "localhost", "::1") and not insecure:
         raise GridError(
             f"the agent does not connect to {url}",
-            why="there is no TLS and no authentication yet: whoever answers there could run commands on this machine",
-            hint="use a coordinator on this machine, or give --insecure where the network is yours alone",
+            why="without TLS, whoever answers there could run commands on this machine",
+            hint="grid agent join grid://HOST:PORT/TOKEN first; or --insecure, where the network is yours alone",
         )
 
 

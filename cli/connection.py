@@ -84,8 +84,6 @@ class Connection:
             uri = parse_uri(self.url)
         except (InvalidURI, ValueError):
             raise BadValue(f"{self.url!r} is not a coordinator's address", hint="write it as ws://HOST:PORT") from None
-        if uri.secure:
-            raise BadValue(f"{self.url} asks for TLS", why="this version has none yet", hint="use ws://")
         deadline = time.monotonic() + timeout
         try:
             self._socket = socket.create_connection((uri.host, uri.port), timeout)
@@ -93,6 +91,8 @@ class Connection:
             raise Unreachable(self.url, _reason(error)) from None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if uri.secure:
+                self._socket = _secured(self._socket, self.url, uri.host)
             self._protocol = ClientProtocol(uri, max_size=BULK_BYTES + 1024)
             self._protocol.send_request(self._protocol.connect())
             self._flush()
@@ -219,6 +219,8 @@ class Connection:
         except (TimeoutError, BlockingIOError):
             raise
         except OSError as error:
+            if type(error).__name__ == "SSLWantReadError":  # a record that is not all there yet, or had no words in it
+                raise BlockingIOError from None
             raise ConnectionLost(_reason(error)) from None
         if data:
             self.heard = time.monotonic()
@@ -260,7 +262,26 @@ def _not_ours(response: Response, error: Exception) -> str:
     return f"it answered {response.status_code}: {body or error}"
 
 
+def _secured(plain: socket.socket, url: str, host: str) -> socket.socket:
+    """The same connection in TLS, with our identity in that grid. Raises GridError, OSError."""
+    from distributed_grid.member import identity_for
+    from distributed_grid.tls import client_context
+
+    identity = identity_for(url)
+    if identity is None:
+        raise GridError(
+            f"the grid at {url} asks who you are",
+            why="you have joined no grid at that address",
+            hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators; grid context list",
+        )
+    return client_context(identity).wrap_socket(plain, server_hostname=host)
+
+
 def _reason(error: OSError) -> str:
+    if type(error).__module__ == "ssl":
+        from distributed_grid.tls import tls_words
+
+        return tls_words(error)  # type: ignore[arg-type]
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: nothing listens there"
     if isinstance(error, socket.gaierror):

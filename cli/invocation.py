@@ -53,7 +53,9 @@ class Invocation:
             return self.coordinator
         if named := os.environ.get("GRID_COORDINATOR"):
             return named
-        return config.coordinator_url() if config else DEFAULT_URL
+        if config and config.names_coordinator():
+            return config.coordinator_url()
+        return _joined() or (config.coordinator_url() if config else DEFAULT_URL)
 
     def connect(self) -> "Connection":
         """An open connection to it."""
@@ -107,6 +109,18 @@ def _found() -> bool:
     from distributed_grid.coordinator.config_places import places  # light; the schema is not loaded for it
 
     return any(path.is_file() for path in places())
+
+
+def _joined() -> str:
+    """Where the coordinator of the grid is whose member we are; empty: we have joined none."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if not os.path.isdir(os.path.join(base, "grid", "contexts")):  # most have none, and need not wait for more
+        return ""
+    from distributed_grid.member import contexts, current_context, read_member
+
+    name = current_context()
+    member = read_member(contexts() / name) if name else None
+    return member.url if member is not None else ""
 
 
 def current() -> Invocation:

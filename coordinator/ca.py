@@ -5,12 +5,8 @@ its owner asked to be called: of a certificate request only the public key is us
 holds the private one.
 """
 
-import base64
 import datetime
-import hashlib
 import ipaddress
-import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from distributed_grid.keys import key_pem, new_key, pin_of, read_secret, write_secret
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Identity, Role, parse_uri
 
@@ -31,62 +28,6 @@ EARLY = datetime.timedelta(minutes=5)
 """Certificates hold from a little before they are made: clocks of other machines may be behind."""
 
 
-def new_key() -> ec.EllipticCurvePrivateKey:
-    """A private key."""
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as it is kept in a file that only its owner can read."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """A file that nobody else can read at any moment, and that is there whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-
-
-def read_secret(path: Path) -> bytes:
-    """A file with a secret. Raises GridError where it is not there, or others can read it."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise GridError(f"cannot read {path}", why=os.strerror(error.errno or 0)) from None
-    with os.fdopen(fd, "rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & 0o077:
-            raise GridError(
-                f"{path} can be read by others",
-                why=f"it holds a private key, and its mode is {mode:04o}",
-                hint=f"chmod 600 {path}, and make new keys if somebody may have read it",
-            )
-        return file.read()
-
-
-def request_for(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A certificate request: it proves who holds the key, and names nobody."""
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "grid")])
-    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-    return request.public_bytes(serialization.Encoding.PEM)
-
-
-def pin_of(authority: x509.Certificate) -> str:
-    """What a token pins: the hash of the authority's public key, 52 letters and digits."""
-    public = authority.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return base64.b32encode(hashlib.sha256(public).digest()).decode().rstrip("=").lower()
-
-
 def identity_of(certificate: bytes) -> Identity:
     """Whom a certificate names (DER, as a TLS connection gives it). It is the handshake that has judged it. Raises
     BadValue where it names nobody, or several."""
@@ -95,6 +36,11 @@ def identity_of(certificate: bytes) -> Identity:
     if len(uris) != 1:
         raise BadValue("the certificate names nobody of a grid", why=f"it has {len(uris)} URIs")
     return parse_uri(uris[0])
+
+
+def serial_of(certificate: bytes) -> str:
+    """The serial number of a certificate (DER), in hex."""
+    return f"{x509.load_der_x509_certificate(certificate).serial_number:x}"
 
 
 class Authority:
@@ -151,17 +97,7 @@ class Authority:
     ) -> x509.Certificate:
         """A certificate for who made this request, under the identity that we give it. `hosts`: names and addresses
         that a coordinator is reached by. Raises BadValue for what is no request."""
-        try:
-            asked = x509.load_pem_x509_csr(request)
-            if not asked.is_signature_valid:
-                raise InvalidSignature
-        except (ValueError, InvalidSignature):
-            raise BadValue(
-                "this is not a certificate request", why="it cannot be read, or is not signed by its key"
-            ) from None
-        public = asked.public_key()
-        if not isinstance(public, ec.EllipticCurvePublicKey) or not isinstance(public.curve, ec.SECP256R1):
-            raise BadValue("this kind of key is not used here", why="keys are ECDSA on P-256")
+        public = checked(request)
         if identity.grid != self.grid:
             raise ValueError(f"{identity.uri} is not of grid {self.grid}")
         serves = identity.role is Role.COORDINATOR
@@ -182,6 +118,22 @@ class Authority:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
+
+
+def checked(request: bytes) -> ec.EllipticCurvePublicKey:
+    """The public key of a certificate request, signed by its private key. Raises BadValue for what is none."""
+    try:
+        asked = x509.load_pem_x509_csr(request)
+        if not asked.is_signature_valid:
+            raise InvalidSignature
+    except (ValueError, InvalidSignature):
+        raise BadValue(
+            "this is not a certificate request", why="it cannot be read, or is not signed by its key"
+        ) from None
+    public = asked.public_key()
+    if not isinstance(public, ec.EllipticCurvePublicKey) or not isinstance(public.curve, ec.SECP256R1):
+        raise BadValue("this kind of key is not used here", why="keys are ECDSA on P-256")
+    return public
 
 
 def _name(common: str) -> x509.Name:

@@ -5,6 +5,7 @@ import asyncio
 import itertools
 import random
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from distributed_grid import __version__
+from distributed_grid.member import identity_for
 from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.jobs import JobView
@@ -28,6 +30,7 @@ from distributed_grid.protocol.messages import (
     joined,
     next_page,
 )
+from distributed_grid.tls import client_context
 
 CONNECT_SECONDS = 5.0
 PING_SECONDS = 5.0
@@ -181,6 +184,7 @@ class Session:
             async with asyncio.timeout(CONNECT_SECONDS):
                 connection = await connect(
                     self.url,
+                    ssl=_context(self.url),
                     compression=None,
                     proxy=None,
                     max_size=BULK_BYTES + 1024,
@@ -301,3 +305,14 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens on that port"
     return error.strerror or str(error) or type(error).__name__
+
+
+def _context(url: str) -> ssl.SSLContext | None:
+    """How to speak to a coordinator that asks who we are: as the member of its grid that `grid login` made us."""
+    if not url.startswith("wss:"):
+        return None
+    identity = identity_for(url)
+    if identity is None:
+        hint = "grid login grid://HOST:PORT/TOKEN, with a token from one of its operators"
+        raise GridError(f"the grid at {url} asks who you are", "you have joined no grid at that address", hint)
+    return client_context(identity)

@@ -119,6 +119,11 @@ class ClusterConfig(Root):
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.coordinator.host, self.coordinator.host)  # noqa: S104
         return f"ws://[{host}]:{self.coordinator.port}" if ":" in host else f"ws://{host}:{self.coordinator.port}"
 
+    def names_coordinator(self) -> bool:
+        """Whether somebody has said where the coordinator is, or is to listen."""
+        named = ("coordinator.url", "coordinator.host", "coordinator.port")
+        return any(self.origins.get(name, "default") != "default" for name in named)
+
     def coordinator_state_dir(self) -> Path:
         """Where the coordinator keeps its state."""
         return Path(self.coordinator.state_dir).expanduser() if self.coordinator.state_dir else state_dir("coordinator")

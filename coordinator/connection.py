@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosedError
 from distributed_grid.faults import fault
 from distributed_grid.protocol.codec import CONTROL_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import Link
 from distributed_grid.protocol.messages import Hello, Refused, Welcome
 
@@ -77,6 +78,7 @@ class Connection:
         self.link = Link.answer(self._loop.time())
         self.name = ""
         self.role = ""
+        self.rights = Role.VIEWER
         self._flush_due = False
         self._closed = False
         self._tokens = FRAMES_AT_ONCE

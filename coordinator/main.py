@@ -18,6 +18,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
+from distributed_grid.coordinator.pki import PKI, Pki
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
@@ -107,11 +108,11 @@ def _fail(error: GridError, code: int) -> int:
 
 
 def _check_address(settings: CoordinatorSettings) -> None:
-    if settings.host not in LOOPBACK and not settings.insecure:
+    if settings.host not in LOOPBACK and not settings.insecure and not Pki.exists(settings.state_dir / PKI):
         raise CannotStart(
             f"the coordinator does not listen on {settings.host}",
-            why="there is no TLS and no authentication yet: whoever reaches it could run commands on every node",
-            hint="leave --host at 127.0.0.1, or give --insecure where the network is yours alone",
+            why="this grid has no authority: whoever reaches it could run commands on every node",
+            hint="run `grid init` first, for TLS and identities; or --insecure, where the network is yours alone",
             code=EX_CONFIG,
         )
 
@@ -158,14 +159,18 @@ async def _run(settings: CoordinatorSettings) -> None:
     blobs = Blobs(
         settings.state_dir / "blobs", lambda: (job.spec.bundle for job in ledger.jobs.values() if job.spec.bundle)
     )
-    server = Server(ledger, store, driver, blobs, audit, clock)
+    pki = None
+    if Pki.exists(settings.state_dir / PKI) and not settings.insecure:
+        pki = Pki(settings.state_dir / PKI, store.grid)
+        pki.refresh_self()
+    server = Server(ledger, store, driver, blobs, audit, clock, pki)
     driver.begin(server.perform, restored)
     keep = Keep(settings.keep_days, settings.keep_jobs, settings.keep_size)
     connected = lambda: [name for name, node in list(ledger.nodes.items()) if node.session]  # noqa: E731
     retention = Retention(settings.state_dir / "grid.db", keep, clock, connected)
     try:
         port = await _listen(server, settings)
-        _announce(settings, port, store, len(living.jobs), driver.trouble)
+        _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
         retention.start()
         stopping = asyncio.create_task(stop.wait())
         watchdog = asyncio.create_task(feed_watchdog())
@@ -181,6 +186,8 @@ async def _run(settings: CoordinatorSettings) -> None:
         if events is not None:
             events.close()
         audit.close()
+        if pki is not None:
+            pki.close()
         store.abandon() if driver.failed.done() else store.close()
     if driver.failed.done():
         driver.failed.result()
@@ -210,13 +217,13 @@ async def _listen(server: Server, settings: CoordinatorSettings) -> int:
         raise CannotStart(f"cannot listen on {address}", why=why, hint="give another --host or --port") from None
 
 
-def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int, trouble: Trouble) -> None:
+def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int, trouble: Trouble, scheme: str) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"ws://{host}:{port}"
+    url = f"{scheme}://{host}:{port}"
     announce(settings.state_dir / "coordinator.pid")
     announce(settings.state_dir / "coordinator.json", url=url)
     log.info(f"listening on {url}", grid=store.grid, epoch=store.epoch, jobs=jobs, state_dir=str(settings.state_dir))
-    if settings.host not in LOOPBACK:
+    if scheme == "ws" and settings.host not in LOOPBACK:
         log.warning("INSECURE: no TLS, no authentication; whoever reaches this address can run commands on every node")
     ready = f"listening on {url}"
     trouble.told = lambda words: sd_notify(f"STATUS={words or ready}")

@@ -38,6 +38,7 @@ from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import LONGEST
 from distributed_grid.coordinator.submitting import Submissions
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import (
     AskWhy,
@@ -64,6 +65,7 @@ from distributed_grid.protocol.messages import (
     WantOutput,
     Watch,
 )
+from distributed_grid.protocol.roles import may
 
 REASON_CHARS = 500
 """What of the reason for a cancel is kept."""
@@ -76,6 +78,7 @@ class Client(Asker):
     """A connected client."""
 
     user: str = ""
+    role: Role = Role.VIEWER
     host: str = ""
     watching: set[str] = field(default_factory=set)
     uploads: Uploads | None = None
@@ -117,6 +120,10 @@ class Requests:
     async def handle(self, client: Client, message: Any) -> None:
         """One request of a client. Whatever is wrong with it, the answer says so."""
         self._note(client, message)
+        if not may(client.role, type(message)):
+            what = f"a {client.role} may not do this"
+            client.connection.send(Failed(message.id, "not-allowed", what, f"{client.user} is one", "ask an operator"))
+            return
         try:
             await self._dispatch(client, message)
         except Unanswerable as error:

@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
+from distributed_grid.coordinator.admission import Admission, NotAdmitted, admitted
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.connection import Connection, Wire
@@ -36,6 +37,8 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.joining import Joining
+from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.relay import Agent, Relay
 from distributed_grid.coordinator.requests import Client, Requests
 from distributed_grid.coordinator.store import Store
@@ -43,7 +46,9 @@ from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, WantBlob, Welcome
+from distributed_grid.protocol.messages_join import AUTHORITY_PATH, JOIN_PATH
 from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.tls import server_context
 
 HALF_OPEN = 1024
 """Connections that have not said who they are; more are turned away until some have."""
@@ -59,7 +64,16 @@ log = structlog.get_logger("server")
 class Server:
     """All connections. `listen`, then `perform` is the driver's to call."""
 
-    def __init__(self, ledger: Ledger, store: Store, driver: Driver, blobs: Blobs, audit: RequestLog, clock: Clock):
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: Store,
+        driver: Driver,
+        blobs: Blobs,
+        audit: RequestLog,
+        clock: Clock,
+        pki: Pki | None = None,
+    ) -> None:
         self._ledger = ledger
         self._store = store
         self._driver = driver
@@ -69,6 +83,9 @@ class Server:
         self._relay = Relay(self._agents, store, self._job)
         self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock)
         ledger.watched = self._requests.watched
+        self._pki = pki
+        self._admission = Admission(pki, store.grid)
+        self._joining = Joining(pki, audit) if pki is not None else None
         self._loopback = True
         self._instance = secrets.token_hex(8)
         self._listener: Listener | None = None
@@ -85,6 +102,7 @@ class Server:
             self._serve,
             host,
             port,
+            ssl=server_context(self._pki.folder) if self._pki is not None else None,
             create_connection=Wire,
             process_request=self._turn_away,
             compression=None,
@@ -110,7 +128,9 @@ class Server:
         if "Origin" in request.headers:
             return wire.respond(HTTPStatus.FORBIDDEN, "Web pages may not connect to a grid.\n")
         host = request.headers.get("Host", "").rsplit(":", 1)[0].strip("[]")
-        if self._loopback and host not in LOOPBACK:
+        if self._pki is not None and request.path == AUTHORITY_PATH:
+            return wire.respond(HTTPStatus.OK, self._pki.authority.pem.decode())
+        if self._pki is None and self._loopback and host not in LOOPBACK:
             return wire.respond(HTTPStatus.FORBIDDEN, "This coordinator is on loopback; use ws://127.0.0.1.\n")
         if self._strangers >= HALF_OPEN:
             return wire.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections at once; try again.\n")
@@ -119,10 +139,15 @@ class Server:
     # --- a connection -------------------------------------------------------------------------------------------------
 
     async def _serve(self, wire: ServerConnection) -> None:
+        if self._joining is not None and wire.request is not None and wire.request.path == JOIN_PATH:
+            await self._joining.serve(wire)
+            return
         connection = Connection(cast(Wire, wire))  # `create_connection` makes no others
         peer = str(wire.remote_address)
         try:
+            identity = self._admission.identity(wire)
             hello = await self._hello(connection)
+            connection.name, connection.rights = admitted(identity, hello)
             match hello.role:
                 case "agent":
                     await self._serve_agent(connection, hello)
@@ -135,6 +160,9 @@ class Server:
         except TimeoutError:
             log.info("turned away: no hello", peer=peer)
             await connection.refuse(Refused("no hello came in time"))
+        except NotAdmitted as error:
+            log.warning("turned away", peer=peer, error=error.what, why=error.why)
+            await connection.refuse(error, final=True)
         except (BadFrame, ProtocolMismatch) as error:
             log.warning("turned away", peer=peer, name=connection.name, error=error.what, why=error.why)
             # A peer of another version may come back once it is updated; it need not ask again before.
@@ -250,7 +278,7 @@ class Server:
         if not _sane(hello.name):
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
         self._welcome(connection, secrets.token_hex(8))
-        client = Client(connection, user=hello.name, host=hello.host[:HOST_CHARS])
+        client = Client(connection, user=connection.name, role=connection.rights, host=hello.host[:HOST_CHARS])
         try:
             while True:
                 for message in await connection.receive():

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.protocol.groups import Array, GroupView
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, State
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
@@ -264,3 +265,68 @@ class PutBlob(Message, frozen=True, tag="put-blob"):
     offset: int
     data: bytes
     end: bool = False
+
+
+class MakeToken(Message, frozen=True, tag="make-token"):
+    """Make a token with which somebody may join: answered by TokenMade. `name`: what a node will be called, a pattern of
+    what it may be called, or empty; a person's name is needed. `ttl`: seconds."""
+
+    id: int
+    role: Role
+    name: str = ""
+    ttl: float = 3600.0
+    uses: int = 1
+    labels: dict[str, str] = {}
+
+
+class TokenMade(Message, frozen=True, tag="token-made"):
+    """The token, which is not kept and cannot be told again."""
+
+    id: int
+    token: str
+
+
+class ListAccess(Message, frozen=True, tag="list-access"):
+    """Who may come in: answered by Access."""
+
+    id: int
+
+
+class TokenView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A token that still opens something; its secret is not known. Times are wall-clock seconds since the epoch."""
+
+    id: str
+    role: Role
+    name: str
+    uses: int
+    expires: float
+    creator: str
+    labels: dict[str, str] = {}
+
+
+class MemberView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A certificate that was given out and has not expired; `revoked`: when it was taken back, 0: it holds."""
+
+    role: Role
+    name: str
+    serial: str
+    issued: float
+    expires: float
+    revoked: float = 0.0
+
+
+class Access(Message, frozen=True, tag="access"):
+    """The tokens that are open and the certificates that have not expired."""
+
+    id: int
+    tokens: tuple[TokenView, ...] = ()
+    members: tuple[MemberView, ...] = ()
+
+
+class Withdraw(Message, frozen=True, tag="withdraw"):
+    """Take back a token (by its id), or all certificates of a role and name, and end their connections at once."""
+
+    id: int
+    token: str = ""
+    role: Role | None = None
+    name: str = ""

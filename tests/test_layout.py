@@ -27,14 +27,18 @@ EDGES: dict[str, set[str]] = {
     "coordinator.core": {"protocol", "coordinator.core"},
     "agent.core": {"protocol", "agent.core"},
     # The seeds' GridOrchestrator, one of coordinator.client_*, takes a configuration.
-    "coordinator.client": {"", "protocol", "coordinator.client", "coordinator.config", "coordinator.shipping"},
+    "coordinator.client": {"", "protocol", "coordinator.client", "coordinator.config", "coordinator.shipping", "tls"},
     "coordinator.shipping": {"protocol", "coordinator.shipping"},
-    "coordinator": {"", "protocol", "coordinator", "faults"},
-    "agent": {"", "protocol", "agent", "faults"},
-    "agent.main": {"", "protocol", "agent", "coordinator.config", "service"},  # there is one schema of settings
-    "coordinator.main": {"", "protocol", "coordinator", "service"},
+    "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys"},
+    "agent": {"", "protocol", "agent", "faults", "tls", "keys"},
+    "agent.main": {"", "protocol", "agent", "coordinator.config", "service", "tls"},  # there is one schema of settings
+    "coordinator.main": {"", "protocol", "coordinator", "service", "tls"},
     "coordinator.keeping": {"", "protocol", "coordinator", "service"},  # a restore holds the coordinator's lock
     "service": {"protocol"},
+    "tls": {"protocol"},
+    "keys": {"protocol", "tls"},
+    "member": {"protocol"},
+    "joining": {"protocol", "tls", "keys", "member"},
     "faults": set(),
     "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
     "cli": {
@@ -46,6 +50,10 @@ EDGES: dict[str, set[str]] = {
         "coordinator.shipping",
         "systemd",
         "standins",
+        "tls",
+        "member",
+        "joining",
+        "keys",
     },
     "systemd": set(),
     "standins": set(),

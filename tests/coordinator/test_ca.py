@@ -15,16 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from distributed_grid.coordinator.ca import (
-    Authority,
-    identity_of,
-    key_pem,
-    new_key,
-    pin_of,
-    read_secret,
-    request_for,
-    write_secret,
-)
+from distributed_grid.coordinator.ca import Authority, identity_of, pin_of
+from distributed_grid.keys import key_pem, new_key, read_secret, request_for, write_secret
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Identity, Role
 

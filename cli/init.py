@@ -1,0 +1,111 @@
+"""`grid init`, `grid login`, `grid context`: who one is to which grid."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distributed_grid.cli.invocation import common, current, printable
+
+
+@click.command()
+@common
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name or address it is reached by; repeatable.")
+@click.option("--port", type=click.IntRange(1, 65535), default=7433, help="The port that it will listen on (7433).")
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
+@click.option("--context", "context", default="default", metavar="NAME", help="What your own access is called.")
+def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str) -> None:
+    """Found a grid: its authority, its coordinator's certificate, and you as its first operator.
+
+    Run it on the master, as who will run the coordinator. From then on every connection is TLS 1.3 and everybody who
+    connects has an identity.
+    """
+    invocation = current()
+    config = invocation.whole_config({"coordinator.state_dir": state_dir} if state_dir else {})
+    from distributed_grid.cli import words
+    from distributed_grid.cli.connection import user_name
+    from distributed_grid.coordinator.founding import found, hosts_of
+    from distributed_grid.member import contexts, use_context
+
+    folder = Path(config.coordinator_state_dir())
+    url = f"wss://{_bracketed(hosts_of(hosts)[0] if hosts else 'localhost')}:{port}"
+    founded = found(folder, hosts, user_name(), contexts() / _context(context), url)
+    use_context(context)
+    if invocation.output in ("json", "jsonl"):
+        words.emit_json(invocation, {"grid": founded.grid, "pin": founded.pin, "hosts": founded.hosts, "url": url})
+        return
+    lines = [
+        f"grid {founded.grid} is founded; its authority is in {folder / 'pki'} (keep ca.key secret, and a copy of it)",
+        f"the coordinator's certificate is for {', '.join(founded.hosts)}",
+        f"you ({user_name()}) are its first operator, by {contexts() / context}",
+        "",
+        "next, on this machine:       grid coordinator run --host 0.0.0.0",
+        "for each node, make a token: grid token create --role agent",
+        "and on the node:             grid agent join grid://HOST:PORT/TOKEN",
+    ]
+    words.emit("".join(printable(line) + "\n" for line in lines))
+
+
+@click.command()
+@common
+@click.option("--context", "context", default="default", metavar="NAME", help="What this access is called here.")
+@click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
+def login(context: str, invitation: str) -> None:
+    """Join a grid as a person, with a token from one of its operators."""
+    from distributed_grid.cli.connection import user_name
+    from distributed_grid.joining import join, parse_invitation
+    from distributed_grid.member import contexts, use_context
+    from distributed_grid.protocol.errors import GridError
+
+    folder = contexts() / _context(context)
+    if folder.exists():
+        raise GridError(f"there is a context {context!r} already", hint="give another --context, or remove its folder")
+    joined = join(parse_invitation(invitation), user_name(), lambda _: folder)
+    use_context(context)
+    current().say(f"you are {joined.role} {joined.name} of grid {joined.grid}, by {folder}")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def context() -> None:
+    """See and choose which grid is spoken to: list, use."""
+
+
+@context.command(name="list")
+@common
+def list_contexts() -> None:
+    """List the grids you have joined."""
+    from distributed_grid.cli import words
+    from distributed_grid.member import all_contexts, current_context
+
+    invocation, used = current(), current_context()
+    found = all_contexts()
+    if invocation.output in ("json", "jsonl"):
+        rows: list[dict[str, Any]] = [
+            {"name": name, "url": one.url, "grid": one.grid, "role": one.role, "user": one.name, "used": name == used}
+            for name, one in found
+        ]
+        words.emit_json(invocation, {"contexts": rows}, "contexts")
+        return
+    lines = [("*" if name == used else "", name, one.url, one.role.value, one.name) for name, one in found]
+    words.emit(words.table(invocation, ("", "NAME", "COORDINATOR", "ROLE", "YOU ARE"), lines))
+
+
+@context.command()
+@common
+@click.argument("name")
+def use(name: str) -> None:
+    """Speak to this grid from now on."""
+    from distributed_grid.member import use_context
+
+    use_context(name)
+
+
+def _context(name: str) -> str:
+    from distributed_grid.protocol.identity import check_name
+
+    return check_name("a context", name)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

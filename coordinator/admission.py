@@ -1,0 +1,66 @@
+"""Who is on a connection. It is told by the connection itself, and what its hello says of a name is only compared.
+
+Without an authority (`grid init` was not run) the coordinator listens on this machine alone, and everybody who can
+connect is an operator under the name they give.
+"""
+
+import ssl
+
+from websockets.asyncio.server import ServerConnection
+
+from distributed_grid.coordinator.ca import identity_of, serial_of
+from distributed_grid.coordinator.pki import Pki
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import PEOPLE, Identity, Role
+from distributed_grid.protocol.messages import Hello
+
+
+class NotAdmitted(GridError):
+    """Who comes is nobody here, or not who it says it is."""
+
+
+class Admission:
+    """Judges connections. `pki` None: there is no authority."""
+
+    def __init__(self, pki: Pki | None, grid: str) -> None:
+        self._pki = pki
+        self._grid = grid
+
+    def identity(self, wire: ServerConnection) -> Identity | None:
+        """Who a connection is of; None: nobody asks. The handshake has judged the certificate. Raises NotAdmitted."""
+        if self._pki is None:
+            return None
+        socket: ssl.SSLObject = wire.transport.get_extra_info("ssl_object")
+        certificate = socket.getpeercert(binary_form=True)
+        if certificate is None:
+            raise NotAdmitted(
+                "this grid asks who you are",
+                why="the connection has no certificate",
+                hint="grid agent join, or grid login, with a token from `grid token create` on the master",
+            )
+        try:
+            identity = identity_of(certificate)
+        except BadValue as error:
+            raise NotAdmitted(error.what, error.why) from None
+        if identity.grid != self._grid or identity.role is Role.COORDINATOR:
+            raise NotAdmitted(f"{identity.uri} is nobody who may connect to grid {self._grid}")
+        if serial_of(certificate) in self._pki.identities.revoked:
+            raise NotAdmitted(
+                f"the certificate of {identity.role} {identity.name} was taken back", hint="ask for a new token"
+            )
+        return identity
+
+
+def admitted(identity: Identity | None, hello: Hello) -> tuple[str, Role]:
+    """The name and role that a peer has from now on. Raises NotAdmitted where its hello says something else."""
+    agent = hello.role in ("agent", "agent-data")
+    if identity is None:
+        return hello.name, Role.AGENT if agent else Role.OPERATOR
+    if agent and (identity.role is not Role.AGENT or identity.name != hello.name):
+        raise NotAdmitted(
+            f"this connection may not speak for node {hello.name[:80]!r}",
+            why=f"its certificate is that of {identity.role} {identity.name}",
+        )
+    if not agent and identity.role not in PEOPLE:
+        raise NotAdmitted("a node may not ask what people ask", why=f"the certificate is that of node {identity.name}")
+    return identity.name, identity.role

@@ -1,0 +1,55 @@
+"""`grid init`: the authority of a grid, its coordinator's certificate, and its first operator."""
+
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from distributed_grid.coordinator.pki import PKI, Pki
+from distributed_grid.coordinator.store_open import open_store
+from distributed_grid.keys import key_pem, new_key, request_for, save_identity
+from distributed_grid.member import Member, write_member
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.identity import Role, check_name
+from distributed_grid.service import locked, prepare
+
+
+class Founded(NamedTuple):
+    """What was made: the grid's id, its authority's pin, and the names in the coordinator's certificate."""
+
+    grid: str
+    pin: str
+    hosts: tuple[str, ...]
+
+
+def hosts_of(given: Iterable[str]) -> tuple[str, ...]:
+    """The names and addresses by which this machine is reached: those given, its own name, and loopback."""
+    own = socket.gethostname()
+    return tuple(dict.fromkeys([*given, own, socket.getfqdn(own), "localhost", "127.0.0.1", "::1"]))
+
+
+def found(state_dir: Path, hosts: Iterable[str], user: str, context: Path, url: str) -> Founded:
+    """Found the grid whose coordinator keeps its state here, with `user` as its first operator, whose identity goes to
+    the folder `context`. Raises GridError; then nothing has changed."""
+    check_name("a user", user)
+    prepare(state_dir)
+    hint = "stop it first; it reads its authority when it starts"
+    with locked(state_dir, "coordinator", hint):
+        if context.exists():
+            hint = "give another --context, or remove that folder"
+            raise GridError(f"there is a context in {context} already", hint=hint)
+        store = open_store(state_dir / "grid.db")
+        try:
+            grid = store.execute("SELECT value FROM meta WHERE name = 'grid'").fetchone()[0]
+        finally:
+            store.close()
+        names = hosts_of(hosts)
+        pki = Pki.create(state_dir / PKI, grid, names)
+        try:
+            key = new_key()
+            certificate = pki.certify(request_for(key).decode(), Role.OPERATOR, user)
+            save_identity(context, key_pem(key), certificate, pki.authority.pem.decode())
+            write_member(context, Member(url, grid, Role.OPERATOR, user))
+            return Founded(grid, pki.authority.pin, names)
+        finally:
+            pki.close()

@@ -1,0 +1,75 @@
+"""Letting in who has a token. Nobody else can say anything here: one frame is read, with the limits for strangers."""
+
+import asyncio
+import time
+from collections import OrderedDict
+
+import structlog
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from distributed_grid.coordinator.audit import RequestLog
+from distributed_grid.coordinator.ca import checked
+from distributed_grid.coordinator.pki import Pki
+from distributed_grid.protocol import codec
+from distributed_grid.protocol.errors import BadFrame, GridError
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.messages import Refused
+from distributed_grid.protocol.messages_join import Join, Joined
+
+JOIN_SECONDS = 10.0
+TRIES, PER = 5, 60.0
+"""So many tries from one address in so many seconds."""
+ADDRESSES = 10_000
+"""Addresses whose tries are remembered; of more, the longest ago is forgotten."""
+
+log = structlog.get_logger("joining")
+
+
+class Joining:
+    """The door. `serve` is given each connection that comes to it."""
+
+    def __init__(self, pki: Pki, audit: RequestLog) -> None:
+        self._pki = pki
+        self._audit = audit
+        self._tries: OrderedDict[str, list[float]] = OrderedDict()
+
+    async def serve(self, wire: ServerConnection) -> None:
+        """Read one request to join and answer it."""
+        peer = str(wire.remote_address[0]) if wire.remote_address else "?"
+        try:
+            async with asyncio.timeout(JOIN_SECONDS):
+                frame = await wire.recv()
+                answer = self._answer(frame if isinstance(frame, bytes) else b"", peer)
+                await wire.send(codec.encode(1, [answer]))
+                await wire.close()
+        except (TimeoutError, ConnectionClosed):
+            log.info("turned away: nobody asked to join in time", peer=peer)
+
+    def _answer(self, frame: bytes, peer: str) -> Joined | Refused:
+        try:
+            self._count(peer)
+            join: Join = codec.decode_first(frame, Join)
+            checked(join.request.encode())  # before the token is used up
+            token = self._pki.identities.use(join.token, join.secret, join.name, time.time())
+            certificate = self._pki.certify(join.request, token.role, token.name, token.id)
+        except GridError as error:
+            log.warning("turned away", peer=peer, error=error.what, why=error.why)
+            return Refused(error.what, error.why, error.hint, final=not isinstance(error, BadFrame))
+        log.info("joined", peer=peer, role=token.role.value, name=token.name, token=token.id)
+        self._audit.request(token.name, "join", role=token.role.value, token=token.id, peer=peer)
+        labels = token.labels if token.role is Role.AGENT else {}
+        return Joined(
+            grid=self._pki.authority.grid, role=token.role, name=token.name, certificate=certificate, labels=labels
+        )
+
+    def _count(self, peer: str) -> None:
+        """Raise GridError for an address that tries too often. Secrets have 256 bits: this is for the log's sake."""
+        now = time.monotonic()
+        tries = [at for at in self._tries.pop(peer, []) if at > now - PER]
+        self._tries[peer] = tries
+        if len(self._tries) > ADDRESSES:
+            self._tries.popitem(last=False)
+        if len(tries) >= TRIES:
+            raise GridError("too many tries to join from this address", hint=f"wait for {PER:g} s")
+        tries.append(now)

@@ -1,0 +1,81 @@
+"""What somebody who has joined a grid knows of it beside key and certificate: where it is, and who one is there."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.identity import Role
+
+MEMBER = "member.json"
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A membership, as `member.json` in the folder of an identity keeps it."""
+
+    url: str
+    grid: str
+    role: Role
+    name: str
+    labels: dict[str, str] = {}
+
+
+def write_member(folder: Path, member: Member) -> None:
+    """Keep it."""
+    (folder / MEMBER).write_bytes(msgspec.json.format(msgspec.json.encode(member)) + b"\n")
+
+
+def read_member(folder: Path) -> Member | None:
+    """The membership in this folder, if there is one. Raises GridError where it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / MEMBER).read_bytes(), type=Member)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, ValueError) as error:
+        raise GridError(f"{folder / MEMBER} cannot be read", why=str(error), hint="join the grid again") from None
+
+
+# --- a person's contexts: one folder for each grid they have joined -------------------------------------------------------
+
+
+def contexts() -> Path:
+    """The folder that holds a person's contexts, each a folder of its own, and `current`, which names one."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "grid" / "contexts"
+
+
+def current_context() -> str:
+    """The name of the context that is used where none is named: `$GRID_CONTEXT`, or what `use_context` said last."""
+    if named := os.environ.get("GRID_CONTEXT"):
+        return named
+    try:
+        return (contexts() / "current").read_text().strip()
+    except OSError:
+        return ""
+
+
+def use_context(name: str) -> None:
+    """Use this one from now on. Raises GridError where there is none of this name."""
+    names = [one for one, _ in all_contexts()]
+    if name not in names:
+        known = ", ".join(names) or "none; see `grid login`"
+        raise GridError(f"there is no context {name!r}", why=f"there are: {known}")
+    (contexts() / "current").write_text(name + "\n")
+
+
+def all_contexts() -> list[tuple[str, Member]]:
+    """All contexts, by name."""
+    found = []
+    for path in sorted(contexts().glob(f"*/{MEMBER}")):
+        if (member := read_member(path.parent)) is not None:
+            found.append((path.parent.name, member))
+    return found
+
+
+def identity_for(url: str) -> Path | None:
+    """The folder of our identity where this is the coordinator's address; the current context's before others."""
+    current = current_context()
+    matching = [name for name, member in all_contexts() if member.url == url]
+    if not matching:
+        return None
+    return contexts() / (current if current in matching else matching[0])

@@ -1,0 +1,96 @@
+"""TLS as all connections of a grid have it: version 1.3 only, and of all authorities only the grid's own."""
+
+import os
+import ssl
+import stat
+from pathlib import Path
+
+from distributed_grid.protocol.errors import GridError
+
+AUTHORITY, CERTIFICATE, KEY = "ca.crt", "own.crt", "own.key"
+"""What an identity is, as files of one folder: the grid's authority, one's own certificate, and its private key."""
+IDENTITY = "identity"
+"""The folder of a node's identity, below its agent's state directory."""
+
+
+def has_identity(folder: Path) -> bool:
+    """Whether this folder holds an identity (that is, one was given out to it)."""
+    return (folder / CERTIFICATE).is_file()
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    """For a coordinator. Peers may come without a certificate, and are then nobody; one that is not the authority's, or
+    has expired, ends the handshake. Raises GridError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return _ready(context, folder)
+
+
+def client_context(folder: Path) -> ssl.SSLContext:
+    """For an agent or a person, with the identity in this folder. Raises GridError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return _ready(context, folder)
+
+
+def trusting_context(authority: str) -> ssl.SSLContext:
+    """For somebody who has no identity yet, and knows the authority (PEM)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+def blind_context() -> ssl.SSLContext:
+    """For the one question that needs no trust: which authority is it? Nothing else may be said on it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _ready(context: ssl.SSLContext, folder: Path) -> ssl.SSLContext:
+    check_private(folder / KEY)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(folder / AUTHORITY)
+        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    except (OSError, ssl.SSLError) as error:
+        raise GridError(
+            f"the identity in {folder} cannot be used", why=str(error), hint="join the grid again with a new token"
+        ) from None
+    return context
+
+
+def check_private(path: Path) -> None:
+    """Raise GridError where a file with a secret is not there, or others can read it."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError as error:
+        raise GridError(f"cannot read {path}", why=os.strerror(error.errno or 0)) from None
+    if mode & 0o077:
+        raise GridError(
+            f"{path} can be read by others",
+            why=f"it holds a private key, and its mode is {mode:04o}",
+            hint=f"chmod 600 {path}, and make new keys if somebody may have read it",
+        )
+
+
+def tls_words(error: ssl.SSLError) -> str:
+    """Why a handshake failed, for people. A peer that refuses our certificate says so by an alert."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not good here: {error.verify_message}"
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    return ALERTS.get(reason, f"TLS: {reason}")
+
+
+ALERTS = {
+    "tlsv1 alert unknown ca": "it does not know the authority of our certificate",
+    "sslv3 alert certificate expired": "our certificate has expired",
+    "sslv3 alert certificate revoked": "our certificate was taken back",
+    "sslv3 alert bad certificate": "it does not accept our certificate",
+    "wrong version number": "what answers there does not speak TLS",
+    "tlsv1 alert protocol version": "it does not speak TLS 1.3",
+    "unsupported protocol": "it does not speak TLS 1.3",
+}
