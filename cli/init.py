@@ -15,7 +15,7 @@ from distributed_grid.cli.invocation import common, current, printable
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
 @click.option("--context", "context", default="default", metavar="NAME", help="What your own access is called.")
 def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str) -> None:
-    """Found a grid: its authority, its coordinator's certificate, and you as its first operator.
+    """Found a grid: its authority, its keys, and you as its first operator.
 
     Run it on the master, as who will run the coordinator. From then on every connection is TLS 1.3 and everybody who
     connects has an identity.

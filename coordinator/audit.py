@@ -13,6 +13,7 @@ from distributed_grid.protocol.messages import (
     Cancel,
     DrainNodes,
     LabelNodes,
+    MakeToken,
     PutBlob,
     ShowJobs,
     SignalJob,
@@ -22,6 +23,7 @@ from distributed_grid.protocol.messages import (
     WantFiles,
     WantOutput,
     Watch,
+    Withdraw,
 )
 
 FILE_BYTES = 16 << 20
@@ -131,6 +133,10 @@ def about(message: Any) -> dict[str, Any] | None:
             return {"nodes": message.nodes, "reason": message.reason, "deadline": message.deadline}
         case UndrainNodes():
             return {"nodes": message.nodes}
+        case MakeToken():
+            return {"role": message.role, "name": message.name, "uses": message.uses, "ttl": message.ttl}
+        case Withdraw():
+            return {"token": message.token, "role": message.role, "name": message.name}
         case LabelNodes():
             return {"nodes": message.nodes, "labels": message.labels}
     return {}

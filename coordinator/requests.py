@@ -34,6 +34,7 @@ from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.placing import resolved
 from distributed_grid.coordinator.relay import Asker, Relay
+from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import LONGEST
 from distributed_grid.coordinator.submitting import Submissions
@@ -50,7 +51,9 @@ from distributed_grid.protocol.messages import (
     GetStatus,
     JobUpdate,
     LabelNodes,
+    ListAccess,
     ListJobs,
+    MakeToken,
     MissingBlobs,
     PutBlob,
     ShowJobs,
@@ -64,6 +67,7 @@ from distributed_grid.protocol.messages import (
     WantFiles,
     WantOutput,
     Watch,
+    Withdraw,
 )
 from distributed_grid.protocol.roles import may
 
@@ -98,7 +102,9 @@ class Requests:
         relay: Relay,
         audit: RequestLog,
         clock: Clock,
+        access: AccessDesk,
     ) -> None:
+        self._access = access
         self._ledger = ledger
         self._store = store
         self._driver = driver
@@ -205,6 +211,8 @@ class Requests:
                 client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse)
                 if await client.uploads.put(message):
                     client.connection.send(Done(message.id))
+            case MakeToken() | ListAccess() | Withdraw():
+                self._reply(client, self._access.answer(client.user, message))
             case DrainNodes() | UndrainNodes() | LabelNodes():
                 self._driver.trouble.refuse()
                 self._driver.put(order(message, client.user, lambda: self._answer_plainly(client, message.id)))

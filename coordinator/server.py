@@ -41,9 +41,11 @@ from distributed_grid.coordinator.joining import Joining
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.relay import Agent, Relay
 from distributed_grid.coordinator.requests import Client, Requests
+from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, WantBlob, Welcome
 from distributed_grid.protocol.messages_join import AUTHORITY_PATH, JOIN_PATH
@@ -81,7 +83,9 @@ class Server:
         self._agents: dict[str, Agent] = {}
         self._strangers = 0
         self._relay = Relay(self._agents, store, self._job)
-        self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock)
+        self._people: set[Connection] = set()
+        access = AccessDesk(pki, self._cut)
+        self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access)
         ledger.watched = self._requests.watched
         self._pki = pki
         self._admission = Admission(pki, store.grid)
@@ -279,6 +283,7 @@ class Server:
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
         self._welcome(connection, secrets.token_hex(8))
         client = Client(connection, user=connection.name, role=connection.rights, host=hello.host[:HOST_CHARS])
+        self._people.add(connection)
         try:
             while True:
                 for message in await connection.receive():
@@ -287,7 +292,18 @@ class Server:
                 if self._driver.crowded:
                     await self._driver.room()
         finally:
+            self._people.discard(connection)
             self._requests.gone(client)
+
+    def _cut(self, role: Role, name: str) -> int:
+        """End the live connections of who may come no more; how many there were."""
+        live = [one for one in self._people if (one.rights, one.name) == (role, name)]
+        if role is Role.AGENT and (agent := self._agents.get(name)) is not None:
+            live += [agent.control] + ([agent.data] if agent.data is not None else [])
+        for connection in live:
+            log.warning("cut: its certificate was taken back", role=role.value, name=name)
+            connection.abort()
+        return len(live)
 
     # --- what the ledger commands -------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def read_member(folder: Path) -> Member | None:
         raise GridError(f"{folder / MEMBER} cannot be read", why=str(error), hint="join the grid again") from None
 
 
-# --- a person's contexts: one folder for each grid they have joined -------------------------------------------------------
+# --- a person's contexts: one folder for each grid they have joined ---------------------------------------------------
 
 
 def contexts() -> Path:

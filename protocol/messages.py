@@ -30,6 +30,7 @@ from distributed_grid.protocol.messages_agent import (
     WantOutput,
 )
 from distributed_grid.protocol.messages_client import (
+    Access,
     AskWhy,
     Cancel,
     Done,
@@ -39,7 +40,10 @@ from distributed_grid.protocol.messages_client import (
     GetStatus,
     Jobs,
     JobUpdate,
+    ListAccess,
     ListJobs,
+    MakeToken,
+    MemberView,
     MissingBlobs,
     NodeVerdict,
     PutBlob,
@@ -50,9 +54,12 @@ from distributed_grid.protocol.messages_client import (
     Submission,
     Submit,
     Submitted,
+    TokenMade,
+    TokenView,
     WantBlobs,
     Watch,
     Why,
+    Withdraw,
     joined,
     next_page,
 )
@@ -87,6 +94,9 @@ FromClient = (
     | DrainNodes
     | UndrainNodes
     | LabelNodes
+    | MakeToken
+    | ListAccess
+    | Withdraw
 )
 ToClient = (
     Welcome
@@ -103,9 +113,12 @@ ToClient = (
     | Files
     | FileData
     | MissingBlobs
+    | TokenMade
+    | Access
 )
 
 __all__ = [
+    "Access",
     "Ack",
     "AskWhy",
     "BlobData",
@@ -131,7 +144,10 @@ __all__ = [
     "Jobs",
     "LabelNodes",
     "Launch",
+    "ListAccess",
     "ListJobs",
+    "MakeToken",
+    "MemberView",
     "Message",
     "MissingBlobs",
     "NodeVerdict",
@@ -157,6 +173,8 @@ __all__ = [
     "ToAgent",
     "ToAgentData",
     "ToClient",
+    "TokenMade",
+    "TokenView",
     "UndrainNodes",
     "WantBlob",
     "WantBlobs",
@@ -166,6 +184,7 @@ __all__ = [
     "Watch",
     "Welcome",
     "Why",
+    "Withdraw",
     "joined",
     "next_page",
 ]

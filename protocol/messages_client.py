@@ -268,8 +268,8 @@ class PutBlob(Message, frozen=True, tag="put-blob"):
 
 
 class MakeToken(Message, frozen=True, tag="make-token"):
-    """Make a token with which somebody may join: answered by TokenMade. `name`: what a node will be called, a pattern of
-    what it may be called, or empty; a person's name is needed. `ttl`: seconds."""
+    """Make a token with which somebody may join: answered by TokenMade. `name`: what a node will be called, a pattern
+    of what it may be called, or empty; a person's name is needed. `ttl`: seconds."""
 
     id: int
     role: Role

@@ -48,6 +48,9 @@ TABLE: dict[type, frozenset[Role]] = {
     messages.DrainNodes: OPERATORS,
     messages.UndrainNodes: OPERATORS,
     messages.LabelNodes: OPERATORS,
+    messages.MakeToken: OPERATORS,
+    messages.ListAccess: OPERATORS,
+    messages.Withdraw: OPERATORS,
 }
 
 

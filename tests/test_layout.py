@@ -27,12 +27,21 @@ EDGES: dict[str, set[str]] = {
     "coordinator.core": {"protocol", "coordinator.core"},
     "agent.core": {"protocol", "agent.core"},
     # The seeds' GridOrchestrator, one of coordinator.client_*, takes a configuration.
-    "coordinator.client": {"", "protocol", "coordinator.client", "coordinator.config", "coordinator.shipping", "tls"},
+    "coordinator.client": {
+        "",
+        "protocol",
+        "coordinator.client",
+        "coordinator.config",
+        "coordinator.shipping",
+        "tls",
+        "member",
+    },
     "coordinator.shipping": {"protocol", "coordinator.shipping"},
     "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys"},
     "agent": {"", "protocol", "agent", "faults", "tls", "keys"},
     "agent.main": {"", "protocol", "agent", "coordinator.config", "service", "tls"},  # there is one schema of settings
     "coordinator.main": {"", "protocol", "coordinator", "service", "tls"},
+    "coordinator.founding": {"", "protocol", "coordinator", "service", "tls", "keys", "member"},
     "coordinator.keeping": {"", "protocol", "coordinator", "service"},  # a restore holds the coordinator's lock
     "service": {"protocol"},
     "tls": {"protocol"},
@@ -63,6 +72,7 @@ EDGES: dict[str, set[str]] = {
 STARTS: dict[str, set[str]] = {
     "cli.agent": {"agent.main"},
     "cli.coordinator": {"coordinator.main", "coordinator.keeping", "agent.checking"},
+    "cli.init": {"coordinator.founding"},
     "cli.simulate": {"simulator"},
     "cli.replay": {"coordinator.replay"},
     "cli.dev": {"agent.main", "coordinator.main"},

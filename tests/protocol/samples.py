@@ -3,6 +3,7 @@
 from typing import Any
 
 from distributed_grid.protocol import jobs, messages, nodes, usage
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources
 
 GRANT = Grant(
@@ -213,4 +214,13 @@ MESSAGES: dict[str, Any] = {
     "WantBlobs": messages.WantBlobs(id=14, blobs=("ab" * 32,)),
     "MissingBlobs": messages.MissingBlobs(id=14, blobs=("ab" * 32,)),
     "PutBlob": messages.PutBlob(id=15, blob="ab" * 32, offset=1, data=b"ab", end=True),
+    "MakeToken": messages.MakeToken(id=40, role=Role.AGENT, name="lab*", ttl=60.0, uses=2, labels={"zone": "a"}),
+    "TokenMade": messages.TokenMade(id=40, token="grid1.pin.id.secret"),
+    "ListAccess": messages.ListAccess(id=41),
+    "Access": messages.Access(
+        id=41,
+        tokens=(messages.TokenView("0a1b2c3d", Role.AGENT, "lab*", 2, 100.0, "ada", {"zone": "a"}),),
+        members=(messages.MemberView(Role.AGENT, "lab1", "7f", 1.0, 2.0, 1.5),),
+    ),
+    "Withdraw": messages.Withdraw(id=42, token="0a1b2c3d", role=Role.AGENT, name="lab1"),
 }

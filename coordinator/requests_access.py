@@ -1,0 +1,76 @@
+"""What operators ask about access: tokens to make, to list, to take back; certificates to take back."""
+
+import time
+from collections.abc import Callable
+
+from distributed_grid.coordinator.pki import Pki
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.messages import (
+    Access,
+    Done,
+    ListAccess,
+    MakeToken,
+    MemberView,
+    TokenMade,
+    TokenView,
+    Withdraw,
+)
+
+
+class AccessDesk:
+    """Answers them. `cut` ends the live connections of a role and name; how many there were."""
+
+    def __init__(self, pki: Pki | None, cut: Callable[[Role, str], int]) -> None:
+        self._pki = pki
+        self._cut = cut
+
+    def answer(self, user: str, message: MakeToken | ListAccess | Withdraw) -> TokenMade | Access | Done:
+        """Do one of them. Raises GridError, BadValue."""
+        if self._pki is None:
+            raise GridError(
+                "this grid has no authority, so there is nothing to give access to",
+                why="everybody who can connect to this machine's loopback address is let in",
+                hint="grid init, then start the coordinator again",
+            )
+        match message:
+            case MakeToken():
+                return self._make(self._pki, user, message)
+            case ListAccess():
+                return self._list(self._pki, message)
+            case Withdraw():
+                return self._withdraw(self._pki, message)
+
+    def _make(self, pki: Pki, user: str, asked: MakeToken) -> TokenMade:
+        if asked.role is Role.COORDINATOR:
+            raise GridError("a coordinator does not join by a token", hint="grid init makes one")
+        token = pki.identities.mint(
+            pki.authority.pin, asked.role, asked.name, asked.labels, asked.uses, asked.ttl, user, time.time()
+        )
+        return TokenMade(id=asked.id, token=token)
+
+    def _list(self, pki: Pki, asked: ListAccess) -> Access:
+        now = time.time()
+        tokens = (
+            TokenView(one.id, one.role, one.name, one.uses, one.expires, one.creator, one.labels)
+            for one in pki.identities.tokens(now)
+        )
+        members = (
+            MemberView(one.role, one.name, one.serial, one.issued, one.expires, one.revoked)
+            for one in pki.identities.certificates(now)
+        )
+        return Access(id=asked.id, tokens=tuple(tokens), members=tuple(members))
+
+    def _withdraw(self, pki: Pki, asked: Withdraw) -> Done:
+        if asked.token:
+            if not pki.identities.withdraw(asked.token):
+                raise GridError(f"there is no token {asked.token[:40]!r}", hint="see `grid token list`")
+            return Done(id=asked.id, text=f"token {asked.token} opens nothing any more")
+        if asked.role is None or not asked.name:
+            raise GridError("neither a token nor somebody's certificates are named")
+        count = pki.identities.revoke(asked.role, asked.name, time.time())
+        if not count:
+            raise GridError(f"{asked.role} {asked.name[:80]} has no certificate that holds", hint="see `grid access`")
+        ended = self._cut(asked.role, asked.name)
+        live = f", and {ended} connection{'s' if ended > 1 else ''} ended" if ended else ""
+        return Done(id=asked.id, text=f"{count} certificate{'s' if count > 1 else ''} of {asked.name} taken back{live}")
