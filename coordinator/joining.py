@@ -18,10 +18,10 @@ from distributed_grid.protocol.messages import Refused
 from distributed_grid.protocol.messages_join import Join, Joined
 
 JOIN_SECONDS = 10.0
-TRIES, PER = 5, 60.0
-"""So many tries from one address in so many seconds."""
+FAILURES, PER = 10, 60.0
+"""So many tries that fail are heard from one address in so many seconds."""
 ADDRESSES = 10_000
-"""Addresses whose tries are remembered; of more, the longest ago is forgotten."""
+"""Addresses whose failures are remembered; of more, the longest ago is forgotten."""
 
 log = structlog.get_logger("joining")
 
@@ -32,7 +32,7 @@ class Joining:
     def __init__(self, pki: Pki, audit: RequestLog) -> None:
         self._pki = pki
         self._audit = audit
-        self._tries: OrderedDict[str, list[float]] = OrderedDict()
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()
 
     async def serve(self, wire: ServerConnection) -> None:
         """Read one request to join and answer it."""
@@ -48,12 +48,13 @@ class Joining:
 
     def _answer(self, frame: bytes, peer: str) -> Joined | Refused:
         try:
-            self._count(peer)
+            self._judge(peer)
             join: Join = codec.decode_first(frame, Join)
             checked(join.request.encode())  # before the token is used up
             token = self._pki.identities.use(join.token, join.secret, join.name, time.time())
             certificate = self._pki.certify(join.request, token.role, token.name, token.id)
         except GridError as error:
+            self._failed(peer)
             log.warning("turned away", peer=peer, error=error.what, why=error.why)
             return Refused(error.what, error.why, error.hint, final=not isinstance(error, BadFrame))
         log.info("joined", peer=peer, role=token.role.value, name=token.name, token=token.id)
@@ -63,13 +64,14 @@ class Joining:
             grid=self._pki.authority.grid, role=token.role, name=token.name, certificate=certificate, labels=labels
         )
 
-    def _count(self, peer: str) -> None:
-        """Raise GridError for an address that tries too often. Secrets have 256 bits: this is for the log's sake."""
-        now = time.monotonic()
-        tries = [at for at in self._tries.pop(peer, []) if at > now - PER]
-        self._tries[peer] = tries
-        if len(self._tries) > ADDRESSES:
-            self._tries.popitem(last=False)
-        if len(tries) >= TRIES:
-            raise GridError("too many tries to join from this address", hint=f"wait for {PER:g} s")
-        tries.append(now)
+    def _judge(self, peer: str) -> None:
+        """Raise GridError for an address that has failed too often. Secrets have 256 bits: this is for the log's sake,
+        and many nodes may join through one address at once."""
+        failures = [at for at in self._failures.get(peer, []) if at > time.monotonic() - PER]
+        if len(failures) >= FAILURES:
+            raise GridError("too many tries to join from this address have failed", hint=f"wait for {PER:g} s")
+
+    def _failed(self, peer: str) -> None:
+        self._failures[peer] = [*self._failures.pop(peer, []), time.monotonic()][-FAILURES:]
+        if len(self._failures) > ADDRESSES:
+            self._failures.popitem(last=False)

@@ -149,9 +149,8 @@ class Server:
         connection = Connection(cast(Wire, wire))  # `create_connection` makes no others
         peer = str(wire.remote_address)
         try:
-            identity = self._admission.identity(wire)
-            hello = await self._hello(connection)
-            connection.name, connection.rights = admitted(identity, hello)
+            hello = await self._hello(connection)  # read with the limits for strangers, so that they can be answered
+            connection.name, connection.rights = admitted(self._admission.identity(wire), hello)
             match hello.role:
                 case "agent":
                     await self._serve_agent(connection, hello)
