@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.model import (
     CancelAsked,
     Command,
     Granted,
+    Group,
     Heard,
     Job,
     JobsSubmitted,
@@ -22,6 +23,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
@@ -211,11 +213,12 @@ class Coordinator(Driver):
         elif self.trouble and key not in self.ledger.keys:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
-            self.put(JobsSubmitted(self._expect(answer), (job,)))
+            many = (_group_of(job),) if job.request.gang else ()
+            self.put(JobsSubmitted(self._expect(answer), (job,), many))
 
     def cancel(self, job: str, answer: Callable[[Any], None]) -> None:
         """A client cancels."""
-        if job not in self.ledger.jobs:
+        if job not in self.ledger.jobs and job not in self.ledger.groups:
             answer(Granted(0, "ended already"))
         elif self.trouble:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
@@ -226,3 +229,12 @@ class Coordinator(Driver):
         self._token += 1
         self._answers[self._token] = answer
         return self._token
+
+
+def _group_of(template: Job) -> Group:
+    """The gang that a job stands for."""
+    count = template.request.gang
+    return Group(
+        id=template.id, key=template.key, user=template.user, kind=GroupKind.GANG, spec=template.spec,
+        request=template.request, submitted=template.submitted, count=count, array=Array(((0, count - 1, 1),)),
+    )  # fmt: skip

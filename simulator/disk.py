@@ -90,6 +90,8 @@ class Disk:
         self.nodes.update(snapshot.nodes)
         self.node_orders.update(snapshot.orders)
         self.group_rows.update(snapshot.groups)
+        for group in map(_group, dict(snapshot.groups).values()):
+            self.keys[group.user, group.key] = group.id
 
     def jobs(self) -> Iterator[Job]:
         """Jobs that have not ended, oldest first."""

@@ -113,7 +113,7 @@ class Driver(Process):
         for command in commands:
             if isinstance(command, RECORDS):
                 self._records.append(command)
-                if type(command) is RecordJob and command.job.outcome is not None:
+                if type(command) is RecordJob:
                     self._patient(command.job)
                 self._urgent = self._urgent or not (isinstance(command, MAY_WAIT) and command.soon)
             else:
@@ -121,7 +121,10 @@ class Driver(Process):
 
     def _patient(self, job: Job) -> None:
         """A job whose node has not lost anything is not ended as lost before that node was silent for long."""
-        if job.outcome is not None and job.outcome.cause is Cause.NODE_LOST and job.node:
+        outcome = job.outcome
+        if job.request.gang:  # whose end is told later: with the last of it
+            outcome = job.part.outcome if job.part is not None and job.part.at == self.ledger.now else None
+        if outcome is not None and outcome.cause is Cause.NODE_LOST and job.node:
             policy = self.ledger.policy
             silent = self.clock() - self.ledger.nodes[job.node].heard
             if silent < policy.disconnected_after + policy.lost_after - 0.001:
@@ -189,6 +192,7 @@ class Driver(Process):
             self.disk.apply(self._snapshot)
             for row in self._snapshot.rows:
                 self.judge.stored(row)
+            self.judge.ends_as_one(self.disk, self._snapshot.rows)
 
     def _perform_all(self) -> None:
         if self._records and not self._soon_due:

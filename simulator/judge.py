@@ -2,9 +2,11 @@
 the first thing that is not so it raises a Violation.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from distributed_grid.protocol.jobs import Cause, Outcome, RetryOn, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator.disk import Disk, Row
 from distributed_grid.simulator.engine import Violation
@@ -20,7 +22,8 @@ class Run:
 
     def __init__(self, allocation: str, node: str, grant: Grant, began: float) -> None:
         self.allocation = allocation
-        self.job = allocation.rpartition(".")[0]
+        self.job, _, attempt = allocation.rpartition(".")
+        self.attempt = int(attempt)
         self.node = node
         self.grant = grant
         self.began = began
@@ -55,16 +58,18 @@ class Judge:
         self.runs[run.allocation] = run
         number = number_of(run.job)
         before = self.of_key.setdefault(number, [])
+        plan = self.plans[number]
         for other in before:
-            if other.alive:
+            if other.alive and not (plan.request.gang and other.attempt == run.attempt):
                 raise Violation(
                     run.job, f"{run.allocation} starts on {run.node}, {other.allocation} runs on {other.node}"
                 )
-        plan = self.plans[number]
-        if before and RetryOn.LOST not in plan.request.retry_on and not (before[-1].code or before[-1].signal > 0):
+        if plan.request.gang:
+            self._as_one(run, before, plan.request)
+        elif before and RetryOn.LOST not in plan.request.retry_on and not (before[-1].code or before[-1].signal > 0):
             raise Violation(run.job, f"{run.allocation} starts after {before[-1].allocation} did not fail")
         before.append(run)
-        if len(before) > 1 + plan.request.retries:
+        if not plan.request.gang and len(before) > 1 + plan.request.retries:
             names = ", ".join(one.allocation for one in before)
             raise Violation(
                 run.job, f"it is started {len(before)} times ({names}), {plan.request.retries} retries allowed"
@@ -73,6 +78,26 @@ class Judge:
         here = self.living.setdefault(run.node, {})
         here[run.allocation] = run
         self._nothing_twice(run.node, here, cores, gpus, memory)
+
+    def _as_one(self, run: Run, before: list[Run], request: Request) -> None:
+        """A gang's members begin on different nodes. It is whole again only as often as its owner said: an attempt in
+        which one did not begin does not count."""
+        if any(one.attempt == run.attempt and one.node == run.node for one in before):
+            raise Violation(run.job, f"{run.allocation} starts on {run.node}, where another one of its gang did")
+        whole = Counter(one.attempt for one in (*before, run))
+        if sum(count == request.gang for count in whole.values()) > 1 + request.retries:
+            raise Violation(
+                run.job, f"its gang is whole for the {len(whole)}th time, {request.retries} retries allowed"
+            )
+
+    def ends_as_one(self, disk: Disk, rows: Iterable[Row]) -> None:
+        """After a commit: of a gang all members have ended, or none."""
+        for row in rows:
+            gang = row.id.rpartition("_")[0]
+            if gang and row.state is State.ENDED:
+                for other in range(self.plans[number_of(gang)].request.gang):
+                    if disk.rows[f"{gang}_{other}"].state is not State.ENDED:
+                        raise Violation(row.id, f"it has ended on disk, and {gang}_{other} of its gang has not")
 
     def _not_after_its_end(self, run: Run) -> None:
         """What was acknowledged as never started, never is. (A node that was given up may run what it was sent.)"""
@@ -138,7 +163,8 @@ class Judge:
                     job, f"it is told never to have run ({_words(outcome)}), {allocation} did on {run.node}"
                 )
         elif run is None:
-            retried = outcome.cause is Cause.CANCELLED and self.plans[number_of(job)].request.retries
+            request = self.plans[number_of(job)].request
+            retried = outcome.cause in (Cause.CANCELLED, Cause.GANG) and (request.retries or request.gang)
             if not retried and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
                 raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")
         elif run.alive and outcome.cause is not Cause.NODE_LOST:
@@ -155,7 +181,7 @@ class Judge:
     def accepted(self, number: int, job: str) -> None:
         """A client hears that its job is taken."""
         assert self.disk is not None
-        if job not in self.disk.rows:
+        if job not in self.disk.rows and job not in self.disk.group_rows:
             raise Violation(job, "its submit is acknowledged and not on disk")
         if self.promised.setdefault(number, job) != job:
             raise Violation(job, f"its key stood for {self.promised[number]} before")

@@ -6,6 +6,7 @@ import random
 from collections.abc import Collection
 
 import msgspec
+from msgspec.structs import replace
 
 from distributed_grid.protocol.jobs import Priority, Request, RetryOn
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
@@ -22,6 +23,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     events: int = 200
 
 
+GANGS = 100
+"""Gangs are numbered from here on."""
 ENDLESS = 1e6
 """Seconds that a job runs which is only ended by somebody."""
 KINDS: dict[str, str] = {
@@ -115,6 +118,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     nodes = tuple(_node(chance, number, number < busy) for number in range(shape.nodes))
     moments = [chance.uniform(2.0, shape.seconds * 0.7) for _ in range(2)]
     jobs = [_job(chance, number, shape, moments) for number in range(shape.jobs)]
+    jobs += _gangs(random.Random(f"gangs of {seed}"), shape, moments)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     return Plan(
         seed=seed,
@@ -175,6 +179,17 @@ def _job(chance: random.Random, number: int, shape: Shape, moments: list[float])
         unheard=chance.choice((0, 0, 0, 1, 2)),
         cancel_at=_when(chance, at, shape.seconds, moments) if chance.random() < 0.35 else -1.0,
     )
+
+
+def _gangs(chance: random.Random, shape: Shape, moments: list[float]) -> list[JobPlan]:
+    """Jobs that want several nodes at once; drawn apart, so that the rest of a seed's plan stays as it was."""
+    gangs = []
+    for number in range(chance.choice((0, 0, 1, 2)) if shape.nodes >= 4 and shape.jobs else 0):
+        one = _job(chance, GANGS + number, shape, moments)
+        wanted = Resources(one.request.resources.cpu, min(one.request.resources.memory, 256 * MIB))
+        request = replace(one.request, resources=wanted, gang=chance.choice((2, 2, 3)))
+        gangs.append(replace(one, request=request))
+    return gangs
 
 
 def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:

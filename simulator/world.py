@@ -167,12 +167,12 @@ class World:
         for client in self.clients:
             if not client.job and not client.refused:
                 return f"job {client.plan.number}", "its submit is not answered"
-            if client.job and client.job not in self._disk.rows:
+            if client.job and client.job not in self._disk.rows and client.job not in self._disk.group_rows:
                 return client.job, "it was accepted and is not there any more"
         able = [machine for machine in self.machines if not machine.gone]
         for job in ledger.jobs.values():
-            facts = (machine.facts() for machine in able)
-            if job.state is not State.WAITING or any(could_ever(one, job.request.resources) for one in facts):
+            fitting = sum(could_ever(machine.facts(), job.request.resources) for machine in able)
+            if job.state is not State.WAITING or fitting >= max(1, job.request.gang):
                 return job.id, f"it is {job.state.value} for ever, on {job.node or 'no node'}"
         for row in self._disk.rows.values():
             if row.state is not State.ENDED and row.id not in ledger.jobs:

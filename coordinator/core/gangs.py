@@ -9,6 +9,8 @@ another, and whatever is decided is on disk in one transaction.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.core import oom, retries, stopping
 from distributed_grid.coordinator.core.feasible import can_fit
 from distributed_grid.coordinator.core.gang_places import meeting
@@ -114,8 +116,9 @@ def waiting_over(ledger: "Ledger", job: Job, outcome: Outcome, text: str) -> Non
     if not any(one.allocation in ledger.allocations for one in whole):
         for one in whole:
             ledger.conclude(one, outcome, text=text)
-    elif job.part is not None and job.part.fate is not Fate.DONE:
-        job.part = Part(ledger.now, Fate.FAILED, outcome)
+    elif job.part is not None and job.part.fate not in (Fate.DONE, Fate.FAILED, Fate.UNSURE):
+        began = job.part.outcome is not None and job.part.outcome.started
+        job.part = Part(ledger.now, Fate.FAILED, replace(outcome, started=outcome.started or began))
         ledger.changed(job)
 
 
@@ -174,7 +177,7 @@ def _wait_again(ledger: "Ledger", whole: list[Job], first: Job, fate: Fate, requ
         part, one.part = one.part, None
         one.retried += fate is Fate.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
-        one.taken_back += fate is Fate.TAKEN_BACK and began
+        one.taken_back += fate is not Fate.TO_RETRY and began
         one.node, one.grant, one.started, one.suspended_for, one.reason = "", None, 0.0, 0.0, None
         one.request = request
         ledger.tell(one, text)

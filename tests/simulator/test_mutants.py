@@ -12,10 +12,11 @@ import pytest
 
 from distributed_grid.agent.core.spare import Lender
 from distributed_grid.agent.core.table import Table
-from distributed_grid.coordinator.core import agents, requests, retries
+from distributed_grid.coordinator.core import agents, events, gangs, requests, retries, stopping
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, JobsSubmitted, Node, Send
+from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Job, JobsSubmitted, Node, Send
 from distributed_grid.coordinator.core.model import State as JobState
+from distributed_grid.coordinator.core.parts import Fate
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Stale
 from distributed_grid.simulator import run
@@ -102,9 +103,7 @@ def forget_keys(patch: Patch) -> None:
         requests.submit(ledger, event)
         ledger.keys = kept | ledger.keys
 
-    from distributed_grid.coordinator.core import ledger as module
-
-    patch(module, "_ON", {**module._ON, JobsSubmitted: submit})
+    patch(events, "ON", {**events.ON, JobsSubmitted: submit})
 
 
 def take_a_result_for_another(patch: Patch) -> None:
@@ -174,6 +173,39 @@ def begin_without_what_is_held(patch: Patch) -> None:
     patch(Disk, "allocations", lambda self: iter(()))
 
 
+def decide_about_a_gang_before_all_of_it_is_over(patch: Patch) -> None:
+    """And the ledger does not look."""
+    part_over = gangs.part_over
+
+    def early(ledger: Ledger, job: Job, allocation: Allocation, *rest: Any, **more: Any) -> None:
+        part_over(ledger, job, allocation, *rest, **more)
+        if job.part is not None and job.part.fate is Fate.TO_RETRY:
+            for one in gangs.members(ledger, job):
+                if one.allocation in ledger.allocations:
+                    ledger.move(ledger.allocations[one.allocation], JobState.ENDED)
+                    ledger.move(one, JobState.WAITING, "too early")
+            gangs._decide(ledger, gangs.members(ledger, job))
+
+    patch(gangs, "part_over", early)
+    patch(Ledger, "check", lambda self: None)
+
+
+def let_the_others_of_a_gang_go_on(patch: Patch) -> None:
+    patch(stopping, "ask_gang", lambda *of, **more: None)
+
+
+def end_the_members_of_a_gang_one_by_one(patch: Patch) -> None:
+    """And the ledger does not look."""
+
+    def alone(ledger: Ledger, job: Job, allocation: Allocation, outcome: Any, text: str, again: bool = True) -> None:
+        job.index, ledger.groups[job.group].live = 0, {job.id: None}
+        gangs_part_over(ledger, job, allocation, outcome, text, again)
+
+    gangs_part_over = gangs.part_over
+    patch(gangs, "part_over", alone)
+    patch(Ledger, "check", lambda self: None)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 11,
     acknowledge_before_commit: 0,
@@ -192,6 +224,9 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     obey_two_coordinators: 4,
     drop_all_ends_at_one_acknowledgement: 834,
     begin_without_what_is_held: 3,
+    decide_about_a_gang_before_all_of_it_is_over: 72,
+    let_the_others_of_a_gang_go_on: 56,
+    end_the_members_of_a_gang_one_by_one: 6,
 }
 
 

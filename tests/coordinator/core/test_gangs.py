@@ -357,6 +357,18 @@ def test_a_gang_that_is_cancelled_while_its_place_is_taken_back_does_not_wait_ag
     assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.jobs
 
 
+def test_one_that_ran_and_is_cancelled_while_the_others_end_is_not_told_never_to_have_run() -> None:
+    ledger = running(Request(CORE, gang=2, retry_on=(RetryOn.FAILED,), retries=1))
+    ends(ledger, 0, FAILED)
+    step(ledger, CancelAsked(2, ("g",)), 3.5)
+    out = ends(ledger, 1, Outcome(Cause.GANG, signal=15), 4.0)
+    ended = {one.job.id: one.job.outcome for one in out if isinstance(one, RecordJob) and one.job.outcome is not None}
+    assert {name: (one.cause, one.started) for name, one in ended.items()} == {
+        "g_0": (Cause.CANCELLED, True),
+        "g_1": (Cause.CANCELLED, True),
+    }
+
+
 def test_a_gang_that_is_to_start_at_once_or_not_at_all_ends_as_one() -> None:
     ledger = grid(2)
     step(ledger, JobsSubmitted(1, (job("first", Request(CORE)),)), 0.5)
