@@ -44,7 +44,9 @@ class Launcher:
     """Jobs of one node. `report` gets a Started or an Exited for each launch and stop, in the order they happened, also
     for what was launched by an earlier agent; `pids_limit` is how many processes and threads any job may have at once
     (0: as it asked); `log` gets sentences about the supervisor's own fate. `pids` are the main
-    processes of what runs, by allocation."""
+    processes of what runs, by allocation, and `limits` says who keeps which limit, as the supervisor found.
+
+    `cgroup`: where its groups go, as supervisor_cgroups.survey takes it."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Launcher:
         output_limit: int = OUTPUT_LIMIT,
         log: Callable[[str], None] = _nothing,
         pids_limit: int = 0,
+        cgroup: str = "none",
     ) -> None:
         self.supervisor_pid = 0
         self.suspended: Callable[[Suspended], None] = _nobody
@@ -65,6 +68,8 @@ class Launcher:
         self._limit = output_limit
         self._log = log
         self._pids_limit = pids_limit
+        self._cgroup = cgroup
+        self.limits: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -106,6 +111,7 @@ class Launcher:
                 "limits": {
                     "memory": launch.grant.memory,
                     "pids": min(filter(None, (spec.limits.pids, self._pids_limit)), default=0),
+                    "cpu": launch.grant.resources.cpu if spec.limits.cpu else 0,
                     "signal": spec.limits.warn_signal,
                     "before": spec.limits.warn_before,
                 },
@@ -280,7 +286,7 @@ class Launcher:
                 self._start_if_none()
             else:
                 if hello["version"] == VERSION:
-                    self.supervisor_pid = hello["pid"]
+                    self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
                     self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     return [self._known(one) for one in hello["known"]]
@@ -345,10 +351,11 @@ class Launcher:
         env = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
         if self._process is None and "GRID_FAULTS" in os.environ:
             env["GRID_FAULTS"] = os.environ["GRID_FAULTS"]  # for our first: the next one would die of it as well
+        said = str(self._dir), str(self._limit), self._cgroup
         log = os.open(self._dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", supervisor_main.__file__, str(self._dir), str(self._limit)],
+                [sys.executable, "-I", "-S", "-X", "utf8", supervisor_main.__file__, *said],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

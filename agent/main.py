@@ -21,6 +21,7 @@ from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.probe import Probe, kin_roots
 from distributed_grid.agent.retention import Bounds
 from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.agent.supervisor_cgroups import described, survey
 from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
@@ -65,6 +66,7 @@ class AgentSettings:
     priority: float = 1.0
     keep: Bounds = Bounds()
     pids_limit: int = 0
+    cgroup: str = "none"
     log_level: str = "info"
 
 
@@ -82,8 +84,9 @@ def main(settings: AgentSettings) -> int:
     return 0
 
 
-def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer]:
-    """What this machine has, how it is used now, and what an agent with these settings would offer and why not more.
+def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str, str]]:
+    """What this machine has, how it is used now, and what an agent with these settings would offer and why not more;
+    and why a job's limits cannot be kept by cgroups, by controller, where that is so.
     Needs neither a coordinator nor a state directory. Raises GridError."""
     probe = _probe(settings, tuple, settings.state_dir if settings.state_dir.exists() else Path("/"))
     facts = probe.facts(settings.name, 0, settings.limits, settings.labels, __version__, settings.priority)
@@ -91,7 +94,9 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer]:
     # The first figures of CPU use are worth nothing: they are over no time at all.
     time.sleep(0.6)
     sample = probe.sample()
-    return facts, sample, describe(settings.limits, facts, sample)
+    found = survey(settings.cgroup)
+    facts = msgspec.structs.replace(facts, limits=described(found))
+    return facts, sample, describe(settings.limits, facts, sample), found.missing
 
 
 def gpus(backend: str = "auto") -> tuple[GpuFacts, ...]:
@@ -158,6 +163,7 @@ async def _run(settings: AgentSettings) -> None:
         lambda told: runtimes[0].told(told),
         log=lambda text: log.warning(text),
         pids_limit=settings.pids_limit,
+        cgroup=settings.cgroup,
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)

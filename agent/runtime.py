@@ -119,6 +119,7 @@ class Runtime:
         """Adopt what runs on this node, measure, then be there for the coordinator. `ready` is called when the agent
         is in charge of the node. Raises CannotConnect when there is no point in going on."""
         self._adopt(await self.launcher.start())
+        self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits)
         await self._meter.since(boot_clock(), gpus=True)
         ready()
         tasks = [

@@ -18,6 +18,7 @@ from typing import Any
 from distributed_grid.agent import supervisor_leases as leases
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_book import Book
+from distributed_grid.agent.supervisor_cgroups import Cgroups, described, survey
 from distributed_grid.agent.supervisor_endings import Endings
 from distributed_grid.agent.supervisor_freeze import Freezer, told
 from distributed_grid.agent.supervisor_job import NEVER, CannotStart, Job, never_ran, spawn
@@ -47,7 +48,7 @@ def log(text: str) -> None:
 class Supervisor:
     """All jobs of one agent's state directory."""
 
-    def __init__(self, state_dir: str, output_limit: int = OUTPUT_LIMIT) -> None:
+    def __init__(self, state_dir: str, output_limit: int = OUTPUT_LIMIT, cgroup: str = "none") -> None:
         self.allocs = os.path.join(state_dir, "allocs")
         self.launches: dict[str, dict[str, Any]] = {}
         self.leave = False
@@ -61,7 +62,9 @@ class Supervisor:
         self.jobs = self.book.jobs
         self.freezer = Freezer(self.tree, self.book.journal, lambda said: self.agent.tell(said), log)
         self.endings = Endings(self.tree, self.book.journal, self.freezer)
-        self.limits = Limits(self.tree, self.endings.ask, log)
+        found = survey(cgroup)
+        self.kept_by = described(found)
+        self.limits = Limits(self.tree, Cgroups(found.places, log), self.endings.ask, log)
         self._take_signals()
         self.oom_scores = procs.protect_from_oom()
         self._restore()
@@ -158,7 +161,7 @@ class Supervisor:
             about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
             frozen = told(job, now) if job.frozen_at or job.frozen_for else None
             known.append({**about, "outcome": outcome, "frozen": frozen})
-        return {"op": "hello", "version": VERSION, "pid": os.getpid(), "known": known}
+        return {"op": "hello", "version": VERSION, "pid": os.getpid(), "limits": self.kept_by, "known": known}
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["op"]:

@@ -30,8 +30,9 @@ class Job:
     """An allocation from its intent to its end. Times are seconds since boot, sizes bytes. `lease` and `since` are what
     supervisor_leases.py is told of it.
 
-    `limits` is what it may take, as the agent said: `memory` bytes, `pids` processes and threads at once, and `signal`
-    is sent to it `before` seconds ahead of its time limit; what is not there is not limited.
+    `limits` is what it may take, as the agent said: `memory` bytes, `pids` processes and threads at once, `cpu`
+    thousandths of a core, and `signal` is sent to it `before` seconds ahead of its time limit; what is not there is not
+    limited. `confined` names the controllers whose cgroup it is in.
 
     `pid` names its main process, 0 until it is spawned; `spawned` is the time before and after that in clock ticks,
     and `start` the process's own start time, known only where it was looked up. `status` is that one's wait status,
@@ -66,6 +67,8 @@ class Job:
         self.limits = limits or {}
         self.memory = int(self.limits.get("memory", 0))
         self.pids = int(self.limits.get("pids", 0))
+        self.cpu_limit = int(self.limits.get("cpu", 0))
+        self.confined: frozenset[str] = frozenset()
         self.warn_signal = int(self.limits.get("signal", 0))
         self.warned = False
         self.outcome = outcome

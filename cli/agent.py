@@ -133,6 +133,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         labels=(member.labels if member is not None else {}) | own.labels,
         priority=config.limits_for(name).priority,
         pids_limit=own.pids_limit,
+        cgroup=own.cgroup,
         keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
         log_level=log_level,
     )
@@ -156,13 +157,15 @@ def _check_url(url: str, insecure: bool) -> None:
 # --- detect -----------------------------------------------------------------------------------------------------------
 
 
-def _show(invocation: Invocation, facts: "NodeFacts", sample: "Sample", offer: "Offer") -> None:
+def _show(
+    invocation: Invocation, facts: "NodeFacts", sample: "Sample", offer: "Offer", missing: dict[str, str]
+) -> None:
     from distributed_grid.cli import words
 
     if invocation.output in ("json", "jsonl"):
         import msgspec
 
-        parts = {"facts": facts, "sample": sample, "offer": offer}
+        parts = {"facts": facts, "sample": sample, "offer": offer, "no_cgroup": missing}
         words.emit_json(invocation, {key: msgspec.to_builtins(value, str_keys=True) for key, value in parts.items()})
         return
     if invocation.output == "quiet":
@@ -184,6 +187,10 @@ def _show(invocation: Invocation, facts: "NodeFacts", sample: "Sample", offer: "
         lines.append(f"gpu {gpu.index}     {gpu.model}{mark} {gpu.uuid}, {words.memory(gpu.memory)}; {use}")
     if not facts.gpus:
         lines.append(f"gpu       none{f' ({sample.gpu_error})' if sample.gpu_error else ''}")
+    lines.append("limits    " + ", ".join(f"{name}: {how}" for name, how in facts.limits.items()))
+    for why in dict.fromkeys(missing.values()):
+        names = ", ".join(name for name in missing if missing[name] == why)
+        lines.append(f"          no cgroup of {names}: {why}")
     lines += ["", f"would lend at most  {facts.lendable}", f"would offer now     {offer.resources}"]
     if offer.cores:
         lines.append(f"                    cores {words.ranges(offer.cores)}")

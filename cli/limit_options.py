@@ -15,6 +15,9 @@ def limit_options(command: F) -> F:
     for option in reversed(
         [
             click.option("--warn-signal", metavar="SIG@TIME", help="Send it a signal before --time ends it: USR1@60."),
+            click.option(
+                "--cpu-limit", is_flag=True, help="Never more CPU time than granted, also where more is idle."
+            ),
             click.option("--pids-limit", type=int, metavar="N", help="Processes and threads it may have at once."),
             click.option("--retry-memory", metavar="FACTOR", help="If out of memory, run it again with more: 2x."),
         ]
@@ -25,4 +28,4 @@ def limit_options(command: F) -> F:
 
 def limits_of(options: dict[str, Any], time_limit: float) -> JobLimits:
     """What they say. Raises BadValue."""
-    return parse_limits(options["warn_signal"], options["pids_limit"], time_limit=time_limit)
+    return parse_limits(options["warn_signal"], options["pids_limit"], options["cpu_limit"], time_limit=time_limit)

@@ -38,6 +38,7 @@ def describe_job(
     grace: float = 5.0,
     warn_signal: str | None = None,
     pids_limit: int | None = None,
+    cpu_limit: bool = False,
     immediate: bool = False,
     strategy: str | None = None,
     only: Iterable[str] = (),
@@ -57,8 +58,9 @@ def describe_job(
 
     A command given as text is split as a shell would split it, but no shell runs it; as a sequence it is taken as is.
     `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`, and
-    `warn_signal` (`"USR1@60"`) what the job gets so many seconds before it; `pids_limit` is how many
-    processes and threads it may have at once. Without `cpus` a job gets one core.
+    `warn_signal` (`"USR1@60"`) what the job gets so many seconds before it; `pids_limit` is how many processes and
+    threads it may have at once, and with `cpu_limit` it never gets more CPU time than granted. Without `cpus` a job
+    gets one core.
 
     `retry_on` names after which ends (lost, failed, preempted, oom) it is run again, at most `retries` times (once, if
     that is not said), after its own oom with `retry_memory` times the memory; without `requeue` it ends, rather than
@@ -87,7 +89,7 @@ def describe_job(
         bundle=bundle,
         time_limit=limit,
         grace=grace,
-        limits=parse_limits(warn_signal, pids_limit, time_limit=limit),
+        limits=parse_limits(warn_signal, pids_limit, cpu_limit, time_limit=limit),
     )
     level = priority if isinstance(priority, Priority) else parse_priority(priority)
     named, gang = ((), parse_gang(nodes)) if isinstance(nodes, int) else (nodes, 0)

@@ -151,6 +151,13 @@ def _ports(parts: list[str]) -> str:
     return parts[0].strip()
 
 
+def _cgroup(parts: list[str]) -> str:
+    text = parts[0].strip()
+    if text not in ("auto", "none") and (not text.startswith("/") or len(text) < 2 or ".." in text.split("/")):
+        raise ValueError
+    return text.rstrip("/")
+
+
 def _words(parts: list[str]) -> tuple[str, ...]:
     return tuple(word for part in parts if (word := part.strip()))
 
@@ -169,6 +176,7 @@ _DURATION = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "stri
 _DURATION_OR_NONE = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
 
 TEXT = Kind("a text", lambda parts: parts[0], {"type": "string"})
+CGROUP = Kind("auto, none, or a path such as /grid", _cgroup, {"type": "string"})
 FLAG = Kind("true or false", _flag, {"type": "boolean"})
 SECONDS = Kind("a duration", _seconds, _DURATION)
 SECONDS_OR_NONE = Kind("a duration or 0", _seconds_or_none, _DURATION_OR_NONE)

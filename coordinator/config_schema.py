@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.coordinator.config_kinds import (
     AMOUNT,
+    CGROUP,
     CORES,
     FLAG,
     FRACTION,
@@ -105,6 +106,9 @@ class Agent:
     keep_size: int = setting(10 << 30, SIZE, "how much disk they may take before the oldest of them go")
     pids_limit: int = setting(
         10_000, count(0, 1 << 22, "a whole number from 0 up"), "processes and threads one job may have; 0: as it asks"
+    )
+    cgroup: str = setting(
+        "auto", CGROUP, "cgroup below which jobs get theirs: auto (what systemd delegated), none, or a path like /grid"
     )
     virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
     kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")

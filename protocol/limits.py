@@ -17,19 +17,23 @@ MOST_FACTOR = 100 * MILLI
 
 class JobLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """`warn_signal` is sent to the job `warn_before` seconds ahead of its time limit (0: none). `pids` is how many
-    processes and threads it may have at once (0: what the node allows)."""
+    processes and threads it may have at once (0: what the node allows). `cpu`: it never gets more CPU time than it was
+    granted, also where more is idle."""
 
     warn_signal: Count = 0
     warn_before: Finite = 0.0
     pids: Count = 0
+    cpu: bool = False
 
 
-def parse_limits(warn: str | None = None, pids: int | None = None, *, time_limit: float = 0.0) -> JobLimits:
+def parse_limits(
+    warn: str | None = None, pids: int | None = None, cpu: bool = False, *, time_limit: float = 0.0
+) -> JobLimits:
     """The limits of a job by what a person says of them. Raises BadValue."""
     signal, before = _warning(warn) if warn is not None else (0, 0.0)
     if pids is not None and pids < 1:
         raise BadValue(f"{pids} processes are too few for any job", hint="give a number from 1 up")
-    limits = JobLimits(signal, before, pids or 0)
+    limits = JobLimits(signal, before, pids or 0, cpu)
     check_limits(limits, time_limit)
     return limits
 

@@ -44,6 +44,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `lendable` is the most it could ever lend, after `max_share_*` and `can_share`: what no request may exceed.
     `instance` is the same for all agents that ever run on one state directory, and no other's. `address` is where the
     agent connects from, as the coordinator sees it.
+    `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
     """
 
     name: str
@@ -61,6 +62,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     priority: Finite = 1.0
     instance: str = ""
     address: str = ""
+    limits: dict[str, str] = {}
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):

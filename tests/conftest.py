@@ -23,6 +23,8 @@ def lacks(marker: str) -> str | None:
         return "needs the ray package"
     if marker == "gpu" and not Path("/dev/nvidiactl").exists():
         return "needs an NVIDIA GPU"
+    if marker == "kernel" and shutil.which("linux.uml") is None:
+        return "needs a kernel to start (Debian: user-mode-linux)"
     return None
 
 

@@ -21,13 +21,14 @@ from distributed_grid.protocol.resources import Grant
 class Bench:
     """Launches commands and waits for what is reported; `restart` is a new agent, `kill_supervisor` the worst case."""
 
-    def __init__(self, state_dir: Path, limit: int = 256 << 20, pids: int = 0) -> None:
+    def __init__(self, state_dir: Path, limit: int = 256 << 20, pids: int = 0, cgroup: str = "none") -> None:
         self.dir = state_dir
         self.reports: list[Started | Exited] = []
         self.log: list[str] = []
         self.known: list[Known] = []
         self._limit = limit
         self._pids = pids
+        self._cgroup = cgroup
         self._changed = asyncio.Event()
         self._count = 0
         self._ours = secrets.token_hex(4)  # supervisors find their jobs by id: no other run on this machine has these
@@ -35,7 +36,7 @@ class Bench:
         self.launcher = self._make()
 
     def _make(self) -> Launcher:
-        return Launcher(self.dir, "node1", self._take, self._limit, self.log.append, self._pids)
+        return Launcher(self.dir, "node1", self._take, self._limit, self.log.append, self._pids, self._cgroup)
 
     def _take(self, report: Started | Exited) -> None:
         self.reports.append(report)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.supervisor_cgroups import Cgroups
 from distributed_grid.agent.supervisor_job import Job
 from distributed_grid.agent.supervisor_limits import Limits
 from distributed_grid.agent.supervisor_tree import Tree
@@ -129,7 +130,7 @@ async def test_a_node_may_allow_less_than_the_job_does_itself(tmp_path: Path) ->
 @pytest.fixture
 def limits() -> Limits:
     tree = Tree(lambda _: None, lambda _: False)
-    return Limits(tree, lambda *_: None, lambda _: None)
+    return Limits(tree, Cgroups({}, lambda _: None), lambda *_: None, lambda _: None)
 
 
 def killed(memory: int = 0, peak: int = 50 * MIB, status: int = 9) -> Job:
