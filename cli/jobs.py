@@ -9,7 +9,14 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import jobs as complete_jobs
 from distributed_grid.cli.invocation import Invocation, common, current, printable
-from distributed_grid.cli.many import group_json, group_lines, group_row, progress_words, status_of_all
+from distributed_grid.cli.many import (
+    before_rows,
+    group_json,
+    group_lines,
+    group_row,
+    progress_words,
+    status_of_all,
+)
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobView, State, exit_status
@@ -234,6 +241,7 @@ def _rows(view: JobView) -> list[tuple[str, Any]]:
         ("allocation", view.allocation),
         ("workdir", view.spec.workdir),
         ("time limit", format_duration(view.spec.time_limit) if view.spec.time_limit else ""),
+        *before_rows(view),
         ("submitted", words.clock(view.submitted)),
         ("started", words.clock(view.started) if view.started else ""),
         ("ended", words.clock(view.ended) if view.ended else ""),

@@ -12,11 +12,10 @@ from distributed_grid.protocol.groups import words as array_words
 from distributed_grid.protocol.jobs import Cause, JobView, exit_status
 
 F = Callable[..., Any]
-MANY = ("array", "max_fails")
 
 
 def many_options(command: F) -> F:
-    """The options for arrays and gangs."""
+    """The options for arrays and gangs, and for what comes before a job."""
     for option in reversed(
         (
             click.option(
@@ -24,6 +23,10 @@ def many_options(command: F) -> F:
             ),
             click.option("--nodes", "gang", type=int, metavar="N", help="Run it on N nodes at once, all or none."),
             click.option("--max-fails", type=int, metavar="N", help="End the rest of an array once more have failed."),
+            click.option("--after", multiple=True, metavar="JOB", help="Not before this job has started; repeatable."),
+            click.option("--after-ok", multiple=True, metavar="JOB", help="Not before this job has exited with 0."),
+            click.option("--after-any", multiple=True, metavar="JOB", help="Not before this job has ended."),
+            click.option("--begin", metavar="TIME", help="Not before: +30m, 22:15 or 2030-01-31T22:15."),
         )
     ):
         command = option(command)
@@ -32,6 +35,10 @@ def many_options(command: F) -> F:
 
 def many_of(options: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Submission that such options say. Raises BadValue."""
+    from datetime import datetime
+
+    from distributed_grid.coordinator.client_begin import parse_begin
+    from distributed_grid.protocol.after import parse_after
     from distributed_grid.protocol.groups import parse_array
 
     fields: dict[str, Any] = {}
@@ -41,6 +48,9 @@ def many_of(options: dict[str, Any]) -> dict[str, Any]:
         fields["array"] = parse_array(options["array"], options["max_fails"])
     elif options["max_fails"] is not None:
         raise BadValue(f"--max-fails {options['max_fails']} of what?", hint="say it with --array")
+    fields |= parse_after(options["after"], options["after_ok"], options["after_any"])
+    if options["begin"] is not None:
+        fields |= parse_begin(options["begin"], datetime.now().astimezone())
     return fields
 
 
@@ -94,6 +104,22 @@ def status_of_all(ended: Iterable[JobView]) -> int:
     return next((code for code in map(exit_status, outcomes) if code), 0)
 
 
+def before_rows(view: GroupView | JobView) -> list[tuple[str, Any]]:
+    """What comes before it, for `grid job show`."""
+    return [
+        ("waits for", ", ".join(f"{one.on} ({one.kind})" for one in view.after)),
+        ("begins", words.clock(view.begin) if view.begin and not view.ended else ""),
+    ]
+
+
+def before_json(view: GroupView | JobView) -> dict[str, Any]:
+    """What comes before it, for programs."""
+    return {
+        "waits_for": [{"on": one.on, "kind": str(one.kind)} for one in view.after],
+        "begin": words.iso(view.begin),
+    }
+
+
 def group_lines(view: GroupView) -> list[tuple[str, Any]]:
     """All that is known of a group, for `grid job show`."""
     import shlex
@@ -108,6 +134,7 @@ def group_lines(view: GroupView) -> list[tuple[str, Any]]:
         ("asks", f"{view.request.resources} · {view.request.priority.word}"),
         ("at once", array.most if array is not None and array.most else ""),
         ("max fails", array.max_fails if array is not None and array.max_fails >= 0 else ""),
+        *before_rows(view),
         ("submitted", words.clock(view.submitted)),
         ("ended", words.clock(view.ended) if view.ended else ""),
     ]
@@ -132,6 +159,7 @@ def group_json(view: GroupView) -> dict[str, Any]:
         "at_once": array.most if array is not None and array.most else None,
         "max_fails": array.max_fails if array is not None and array.max_fails >= 0 else None,
         "states": view.states,
+        **before_json(view),
         "failed": view.failed,
         "cancelled": view.cancelled,
         "submitted": words.iso(view.submitted),

@@ -76,7 +76,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     many = many_of(options)
     if request.gang and not options["detach"] and not options["dry_run"]:
         raise BadValue("the members of a gang cannot be followed here yet", hint="add -d, then: grid logs GANG_0")
-    if many and not options["detach"]:
+    if options["array"] and not options["detach"]:
         raise BadValue("an array has no one output to show here", hint="add -d, then: grid job wait, grid logs ARRAY_7")
     if options["dry_run"]:
         _dry_run(invocation, request)

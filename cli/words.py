@@ -139,6 +139,8 @@ def verdict(view: JobView) -> str:
             said = f"could not be run on {node}{_because(text)}"
         case Cause.NOT_PLACED:
             said = f"was not placed{_because(text)}"
+        case Cause.DEPENDENCY_FAILED:
+            said = f"was not run{_because(text)}"
         case Cause.OUT_OF_MEMORY:
             said = f"ran out of memory{_because(text)} (ask for more with --mem, or see --retry-on oom)"
         case Cause.NODE_OUT_OF_MEMORY:
@@ -251,6 +253,8 @@ def job_json(view: JobView) -> dict[str, Any]:
         "id": view.id,
         "array": view.group or None,
         "index": view.index if view.group else None,
+        "waits_for": [{"on": one.on, "kind": str(one.kind)} for one in view.after],
+        "begin": iso(view.begin),
         "name": view.spec.name,
         "user": view.user,
         "state": str(view.state),

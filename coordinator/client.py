@@ -165,15 +165,12 @@ class GridClient:
         first."""
         number = self._session.number()
         ask = ListJobs(id=number, ended=ended, states=tuple(states), user=user, limit=limit)
-        answer: Jobs = await self._session.ask_all(ask)
-        return list(answer.jobs)
+        return list((await self._session.ask_all(ask)).jobs)
 
     async def arrays(self, *, ended: bool = False, user: str = "", limit: int = 1000) -> list[GroupView]:
         """Arrays as wholes, at most `limit`: those that live, then with `ended` the others."""
-        number = self._session.number()
-        ask = ListJobs(id=number, ended=ended, user=user, limit=limit, fold=True)
-        answer: Jobs = await self._session.ask(ask)
-        return list(answer.groups)
+        ask = ListJobs(id=self._session.number(), ended=ended, user=user, limit=limit, fold=True)
+        return list((await self._session.ask(ask)).groups)
 
     async def show_array(self, array: str) -> GroupView:
         """An array as it stands."""
@@ -184,8 +181,8 @@ class GridClient:
 
     async def members(self, array: str) -> list[JobView]:
         """The jobs of an array as they stand, in short."""
-        answer: Jobs = await self._session.ask(ShowJobs(id=self._session.number(), jobs=(array,), members=True))
-        return list(answer.jobs)
+        ask = ShowJobs(id=self._session.number(), jobs=(array,), members=True)
+        return list((await self._session.ask(ask)).jobs)
 
     async def cancel(self, *jobs: str, reason: str = "", grace: float | None = None) -> None:
         """End these jobs: SIGTERM, `grace` seconds (none: each job's own), SIGKILL. Returns once that is on disk."""

@@ -5,9 +5,12 @@ import os
 import secrets
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
+from distributed_grid.coordinator.client_begin import parse_begin
+from distributed_grid.protocol.after import parse_after
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.gangs import parse_gang
@@ -52,6 +55,10 @@ def describe_job(
     requeue: bool = True,
     array: str | Array | None = None,
     max_fails: int | None = None,
+    after: Iterable[str] = (),
+    after_ok: Iterable[str] = (),
+    after_any: Iterable[str] = (),
+    begin: str | datetime | None = None,
     key: str = "",
 ) -> Submission:
     """A job to submit. Raises BadValue for what cannot be asked.
@@ -71,6 +78,11 @@ def describe_job(
     for a gang: the command runs on so many nodes at once, as one group. The node has to be one of `only`, none of
     `exclude`, with `labels` (`"K=V"`, `"K!=V"`, `"K"`), and GPUs of `gpu_model` (a part of the name, or a glob) with
     `gpu_memory` free (GB, or text).
+
+    `array` (`"0-99%8"`) makes many jobs of it, each with its own GRID_ARRAY_INDEX; if more than `max_fails` of them
+    fail, the rest is ended. Nothing is placed before all jobs (or arrays) in `after` have started, those in `after_ok`
+    have exited with 0, those in `after_any` have ended, and the time `begin` (`"+30m"`, `"22:15"`, ISO 8601 or a
+    datetime) has come.
     """
     more = str(retry_memory) if retry_memory is not None else None
     limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
@@ -107,7 +119,12 @@ def describe_job(
     )
     request = msgspec.structs.replace(request, **where, **parse_retries(retry_on, retries, more))
     many = parse_array(array, max_fails) if isinstance(array, str) else array
-    return Submission(key=key or _new_key(), spec=spec, request=request, array=many)
+    before = parse_after(after, after_ok, after_any)
+    if isinstance(begin, datetime):
+        before["begin"] = begin.timestamp()
+    elif begin is not None:
+        before |= parse_begin(begin, datetime.now().astimezone())
+    return Submission(key=key or _new_key(), spec=spec, request=request, array=many, **before)
 
 
 class _Keys:

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import msgspec
 
-from distributed_grid.coordinator.core import groups
+from distributed_grid.coordinator.core import dependencies, groups, reasons
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Job, RecordJob
 from distributed_grid.coordinator.core.views import job_view
@@ -21,7 +21,7 @@ from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import GroupView, indexes, member_id
-from distributed_grid.protocol.jobs import JobView, State
+from distributed_grid.protocol.jobs import JobView, Reason, State
 from distributed_grid.protocol.messages import Jobs, ListJobs, ShowJobs
 
 LIST_BYTES = BULK_BYTES - (64 << 10)
@@ -113,7 +113,7 @@ class Lookup:
         if members is None:
             group = self._store.group(name)
             return groups.view(group, {}) if group is not None else None
-        return groups.view(members.group, members.states, groups.why(self._ledger, members))
+        return groups.view(members.group, members.states, reasons.of_group(self._ledger, members))
 
     def show(self, user: str, message: ShowJobs) -> Jobs:
         """These jobs whole; groups as wholes, with their members where they are asked for."""
@@ -146,12 +146,16 @@ class Lookup:
         views: list[JobView] = []
         size = 0
         for job in found[:most]:
-            view = _short(job_view(job, job.reason))
+            view = _short(job_view(job, job.reason or self._held(job)))
             size += len(msgspec.msgpack.encode(view))
             if size > LIST_BYTES:
                 break
             views.append(view)
         return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(whole))
+
+    def _held(self, job: Job) -> Reason | None:
+        live = job.id in self._ledger.jobs and dependencies.is_held(self._ledger, job)
+        return dependencies.reason(self._ledger, job) if live else None
 
     def _groups(self, message: ListJobs, most: int) -> list[GroupView]:
         """Groups as wholes, those that live and then those that have ended, each newest first."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.protocol import placing
+from distributed_grid.protocol.after import MOST_AFTER
 from distributed_grid.protocol.bundle import is_blob_hash
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.gangs import MOST_NODES
@@ -86,11 +87,19 @@ def _about_many(submission: Submission) -> BadValue | None:
     if not 0 <= gang <= MOST_NODES or (gang and array is not None):
         why = "an array of gangs cannot be made" if array is not None else f"{MOST_NODES} are the most"
         return BadValue(f"a gang on {gang} nodes cannot be taken", why=why)
-    if array is None:
-        return None
-    if problem := sound(array):
+    if array is not None and (problem := sound(array)):
         return problem
-    if array.most and submission.request.immediate:
+    if len(submission.after) > MOST_AFTER:
+        return BadValue(f"a job cannot wait for {len(submission.after)} others", hint=f"{MOST_AFTER} are the most")
+    later = submission.begin or submission.delay
+    if not math.isfinite(later) or min(submission.begin, submission.delay) < 0 or submission.delay > LONGEST:
+        return BadValue(f"a job cannot begin {later:g} s from now or then", hint="give a time that comes")
+    if submission.request.immediate and (submission.after or later):
+        return BadValue(
+            "a job that must not wait cannot wait for others or a time",
+            hint="leave out --immediate, or --after and --begin",
+        )
+    if array is not None and array.most and submission.request.immediate:
         return BadValue(
             "a job that must not wait cannot be held back by its array",
             why=f"at most {array.most} of it run at once",

@@ -4,6 +4,9 @@ import secrets
 from collections.abc import Callable
 
 from distributed_grid.coordinator.blobs import Blobs
+from distributed_grid.coordinator.core.conditions import Condition, End
+from distributed_grid.coordinator.core.dependencies import end_words, group_end
+from distributed_grid.coordinator.core.groups import has_begun
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Job, JobsSubmitted
 from distributed_grid.coordinator.driver import Driver
@@ -11,7 +14,9 @@ from distributed_grid.coordinator.lookup import Lookup, Unanswerable
 from distributed_grid.coordinator.placing import resolved
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import complaint, same_jobs
+from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.groups import Array, GroupKind, count, indexes, member_id
+from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Submit
 
 
@@ -76,17 +81,42 @@ class Submissions:
         found = Sorted(known)
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
         ids = iter(sorted(new_id() for _ in range(len(keys) - len(known))))
+        before: dict[str, str] = {}  # those before it in this call, by their key and name
         for one in message.jobs:
             if one.key not in known and one.key not in found.jobs:
                 request = resolved(one.request, host, one.spec.bundle, self._ledger.policy)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
+                job.after = tuple(self._condition(user, dependency, before) for dependency in one.after)
+                job.begin = now + one.delay if one.delay else one.begin
                 found.jobs[one.key] = job
                 if one.array is not None:
                     found.groups.append(_group(job, GroupKind.ARRAY, one.array))
                 elif one.request.gang:
                     ranks = Array(((0, one.request.gang - 1, 1),))
                     found.groups.append(_group(job, GroupKind.GANG, ranks))
+            there = known.get(one.key) or found.jobs[one.key].id
+            before |= {one.key: there, one.spec.name: there}
         return found
+
+    def _condition(self, user: str, dependency: Dependency, before: dict[str, str]) -> Condition:
+        """What it waits for, found. Raises GridError where there is no such job."""
+        name = before.get(dependency.on) or self._lookup.resolve_one(user, dependency.on)
+        other = self._lookup.job(name)
+        end = None
+        if name not in self._ledger.jobs and name not in self._ledger.groups and name not in self._ledger.held.ends:
+            end = _end(other) if other is not None else None
+        return Condition(name, dependency.kind, other.spec.name if other is not None else "", end)
+
+
+def _end(other: Job | Group) -> End | None:
+    """How it had ended, as the store says; None: it does not, so the ledger will."""
+    if isinstance(other, Group):
+        return group_end(other) if other.ended else None
+    outcome = other.outcome
+    if outcome is None:
+        return None
+    ok = outcome.cause is Cause.EXITED and outcome.code == 0
+    return End(ok, outcome.started or has_begun(other), end_words(outcome))
 
 
 def _group(template: Job, kind: GroupKind, array: Array) -> Group:
@@ -100,6 +130,8 @@ def _group(template: Job, kind: GroupKind, array: Array) -> Group:
         submitted=template.submitted,
         count=count(array.parts),
         array=array,
+        after=template.after,
+        begin=template.begin,
     )
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobSpec, Reason, Request
 
@@ -139,3 +140,5 @@ class GroupView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cancelled: int = 0
     ended: float = 0.0
     reason: Reason | None = None
+    after: tuple[Dependency, ...] = ()
+    begin: float = 0.0

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.limits import JobLimits, parse_factor
 from distributed_grid.protocol.numbers import Code, Count, Finite
@@ -71,6 +72,7 @@ class Cause(StrEnum):
     LEASE_EXPIRED = "lease-expired"
     GANG = "gang"
     NOT_PLACED = "not-placed"
+    DEPENDENCY_FAILED = "dependency-failed"
     RESTORED = "restored"
     PREEMPTED = "preempted"
     RECALLED = "recalled"
@@ -257,6 +259,9 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     suspended_for: float = 0.0
     used: Used | None = None
     unused: str = ""
+    after: tuple[Dependency, ...] = ()
+    """What it waits for still."""
+    begin: float = 0.0
 
 
 def next_attempt(allocation: str) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.groups import Array, GroupView
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, State
@@ -14,12 +15,16 @@ from distributed_grid.protocol.resources import Grant
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     """One job to submit, or many with an `array`. `key` is made by the client, unique per user: submitting the same key
-    again returns the job (or group) that is there already."""
+    again returns the job (or group) that is there already. It waits for all that is in `after`, and until `begin` (grid
+    time) or for `delay` seconds."""
 
     key: str
     spec: JobSpec
     request: Request
     array: Array | None = None
+    after: tuple[Dependency, ...] = ()
+    begin: float = 0.0
+    delay: float = 0.0
 
 
 class Submit(Message, frozen=True, tag="submit"):

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from distributed_grid.coordinator.core import gangs
+from distributed_grid.coordinator.core import dependencies, gangs
 from distributed_grid.coordinator.core.agents import arm
+from distributed_grid.coordinator.core.conditions import End
 from distributed_grid.coordinator.core.fairness import Account, Shares
 from distributed_grid.coordinator.core.groups import Members
 from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
@@ -83,6 +84,13 @@ class GroupAt(msgspec.Struct, frozen=True):
     ending: bool
 
 
+class HeldAt(msgspec.Struct, frozen=True):
+    """Who is held, in order (for what, they say themselves), and the ends that are remembered."""
+
+    waiters: list[str]
+    ends: dict[str, End]
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A Ledger. It shares everything with the one it was taken of, so encode it before anything else happens."""
 
@@ -110,6 +118,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     idle: dict[str, Idle] = {}
     snapshot: int = 0
     groups: list[GroupAt] = []
+    held: HeldAt = HeldAt([], {})
 
 
 def take(ledger: Ledger) -> Checkpoint:
@@ -151,6 +160,7 @@ def take(ledger: Ledger) -> Checkpoint:
         failing=ledger.failing,
         idle=ledger.idle,
         snapshot=ledger.snapshot,
+        held=HeldAt(list(ledger.held.unmet), ledger.held.ends),
         groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in ledger.groups.values()],
     )
 
@@ -169,11 +179,12 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
             for name in Room.__slots__:
                 setattr(node.room, name, _owned(getattr(room, name)))
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
+    held = replace(at.held, ends=dict(at.held.ends))
     many = [replace(one, group=Group(**asdict(one.group)), pending=list(one.pending)) for one in at.groups]
     parts = _own({name: getattr(at, name) for name in at.__struct_fields__})
     accounts = {user: msgspec.structs.replace(one) for user, one in at.shares.accounts.items()}
     parts["shares"] = msgspec.structs.replace(at.shares, accounts=accounts)
-    return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs, "groups": many})), policy)
+    return resume(Checkpoint(**(parts | {"nodes": nodes, "jobs": jobs, "groups": many, "held": held})), policy)
 
 
 def _owned(value: Any) -> Any:
@@ -197,6 +208,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
         gangs.granted(ledger, allocation)
     ledger.keys = {(job.user, job.key): job.id for job in at.jobs.values() if not job.group}
     _regroup(ledger, at)
+    dependencies.resume(ledger, at.held.waiters, at.held.ends)
     ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}
     ledger.turns, ledger.next_turn = at.turns, at.next_turn
     ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding

@@ -21,8 +21,8 @@ def check(ledger: "Ledger") -> None:
         allocation = ledger.allocations.get(job.allocation)
         if job.state is State.WAITING:
             assert allocation is None, f"{job.id} waits and holds {job.allocation}"
-            held = job.group and (job.request.gang or job.id in ledger.groups[job.group].pending)
-            assert held or job.id in ledger.queue, f"{job.id} waits and is not in the queue"
+            held = job.id in (ledger.groups[job.group].pending if job.group else ledger.held.unmet)
+            assert job.request.gang or held != (job.id in ledger.queue), f"{job.id} waits: held or in the queue"
         else:
             assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
             assert allocation is not None, f"{job.id} is {job.state.value} without an allocation"
@@ -34,7 +34,8 @@ def check(ledger: "Ledger") -> None:
     keyed = len(ledger.jobs) - grouped + len(ledger.groups)
     assert len(ledger.keys) == keyed, "a key is left of a job that is gone"
     assert len(ledger.turns) == len(ledger.jobs), "a turn is left of a job that is gone"
-    assert not ledger.endings, "an end was not followed"
+    assert not (ledger.endings or ledger.held.new or ledger.held.begun or ledger.held.over), "an end was not followed"
+    _check_held(ledger)
     assert all(name in ledger.jobs for name in ledger.queue.turns), "the queue holds a job that is gone"
     by_node = {name: dict(node.allocations) for name, node in ledger.nodes.items()}
     for allocation in ledger.allocations.values():
@@ -44,6 +45,20 @@ def check(ledger: "Ledger") -> None:
     assert not any(by_node.values()), f"nodes hold what the ledger does not know: {by_node}"
     for node in ledger.nodes.values():
         _check_node(ledger, node)
+
+
+def _check_held(ledger: "Ledger") -> None:
+    held = ledger.held
+    assert not held.roots, f"the ends of {list(held.roots)} were not followed"
+    for name, unmet in held.unmet.items():
+        waiter = ledger.groups[name].group if name in ledger.groups else ledger.jobs[name]
+        assert waiter.after == tuple(unmet), f"{name} waits for {list(unmet)}, and {waiter.after} is recorded"
+        for one in unmet:
+            assert held.on[one.kind][one.on][name] == one, f"{name} would not be told of {one.on}"
+            assert one.on in ledger.jobs or one.on in ledger.groups, f"{name} waits for {one.on}, which is over"
+        assert unmet or ("begin", name) in ledger.deadlines.armed, f"{name} waits for nothing"
+    told = sum(len(waiters) for kind in held.on.values() for waiters in kind.values())
+    assert told == sum(map(len, held.unmet.values())), "somebody would be told who does not wait"
 
 
 def _check_group(ledger: "Ledger", members: Members) -> int:
@@ -62,7 +77,10 @@ def _check_group(ledger: "Ledger", members: Members) -> int:
     assert active == members.active, f"{name} counts {members.active} at work, {active} are"
     assert not members.most or active <= members.most, f"{active} of {name} are at work, {members.most} may be"
     held = len(jobs) - active
-    assert not held or (members.most and active == members.most), f"{held} of {name} are held for nothing"
+    if name in ledger.held.unmet:
+        assert not active, f"{active} of {name} are at work, and it waits"
+    else:
+        assert not held or (members.most and active == members.most), f"{held} of {name} are held for nothing"
     return len(jobs)
 
 

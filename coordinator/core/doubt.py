@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from distributed_grid.coordinator.core.dependencies import Held
 from distributed_grid.coordinator.core.model import Command
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 
@@ -32,5 +33,6 @@ def hold_back(ledger: "Ledger", text: str) -> list[Command]:
             ledger.tell(job, said)
         ledger.changed(job, allocation)
     ledger.endings.clear()  # nothing follows from them: all that waits has ended
+    ledger.held = Held()
     out, ledger.out = ledger.out, []
     return out

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import agents, failing, orders, requests
+from distributed_grid.coordinator.core import agents, dependencies, failing, orders, requests
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
@@ -48,6 +48,7 @@ ON: dict[type, Callable[["Ledger", Any], None]] = {
 }
 DUE: dict[str, Callable[["Ledger", str], None]] = {
     "silence": agents.silence,
+    "begin": dependencies.begin_due,
     "offer": agents.offer_due,
     "decline": agents.decline_due,
     "drain": orders.drain_due,

@@ -5,7 +5,6 @@ A member that was not let go yet waits and is not in the queue, so it costs a ma
 """
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import msgspec
 
 from distributed_grid.coordinator.core import gangs, keys, stopping
 from distributed_grid.coordinator.core.model import Group, Job, RecordGroup, RecordJob
+from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.groups import GroupKind, GroupView, indexes, member_id
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Reason, State
 
@@ -70,11 +70,10 @@ def take(ledger: "Ledger", group: Group, template: Job) -> None:
     let_go(ledger, members)
 
 
-def begin(ledger: "Ledger", groups: Iterable[Group]) -> None:
-    """Take up groups that were on disk; their members that live are entered next, in the order of their indexes."""
-    for group in groups:
-        ledger.groups[group.id] = Members(group)
-        ledger.keys[(group.user, group.key)] = group.id
+def begin(ledger: "Ledger", group: Group) -> None:
+    """Take up a group that was on disk; its members that live are entered next, in the order of their indexes."""
+    ledger.groups[group.id] = Members(group)
+    ledger.keys[(group.user, group.key)] = group.id
 
 
 def enter(ledger: "Ledger", job: Job) -> None:
@@ -102,6 +101,8 @@ def go_on(ledger: "Ledger") -> None:
 
 def let_go(ledger: "Ledger", members: Members) -> None:
     """Put into the queue as many members as may be there."""
+    if members.group.id in ledger.held.unmet:
+        return
     while members.pending and (not members.most or members.active < members.most):
         job = ledger.jobs.get(members.pending.popleft())
         if job is not None:
@@ -110,31 +111,17 @@ def let_go(ledger: "Ledger", members: Members) -> None:
             ledger.wait(job)
 
 
-def is_pending(ledger: "Ledger", job: Job) -> bool:
-    """Whether a job waits and was not let go yet by its group."""
-    return bool(job.group) and job.state is State.WAITING and job.id not in ledger.queue
+def has_begun(job: Job) -> bool:
+    """Whether it has ever started to run."""
+    return job.started > 0 or job.retried > 0 or job.taken_back > 0
 
 
 def reason(ledger: "Ledger", job: Job) -> Reason:
     """Why a member waits that is not in the queue."""
     if job.request.gang:
         return gangs.reason(ledger, job)
-    return _limit(ledger.groups[job.group])
-
-
-def _limit(members: Members) -> Reason:
+    members = ledger.groups[job.group]
     return Reason("ArrayLimit", f"{members.active} of its array are at work, and at most {members.most} may be at once")
-
-
-def why(ledger: "Ledger", members: Members) -> Reason | None:
-    """Why those of its members wait that do: as it was last told of the first of them."""
-    if not members.states.get(State.WAITING):
-        return None
-    for name in members.live:
-        job = ledger.jobs[name]
-        if job.state is State.WAITING and job.id in ledger.queue:
-            return ledger.queue.line(job.id).reason
-    return _limit(members)
 
 
 def gone(ledger: "Ledger", job: Job, active: bool) -> None:
@@ -149,18 +136,14 @@ def gone(ledger: "Ledger", job: Job, active: bool) -> None:
             group.cancelled += 1
         else:
             group.failed += 1
-        group.never += not outcome.started and not job.retried and not job.taken_back
+        group.never += not outcome.started and not has_begun(job)
         ledger.out.append(RecordGroup(group))
     if not members.live:
-        _over(ledger, members)
-
-
-def _over(ledger: "Ledger", members: Members) -> None:
-    group = members.group
-    group.ended = ledger.now
-    del ledger.groups[group.id]
-    keys.put_by(ledger, group.user, group.key)
-    ledger.out.append(RecordGroup(group))
+        group.ended = ledger.now
+        del ledger.groups[group.id]
+        keys.put_by(ledger, group.user, group.key)
+        ledger.held.over.append(group)
+        ledger.out.append(RecordGroup(group))
 
 
 def follow(ledger: "Ledger", job: Job) -> None:
@@ -205,6 +188,11 @@ def spec_of(ledger: "Ledger", job: Job) -> JobSpec:
     return msgspec.structs.replace(job.spec, env={**job.spec.env, **mine})
 
 
+def dependencies_of(waiter: Job | Group) -> tuple[Dependency, ...]:
+    """What it waits for still."""
+    return tuple(Dependency(condition.on, condition.kind) for condition in waiter.after)
+
+
 def view(group: Group, states: dict[State, int], why: Reason | None = None) -> GroupView:
     """A group as clients see it."""
     counted = {state.value: number for state, number in states.items() if number and state is not State.ENDED}
@@ -224,4 +212,6 @@ def view(group: Group, states: dict[State, int], why: Reason | None = None) -> G
         cancelled=group.cancelled,
         ended=group.ended,
         reason=why,
+        after=dependencies_of(group),
+        begin=group.begin,
     )

@@ -13,12 +13,14 @@ from distributed_grid.coordinator.core import (
     attempts,
     checks,
     deadlines,
+    dependencies,
     events,
     following,
     gangs,
     groups,
     keys,
     reasons,
+    rebuilding,
     restoring,
     retries,
     serving,
@@ -46,7 +48,6 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.reserving import Kept, release
-from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.unused import Idle
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
@@ -87,6 +88,7 @@ class Ledger:
         """Those of which a member lives."""
         self.endings: deque[Job] = deque()
         """Jobs that have just ended, until what follows from that is done."""
+        self.held = dependencies.Held()
         self.queue = Queue()
         self.shares = Shares()
         self.kept = Kept()
@@ -209,6 +211,8 @@ class Ledger:
         if job.group:
             self.groups[job.group].moved(job.state, state)
         job.state = state
+        if state is State.RUNNING:
+            dependencies.started(self, job)
         self.tell(job, text)
 
     def tell(self, job: Job, text: str) -> None:
@@ -242,7 +246,9 @@ class Ledger:
             groups.enter(self, job)
         else:
             self.keys[(job.user, job.key)] = job.id
-            if job.state is State.WAITING:
+            if job.state is State.WAITING and not job.tries and (job.after or job.begin > self.now):
+                dependencies.hold(self, job)
+            elif job.state is State.WAITING:
                 self.wait(job)
 
     def start(self, job: Job, placement: Placement, gang: Gang | None = None) -> None:
@@ -306,7 +312,7 @@ class Ledger:
 
     def conclude(self, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
         """The job is over, and so is its gang if it has one."""
-        active = not groups.is_pending(self, job)
+        active = not dependencies.is_held(self, job)
         if allocation is not None:
             self.move(allocation, State.ENDED)
         elif active:
@@ -377,22 +383,7 @@ class Ledger:
 
     def rebuild(self, node: Node) -> None:
         """Work out the node's room anew from its offer and what is held there."""
-        offer = node.offer
-        node.closed = frozenset(device for device, (until, _) in node.declined.items() if until > self.now)
-        if offer is None:
-            node.room = None
-            node.counting = {}
-        else:
-            held = {one.id: one.grant for one in node.allocations.values()} | node.strays
-            node.counting = dict.fromkeys(name for name in offer.counting if name in held)
-            room = Room(node.facts, offer, node.closed)
-            if held:
-                room.cap(held[name] for name in node.counting)
-                for name, grant in held.items():
-                    if name not in node.counting:
-                        room.take(grant)
-            node.room = room
-        self.refresh(node)
+        rebuilding.rebuild(self, node)
 
     def _take_out(self) -> list[Command]:
         out, self.out = self.out, []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.parts import Part
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.gangs import Gang
@@ -105,6 +106,10 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """What its last attempt used, as far as its node told."""
     unused: str = ""
     """What it holds and does not use, and what would have been enough, as its owner was told."""
+    after: tuple[Condition, ...] = ()
+    """What is still to happen before it is let into the queue; of a member its group has it."""
+    begin: float = 0.0
+    """When it may begin (grid time); of a member its group has it."""
 
 
 class Group(msgspec.Struct, kw_only=True, gc=False):
@@ -126,6 +131,8 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
     """How many of them had never started."""
     ended: float = 0.0
     """When the last member had ended; 0: not yet."""
+    after: tuple[Condition, ...] = ()
+    begin: float = 0.0
 
 
 @dataclass(slots=True)

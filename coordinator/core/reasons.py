@@ -5,9 +5,10 @@ behind it wait for their turn. Kept fresh within a second, for the first lines, 
 import math
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import groups, reserving
+from distributed_grid.coordinator.core import dependencies, reserving
 from distributed_grid.coordinator.core.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.gang_places import fits
+from distributed_grid.coordinator.core.groups import Members
 from distributed_grid.coordinator.core.matching import Placement, amount, blocker, has_room
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line
@@ -133,12 +134,24 @@ def now_for(ledger: "Ledger", job: Job) -> Reason | None:
     """Why this job waits, as of now; None if it does not wait."""
     if job.state is not State.WAITING:
         return None
-    if groups.is_pending(ledger, job):
-        return groups.reason(ledger, job)
+    if dependencies.is_held(ledger, job):
+        return dependencies.reason(ledger, job)
     line = ledger.queue.line(job.id)
     if ledger.queue.head(line)[1] == job.id:
         return line.reason or find(ledger, job.request, job.id)
     return _behind(ledger, job)
+
+
+def of_group(ledger: "Ledger", members: Members) -> Reason | None:
+    """Why those members of a group wait that do: as it was last told of the first of them that is in the queue."""
+    if not members.states.get(State.WAITING):
+        return None
+    last = None
+    for name in members.live:
+        last = ledger.jobs[name]
+        if last.id in ledger.queue:
+            return ledger.queue.line(last.id).reason
+    return dependencies.reason(ledger, last) if last is not None else None
 
 
 def _behind(ledger: "Ledger", job: Job) -> Reason:

@@ -3,7 +3,9 @@
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import groups
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core import dependencies, groups
 from distributed_grid.coordinator.core.feasible import can_fit, never_fits, unknown_name
 from distributed_grid.coordinator.core.matching import amount
 from distributed_grid.coordinator.core.model import (
@@ -34,12 +36,14 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
     new: dict[str, Job] = {}
     keys: dict[tuple[str, str], str] = {}
     sound: set[Request] = set()
+    stands_for: dict[str, str] = {}
     groups_of = {group.id: group for group in event.groups}
     for job in event.jobs:
         key = (job.user, job.key)
         known = ledger.keys.get(key) or ledger.past_keys.get(key) or keys.get(key)
         if known is not None:
             ids.append(known)
+            stands_for[job.id] = known
             continue
         refusal = None
         if job.id in ledger.jobs or job.id in ledger.groups or job.id in new:
@@ -54,8 +58,13 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
         new[job.id] = job
         keys[key] = job.id
     for job in new.values():
-        if job.id in groups_of:
-            groups.take(ledger, groups_of[job.id], job)
+        if stands_for and job.after:
+            job.after = tuple(replace(one, on=stands_for.get(one.on, one.on)) for one in job.after)
+        if (group := groups_of.get(job.id)) is not None:
+            group.after = job.after
+            if group.after or group.begin > ledger.now:
+                dependencies.hold(ledger, group)
+            groups.take(ledger, group, job)
             continue
         ledger.enter(job)
         ledger.tell(job, "submitted")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import agents, gangs, groups, orders
+from distributed_grid.coordinator.core import agents, dependencies, following, gangs, groups, orders
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
@@ -31,10 +31,14 @@ def take_up(
             ledger.allocations[allocation.id] = allocation
             ledger.nodes[allocation.node].allocations[allocation.id] = allocation
             gangs.granted(ledger, allocation)
-    groups.begin(ledger, many)
+    for group in many:
+        groups.begin(ledger, group)
+        if group.after or group.begin > ledger.now:
+            dependencies.hold(ledger, group)
     for job in sorted(jobs, key=lambda job: job.submitted):
         if job.state is not State.ENDED:
             ledger.enter(job)
     for held in ledger.allocations.values():
         ledger.shares.take(ledger.jobs[held.job].user, held.grant.resources, ledger.now, ledger.policy.sharing)
+    following.follow(ledger)
     groups.go_on(ledger)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from distributed_grid.coordinator.core.groups import dependencies_of
 from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.suspending import put_off
@@ -46,6 +47,8 @@ def job_view(job: Job, reason: Reason | None) -> JobView:
         suspended_for=job.suspended_for,
         used=job.used,
         unused=job.unused,
+        after=dependencies_of(job),
+        begin=job.begin,
     )
 
 

@@ -1,6 +1,7 @@
 """Arrays and dependencies, by the command line on a real grid."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -56,3 +57,65 @@ def test_what_is_no_array_is_told(grid: Grid) -> None:
     done = grid.run("run-shared", "-d", "--no-ship", "--array", "9-1", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert "'9-1' ends before it begins" in done.stderr
+
+
+# --- dependencies -----------------------------------------------------------------------------------------------------
+
+
+def shown(grid: Grid, job: str) -> dict[str, Any]:
+    (found,) = grid.json("job", "show", job)["jobs"]
+    return dict(found)
+
+
+def test_a_job_waits_for_others_and_says_so(grid: Grid) -> None:
+    first = submitted(grid, "--name", "prepare", "sh", "-c", "until [ -e go ]; do sleep 0.02; done")
+    behind = submitted(grid, "--after-ok", "prepare", "echo", "behind")
+    after_all = submitted(grid, "--after-any", behind, "--after", first, "true")
+    assert shown(grid, behind)["reason_text"] == f"waits for {first} (prepare) to exit with 0"
+    only_one = [{"on": behind, "kind": "after-any"}]
+    until(lambda: shown(grid, after_all)["waits_for"] == only_one, "the first has started, and that is not waited for")
+    assert f"waits for {first}" in grid.run("why", behind).stdout
+    grid.run("cancel", first)
+    done = grid.run("job", "wait", behind, after_all)
+    assert done.returncode == 125
+    assert f"{behind} was not run: {first} (prepare) was cancelled" in done.stderr
+    assert shown(grid, behind)["outcome"]["cause"] == "dependency-failed"
+    assert shown(grid, after_all)["exit_code"] == 0
+
+
+def test_an_array_that_has_ended_can_be_waited_for(grid: Grid) -> None:
+    array = submitted(grid, "--array", "1-3", "true")
+    assert grid.run("job", "wait", array).returncode == 0
+    done = grid.run("run-shared", "--no-ship", "--cpus", "0.1", "--after-ok", array, "echo", "after")
+    assert done.stdout == "after\n"
+
+
+def test_what_is_missing_is_told_at_once(grid: Grid) -> None:
+    submitted(grid, "--name", "training", "true")
+    done = grid.run("run-shared", "-d", "--no-ship", "--after-ok", "trainin", "true")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "no job 'trainin'" in done.stderr and "did you mean training" in done.stderr
+
+
+def test_jobs_of_a_file_wait_for_each_other_by_name(grid: Grid) -> None:
+    text = """
+    defaults: {cpus: 0.1, no_ship: true}
+    jobs:
+    - {name: first, command: "true"}
+    - {name: many, command: "true", array: 0-3, after_ok: first}
+    - {name: final, command: echo all, after_ok: [many, first]}
+    """
+    (grid.here / "jobs.yaml").write_text(text)
+    rows = grid.json("submit", "-f", "jobs.yaml")["jobs"]
+    assert grid.run("job", "wait", rows[2]["id"]).returncode == 0
+    assert grid.run("logs", "final").stdout == "all\n"
+    (array,) = grid.json("job", "show", rows[1]["id"])["arrays"]
+    assert array["states"] == {"ended": 4}
+
+
+def test_a_job_begins_later(grid: Grid) -> None:
+    job = submitted(grid, "--begin", "+1.5s", "true")
+    assert shown(grid, job)["reason"] == "Begin"
+    assert grid.run("job", "wait", job).returncode == 0
+    view = shown(grid, job)
+    assert view["started"] >= view["begin"]
