@@ -16,6 +16,7 @@ import structlog
 
 from distributed_grid import __version__
 from distributed_grid.agent.core.spare import Limits, describe
+from distributed_grid.agent.core.spare_judge import OFF
 from distributed_grid.agent.gpus import open_backend
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.probe import Probe, kin_roots
@@ -117,6 +118,8 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
         own_roots,
         (lambda: kin_roots(kin)) if kin is not None else tuple,
         state_dir,
+        waits=settings.limits.owner_pressure < OFF,
+        hands=settings.limits.owner_input,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from distributed_grid.agent import probe_host
+from distributed_grid.agent import probe_host, probe_owner
 from distributed_grid.agent.core.spare_limits import Limits, lendable
 from distributed_grid.agent.gpus import GpuBackend
 from distributed_grid.agent.probe_trees import Spent, Trees, Usage, kin_roots
@@ -45,7 +45,8 @@ class Mark:
 class Probe:
     """Measures. `cores`: those to manage (None: all the agent may use; with `virtual` any numbers); `memory_limit`:
     bytes to manage (0: all there is); `own_roots` gives the pids of our agent and supervisors, `kin_roots` those of
-    sibling grid services, whose use is nobody's foreign use either; the disk is the one `state_dir` is on. Safe to
+    sibling grid services, whose use is nobody's foreign use either; the disk is the one `state_dir` is on. `waits`:
+    look whether others' programs have to wait, `hands`: whether somebody uses keyboard or terminal. Safe to
     be called from several threads. Raises BadValue for cores that the agent may not use."""
 
     def __init__(
@@ -57,6 +58,8 @@ class Probe:
         own_roots: Callable[[], Iterable[int]] = tuple,
         kin_roots: Callable[[], Iterable[int]] = tuple,
         state_dir: Path = Path("/"),
+        waits: bool = False,
+        hands: bool = False,
     ) -> None:
         self._usable = probe_host.usable_cores()
         self.cores = tuple(sorted(set(cores or self._usable)))
@@ -75,6 +78,8 @@ class Probe:
         self._disk = str(state_dir)
         self._lock = threading.Lock()
         self._trees = Trees(own_roots, kin_roots)
+        self._services = (lambda: (*own_roots(), *kin_roots())) if waits else None
+        self._hands = probe_owner.Hands() if hands else None
         self._trees.walk()
         self._marks = deque([Mark(now(), probe_host.busy_seconds(), probe_host.traffic(), [], [])])
         self._seen_gpus: tuple[GpuSample, ...] = ()
@@ -150,6 +155,8 @@ class Probe:
             net_sent=round(rates[3], 1),
             gpus=self._seen_gpus,
             gpu_error=self.gpus.error,
+            pressure=probe_owner.pressure(self._services()) if self._services is not None else {},
+            input_idle=round(self._hands.idle(), 1) if self._hands is not None else -1.0,
         )
 
     def _baseline(self, at: float) -> Mark:

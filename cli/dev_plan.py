@@ -15,6 +15,7 @@ CONFIG = """\
 # Written by `grid dev up`: lenient, so that a busy desktop lends too.
 resource_sharing:
   monitoring_interval_seconds: 1
+  owner_policy: continue
   thresholds:
     cpu_percent_max: {cpu_percent_max}
     memory_percent_max: 95

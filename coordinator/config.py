@@ -89,6 +89,8 @@ class NodeLimits:
     owner_quiet: float
     owner_most: float
     owner_hold: float
+    owner_pressure: float
+    owner_input: bool
 
 
 class Row(NamedTuple):
@@ -165,6 +167,8 @@ class ClusterConfig(Root):
             owner_quiet=_or(own.owner_quiet, sharing.owner_quiet),
             owner_most=_or(own.owner_most, sharing.owner_most),
             owner_hold=_or(own.owner_hold, sharing.owner_hold),
+            owner_pressure=_or(own.owner_pressure, sharing.owner_pressure),
+            owner_input=_or(own.owner_input, sharing.owner_input),
         )
 
     def rows(self) -> list[Row]:

@@ -155,6 +155,10 @@ class ResourceSharing:
     owner_quiet: float = setting(30.0, SECONDS_OR_NONE, "how long the owner must be gone before jobs go on")
     owner_most: float = setting(600.0, SECONDS_OR_NONE, "how long a job is suspended before it is recalled; 0: never")
     owner_hold: float = setting(60.0, SECONDS_OR_NONE, "age before which a job is suspended rather than recalled")
+    owner_pressure: float = setting(
+        40.0, PERCENT, "percentage of time others' programs may wait for cpu, memory or io (PSI); 100 judges no waiting"
+    )
+    owner_input: bool = setting(False, FLAG, "keyboard and terminals in use mean that the owner is back")
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
@@ -191,6 +195,8 @@ class NodeSharing:
     owner_quiet: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be gone before jobs go on")
     owner_most: float | None = setting(None, SECONDS_OR_NONE, "how long a job is suspended there before it is recalled")
     owner_hold: float | None = setting(None, SECONDS_OR_NONE, "age before which a job is suspended, not recalled")
+    owner_pressure: float | None = setting(None, PERCENT, "percentage of time its owner's programs may wait (PSI)")
+    owner_input: bool | None = setting(None, FLAG, "its keyboard and terminals in use mean that its owner is back")
 
 
 @dataclass(frozen=True)

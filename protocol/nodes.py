@@ -93,6 +93,8 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `at` is the node's boot-time clock in seconds. `cores` maps each managed core to its foreign use in percent, whole
     numbers; `own_cpu` and `foreign_cpu` are cores' worth (1.5 = one and a half cores busy). Memory in bytes:
     `memory_own` is our jobs' resident memory, `memory_foreign` what all others use. Rates are bytes per second.
+    `pressure`: percent of time that programs of others waited for cpu, memory or io; `input_idle`: seconds since
+    somebody used keyboard or terminal (below 0: not seen, or not looked at).
     """
 
     at: Finite
@@ -111,6 +113,8 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     net_sent: Finite = 0.0
     gpus: tuple[GpuSample, ...] = ()
     gpu_error: str = ""
+    pressure: dict[str, Finite] = {}
+    input_idle: Finite = -1.0
 
 
 class GpuOffer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,7 +3,8 @@ freeze, to let go on and to recall go out, each with its reason. All times are s
 
 He is back for a job where others use the node, or the cores that are lent, above `cpu_percent_max`. That others are
 there is seen by what they use, and beside a job they get only a part of a core: so what they use of all lent cores is
-added up and held against one core. Our own use is in none of these figures.
+added up and held against one core. Or his programs wait, or he is at the keyboard, or on a lent GPU. Our own use is in
+none of these figures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,13 +12,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from distributed_grid.agent.core.spare_judge import OFF, cpu_trouble, percent
+from distributed_grid.agent.core.spare_judge import OFF, cpu_trouble, foreign_on, percent
 from distributed_grid.agent.core.spare_limits import Holding, Limits
 from distributed_grid.protocol.messages import Suspended
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample
+from distributed_grid.protocol.resources import MIB
 
 NOISE = 10
 """Percent of one core that anything may use now and then without being an owner at work."""
+HANDS = 10.0
+"""Seconds since somebody used the keyboard that he counts as being there: the kernel notes it every 8 s."""
+SETTLE = 20.0
+"""Seconds from one recall for want of memory to the next: figures of pressure are of the last ten."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -51,10 +57,12 @@ Order = Freeze | Thaw | Recall
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """Something by which the owner is seen to be back: for one job or for `all` of them."""
+    """Something by which the owner is seen to be back: for one job or for `all` of them. `frees`: only the job's end
+    gives him what he lacks, as a frozen one keeps memory and GPUs."""
 
     why: str
     all: bool = False
+    frees: bool = False
 
 
 @dataclass(slots=True)
@@ -70,26 +78,26 @@ class Case:
 
 
 class Owner:
-    """What becomes of the jobs of a node whose owner comes and goes. `cases` are those of the jobs that run. Whoever
-    has to make room is frozen, at once; he is recalled only if the policy says so, or after `owner_most`."""
+    """What becomes of the jobs of a node whose owner comes and goes. `cases` are those of the jobs that run. One in
+    his way is frozen, and recalled only if that is the policy, or after `owner_most`, or for what freezing does not
+    give back."""
 
     def __init__(self, limits: Limits, cores: int) -> None:
         self.limits = limits
         self.cases: dict[str, Case] = {}
         self._cores = cores
-        self._recall = ""
-        """Why the newest recall was, until the owner was gone for a while."""
-        self._recall_seen = 0.0
+        self._there = ""
+        """Why nothing more is to be lent, until the owner was gone for a while."""
+        self._there_at = 0.0
+        self._victim = ""
+        """The job that is to make room in memory. One at a time, and then it has to show first what that brought."""
+        self._next_victim = 0.0
 
     def observe(self, sample: Sample, jobs: Sequence[Running], now: float) -> list[Order]:
         """Take in a sample, with all jobs that run and were not told to end; what is to be done about them."""
         names = {one.holding.allocation for one in jobs}
         self.cases = {key: case for key, case in self.cases.items() if key in names}
-        signs = _signs(self.limits, sample, self._cores, [one.holding for one in jobs])
-        if signs or _busy_node(self.limits, sample, self._cores):
-            self._recall_seen = now
-        elif now - self._recall_seen >= self.limits.owner_quiet:
-            self._recall = ""
+        signs = self._signs(sample, jobs, now)
         orders = []
         for job in jobs:
             key = job.holding.allocation
@@ -125,8 +133,8 @@ class Owner:
     def presence(self) -> str:
         """Why nothing more is to be lent while the owner is there; empty: nothing speaks against it. What only one job
         is in the way of is withheld by itself; but where one was recalled, none is started to be recalled again."""
-        if self._recall:
-            return f"the owner is back ({self._recall})"
+        if self._there:
+            return f"the owner is back ({self._there})"
         for case in self.cases.values():
             if case.frozen is not None and case.sign.all:
                 return f"the owner is back ({case.sign.why})"
@@ -146,17 +154,66 @@ class Owner:
         if now - case.since < limits.owner_after and case.frozen is None:
             return None
         long = bool(limits.owner_most) and case.frozen is not None and now - case.frozen >= limits.owner_most
-        if (long or limits.owner_policy is OwnerPolicy.RECALL) and age >= limits.owner_hold:
-            self._recall, self._recall_seen = case.sign.why, now
+        wanted = long or case.sign.frees or limits.owner_policy is OwnerPolicy.RECALL
+        if wanted and age >= limits.owner_hold:
+            if case.sign.all or not case.sign.frees:  # a GPU that is not his own any more is withheld by itself
+                self._there, self._there_at = case.sign.why, now
+            if key == self._victim:
+                self._next_victim = now + SETTLE
             return Recall(key, case.sign.why)
         return Freeze(key, case.sign.why)
 
+    def _signs(self, sample: Sample, jobs: Sequence[Running], now: float) -> dict[str, Sign]:
+        """For each job that is in the owner's way by this sample: why. What only an end can give him comes first."""
+        limits, held = self.limits, [one.holding for one in jobs]
+        memory, other = _waits(limits, sample, "memory"), _at_work(limits, sample)
+        use = _busy_node(limits, sample, self._cores)
+        if limits.owner_policy is not OwnerPolicy.CONTINUE and (memory or other or (use and self._there)):
+            self._there, self._there_at = memory or other or use, now
+        elif now - self._there_at >= limits.owner_quiet or limits.owner_policy is OwnerPolicy.CONTINUE:
+            self._there = ""
+        if why := other or use:
+            signs = {one.allocation: Sign(why, all=True) for one in held}
+        else:
+            signs = _busy_cores(limits, sample, held)
+        if memory and (victim := self._make_room(jobs, now)):
+            signs[victim] = Sign(memory, all=True, frees=True)
+        return signs | _on_gpus(sample, held)
 
-def _signs(limits: Limits, sample: Sample, cores: int, held: Sequence[Holding]) -> dict[str, Sign]:
-    """For each job that is in the owner's way by this sample: why."""
-    if why := _busy_node(limits, sample, cores):
-        return {one.allocation: Sign(why, all=True) for one in held}
-    return _busy_cores(limits, sample, held)
+    def _make_room(self, jobs: Sequence[Running], now: float) -> str:
+        """Who is to end for others' want of memory: who has most of it, and of equals who has run least."""
+        if now < self._next_victim or not jobs:
+            return ""
+        if self._victim not in {one.holding.allocation for one in jobs}:
+            self._victim = max(jobs, key=lambda one: (one.holding.rss, one.began)).holding.allocation
+        return self._victim
+
+
+def _at_work(limits: Limits, sample: Sample) -> str:
+    """What of the owner himself is seen, or of his programs that wait for what a frozen job does not use."""
+    if limits.owner_input and 0 <= sample.input_idle < HANDS:
+        return "keyboard or terminal in use"
+    return _waits(limits, sample, "cpu") or _waits(limits, sample, "io")
+
+
+def _waits(limits: Limits, sample: Sample, what: str) -> str:
+    waited = sample.pressure.get(what, 0.0)
+    if limits.owner_pressure < OFF and waited > limits.owner_pressure:
+        return f"{what} pressure on others {percent(waited)} > {limits.owner_pressure:g} %"
+    return ""
+
+
+def _on_gpus(sample: Sample, held: Sequence[Holding]) -> dict[str, Sign]:
+    """Those on whose GPUs there is somebody else."""
+    foreign = {gpu.uuid: found[0] for gpu in sample.gpus if not gpu.error and (found := foreign_on(gpu))}
+    signs = {}
+    for one in held:
+        for share in one.grant.gpus:
+            if (who := foreign.get(share.uuid)) is not None:
+                user = f" of {who.user}" if who.user else ""
+                why = f"process {who.pid}{user} uses {who.memory // MIB} MiB of {share.uuid}"
+                signs[one.allocation] = Sign(why, frees=True)
+    return signs
 
 
 def _busy_node(limits: Limits, sample: Sample, cores: int) -> str:

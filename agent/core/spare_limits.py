@@ -19,6 +19,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     None for a `max_share_*` means no limit of its own. `reserve_*` stays with the owner whatever is idle.
     `owner_after`: for how long he must be back before jobs feel it; `owner_quiet`: for how long he must be gone again.
     `owner_most`: a job that was frozen for so long is recalled (0: never); `owner_hold`: one that is younger never is.
+    `owner_pressure`: percent of time that his programs may wait; `owner_input`: his keyboard counts as well.
     """
 
     can_share: bool = True
@@ -42,6 +43,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     owner_quiet: float = 30.0
     owner_most: float = 600.0
     owner_hold: float = 60.0
+    owner_pressure: float = 40.0
+    owner_input: bool = False
 
 
 class Holding(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ runtime.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anyw
 from distributed_grid.agent.core.spare import Limits
 from distributed_grid.agent.main import AgentSettings, main
 place, said = Path(sys.argv[1]), json.loads(sys.argv[2])
-limits = Limits(memory_percent_max=100, memory_min=0, reserve_memory=0, **said.pop("limits"))
+limits = Limits(**{"owner_pressure": 100, **said.pop("limits")}, memory_percent_max=100, memory_min=0, reserve_memory=0)
 said["cores"] = tuple(said["cores"])
 sys.exit(main(AgentSettings(state_dir=place, gpu_backend="nvml", limits=limits, **said)))
 """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import Shared
 from distributed_grid.protocol.nodes import NodeState
 from tests.e2e.scenes import Scene, scene
@@ -113,3 +113,63 @@ async def not_up(client: GridClient) -> bool:
 
 async def gone(grid: Scene) -> bool:
     return not await grid.offers()
+
+
+STRANGER = [{"used": 2 << 30, "processes": [{"pid": 1, "memory": 2 << 30}]}]
+
+
+async def test_a_job_is_recalled_from_a_gpu_that_its_owner_takes_and_runs_elsewhere_with_its_age() -> None:
+    async with scene() as grid:
+        for name in ("gpu1", "gpu2"):
+            await grid.agent(name, cores=[0, 1], virtual=True, gpus=1, owner_after=0, owner_hold=0)
+        async with GridClient(grid.url) as client:
+            script = 'echo "$GRID_NODE"; [ "$GRID_NODE" = gpu2 ] || sleep 600'
+            job = await client.submit(["sh", "-c", script], gpus=1, nodes=["gpu1"])
+            before = await running(grid, client, job)
+            grid.set_gpus("gpu1", STRANGER)
+            result = await asyncio.wait_for(client.result(job), 30)
+            assert (result.exit_code, result.stdout) == (0, "gpu2\n")
+            view = await client.show(job)
+        assert (view.node, view.taken_back, view.retried, view.submitted) == ("gpu2", 1, 0, before.submitted)
+        story = [step.text for step in view.story]
+        assert any(text.startswith("recalled: the owner of gpu1 is back (process 1") for text in story), story
+        assert any("recalled by signal 15" in text and "waits again" in text for text in story), story
+
+
+async def test_a_suspended_job_is_seen_everywhere_to_be_so_and_ends_as_if_nothing_had_been() -> None:
+    async with scene() as grid:
+        # A young job is suspended rather than recalled.
+        await grid.agent("lab", cores=[0, 1], virtual=True, gpus=1, owner_after=0, owner_hold=3600, owner_quiet=0)
+        async with GridClient(grid.url) as client:
+            job = await client.submit(["sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; echo done"], gpus=1)
+            await running(grid, client, job)
+            grid.set_gpus("lab", STRANGER)
+            view = await grid.until(lambda: suspended(client, job), "it is suspended")
+            assert view.state is State.RUNNING and "process 1" in view.suspended.why
+            assert "process 1" in (await client.shared("lab")).allocations[0].suspended
+            said = subprocess.run(
+                [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", grid.url, "job", "show", job],
+                capture_output=True, text=True, timeout=30,
+            )  # fmt: skip
+            assert "suspended: the owner is back (process 1" in said.stdout, said
+            (grid.place / "lab" / "allocs" / view.allocation / "workdir" / "go").touch()
+            grid.set_gpus("lab", [{}])
+            result = await asyncio.wait_for(client.result(job), 30)
+            assert (result.exit_code, result.stdout) == (0, "done\n")
+            view = await client.show(job)
+        assert view.suspended is None and view.outcome is not None and view.outcome.suspended > 0
+        assert [step.text.split()[0] for step in view.story][-3:] == ["suspended:", "goes", "exited"]
+
+
+async def running(grid: Scene, client: GridClient, job: str) -> JobView:
+    async def there() -> JobView | None:
+        view = await client.show(job)
+        return view if view.state is State.RUNNING else None
+
+    found: JobView = await grid.until(there, f"{job} runs")
+    return found
+
+
+async def suspended(client: GridClient, job: str) -> JobView | None:
+    view = await client.show(job)
+    return view if view.suspended is not None else None

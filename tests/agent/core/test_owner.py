@@ -4,8 +4,8 @@ import pytest
 
 from distributed_grid.agent.core.owner import Freeze, Order, Owner, Recall, Running, Thaw
 from distributed_grid.agent.core.spare_limits import Holding, Limits
-from distributed_grid.protocol.nodes import OwnerPolicy, Sample
-from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.nodes import GpuProcess, GpuSample, OwnerPolicy, Sample
+from distributed_grid.protocol.resources import GpuShare, Grant
 
 CORES = 4
 LIMITS = Limits(owner_after=2.0, owner_quiet=10.0, owner_most=0.0, owner_hold=0.0)
@@ -180,3 +180,88 @@ def test_after_a_recall_nothing_is_lent_until_the_owner_was_gone_for_a_while() -
     assert scene.owner.presence()
     scene.see(20.0)
     assert scene.owner.presence() == ""
+
+
+# --- what is not seen by the use of cores -----------------------------------------------------------------------------
+
+
+def gpu(uuid: str, *processes: GpuProcess, error: str = "") -> GpuSample:
+    return GpuSample(uuid, memory_total=1 << 34, processes=processes, error=error)
+
+
+def on_gpu(name: str, uuid: str) -> Running:
+    return Running(Holding(name, Grant(gpus=(GpuShare(uuid, 1000),))), 0.0)
+
+
+STRANGER = GpuProcess(7, 1 << 30, "ada")
+
+
+def test_a_strangers_process_on_a_lent_gpu_has_that_gpus_job_recalled_as_freezing_frees_no_gpu() -> None:
+    scene = Scene()
+    scene.jobs = [on_gpu("a", "GPU-0"), on_gpu("b", "GPU-1"), job("c", 3)]
+    gpus = (gpu("GPU-0", GpuProcess(5, 1 << 30, "grid", own=True)), gpu("GPU-1", STRANGER))
+    assert scene.see(0.0, gpus=gpus) == []
+    assert scene.see(2.0, gpus=gpus) == [Recall("b", "process 7 of ada uses 1024 MiB of GPU-1")]
+    assert scene.owner.presence() == ""  # the offer withholds that GPU, and nothing else is in his way
+    assert scene.see(4.0, gpus=gpus) == []
+
+
+def test_a_gpu_that_cannot_be_read_has_nobody_recalled() -> None:
+    scene = Scene()
+    scene.jobs = [on_gpu("a", "GPU-0")]
+    assert [scene.see(float(now), gpus=(gpu("GPU-0", error="gone"),)) for now in range(0, 9, 2)] == [[]] * 5
+
+
+def test_a_young_job_on_a_gpu_is_suspended_until_it_may_be_recalled() -> None:
+    scene = Scene(owner_hold=5.0)
+    scene.jobs = [on_gpu("a", "GPU-0")]
+    orders = [scene.see(float(now), gpus=(gpu("GPU-0", STRANGER),)) for now in (0, 2, 4, 6)]
+    assert [[type(order) for order in one] for one in orders] == [[], [Freeze], [Freeze], [Recall]]
+
+
+@pytest.mark.parametrize("what", ["cpu", "io"])
+def test_programs_of_others_that_wait_have_all_jobs_frozen_and_the_node_closed(what: str) -> None:
+    scene = Scene()
+    scene.see(0.0, pressure={what: 55.0})
+    why = f"{what} pressure on others 55 % > 40 %"
+    assert scene.see(2.0, pressure={what: 55.0}) == [Freeze("a", why), Freeze("b", why)]
+    assert scene.owner.presence() == f"the owner is back ({why})"
+    assert [type(order) for order in scene.see(12.0, pressure={what: 40.0})] == [Thaw, Thaw]
+    assert scene.owner.presence() == ""
+
+
+def test_a_want_of_memory_is_met_by_one_recall_at_a_time_of_who_has_most() -> None:
+    scene = Scene()
+    scene.jobs = [Running(Holding(name, Grant(), rss), 0.0) for name, rss in (("a", 1), ("b", 3), ("c", 2))]
+    why = "memory pressure on others 60 % > 40 %"
+    found = {now: scene.see(float(now), pressure={"memory": 60.0}) for now in range(0, 50, 2)}
+    assert {now: orders for now, orders in found.items() if orders} == {
+        2: [Recall("b", why)],
+        24: [Recall("c", why)],
+        46: [Recall("a", why)],
+    }
+
+
+def test_a_hand_on_the_keyboard_counts_only_where_that_was_asked_for() -> None:
+    assert Scene().see(0.0, input_idle=1.0) == [] == Scene(owner_input=True).see(0.0, input_idle=-1.0)
+    scene = Scene(owner_input=True)
+    scene.jobs = []
+    scene.see(0.0, input_idle=1.0)
+    assert scene.owner.presence() == "the owner is back (keyboard or terminal in use)"
+    scene.jobs = [A]
+    scene.see(1.0, input_idle=1.0)
+    assert scene.see(3.0, input_idle=0.5) == [Freeze("a", "keyboard or terminal in use")]
+    assert [type(order) for order in scene.see(13.0, input_idle=10.0)] == [Thaw]
+
+
+def test_nothing_is_judged_where_it_is_switched_off() -> None:
+    scene = Scene(owner_pressure=100.0)
+    assert [scene.see(float(now), pressure={"cpu": 100.0, "memory": 100.0}) for now in range(0, 9, 2)] == [[]] * 5
+
+
+def test_where_jobs_run_on_beside_the_owner_no_sign_closes_the_node() -> None:
+    scene = Scene(owner_policy=OwnerPolicy.CONTINUE, owner_input=True)
+    scene.jobs.append(on_gpu("c", "GPU-0"))
+    for now in range(0, 9, 2):
+        seen = scene.see(float(now), input_idle=0.0, pressure={"memory": 99.0}, gpus=(gpu("GPU-0", STRANGER),))
+        assert seen == [] and scene.owner.presence() == ""
