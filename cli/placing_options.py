@@ -21,6 +21,8 @@ _OPTIONS = (
     ),
     click.option("--gpu-model", metavar="NAME", help="GPUs of this model: a part of its name, or a glob."),
     click.option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also of a part of one."),
+    click.option("--near", multiple=True, metavar="JOB", help="Where this job or name of yours is; repeatable."),
+    click.option("--apart", multiple=True, metavar="JOB", help="Where this job or name of yours is not; repeatable."),
 )
 
 
@@ -33,5 +35,5 @@ def placing(command: F) -> F:
 
 def placing_fields(options: dict[str, Any], gpu: int) -> dict[str, Any]:
     """What they say, as fields of a Request for so many milli-GPUs. Raises BadValue."""
-    names = ("strategy", "only", "exclude", "labels", "gpu_model", "gpu_memory")
+    names = ("strategy", "only", "exclude", "labels", "gpu_model", "gpu_memory", "near", "apart")
     return parse_placing(gpu=gpu, **{name: options[name] for name in names})

@@ -49,6 +49,8 @@ def describe_job(
     labels: Iterable[str] = (),
     gpu_model: str = "",
     gpu_memory: float | str | None = None,
+    near: Iterable[str] = (),
+    apart: Iterable[str] = (),
     retry_on: Iterable[str] = (),
     retries: int | None = None,
     retry_memory: float | str | None = None,
@@ -77,7 +79,7 @@ def describe_job(
     `strategy` says how the node is chosen; without it the grid's own does. `nodes` names those preferred; a number asks
     for a gang: the command runs on so many nodes at once, as one group. The node has to be one of `only`, none of
     `exclude`, with `labels` (`"K=V"`, `"K!=V"`, `"K"`), and GPUs of `gpu_model` (a part of the name, or a glob) with
-    `gpu_memory` free (GB, or text).
+    `gpu_memory` free (GB, or text); where each of the jobs `near` (ids, or names) is, and none of those `apart`.
 
     `array` (`"0-99%8"`) makes many jobs of it, each with its own GRID_ARRAY_INDEX; if more than `max_fails` of them
     fail, the rest is ended. Nothing is placed before all jobs (or arrays) in `after` have started, those in `after_ok`
@@ -116,6 +118,8 @@ def describe_job(
         labels=labels,
         gpu_model=gpu_model,
         gpu_memory=gpu_memory,
+        near=near,
+        apart=apart,
     )
     request = msgspec.structs.replace(request, **where, **parse_retries(retry_on, retries, more))
     many = parse_array(array, max_fails) if isinstance(array, str) else array

@@ -32,7 +32,7 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.node_orders import order
-from distributed_grid.coordinator.placing import resolved
+from distributed_grid.coordinator.placing import neighbours, resolved
 from distributed_grid.coordinator.relay import Asker, Relay
 from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.store import Store
@@ -339,7 +339,10 @@ class Requests:
         job = self._lookup.first_waiting(client.user, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
-        request = message.request and resolved(message.request, client.host, "", self._ledger.policy)
+        request = message.request
+        if request is not None:
+            request = resolved(request, client.host, "", self._ledger.policy)
+            request = neighbours(request, client.user, "", self._ledger.index.homes, {})
         why = explain.why(self._ledger, job, request, self._clock(), client.user)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))

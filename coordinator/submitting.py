@@ -11,7 +11,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Job, JobsSubmitted
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.lookup import Lookup, Unanswerable
-from distributed_grid.coordinator.placing import resolved
+from distributed_grid.coordinator.placing import neighbours, resolved
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import complaint, same_jobs
 from distributed_grid.protocol.after import Dependency
@@ -85,6 +85,7 @@ class Submissions:
         for one in message.jobs:
             if one.key not in known and one.key not in found.jobs:
                 request = resolved(one.request, host, one.spec.bundle, self._ledger.policy)
+                request = neighbours(request, user, one.spec.name, self._ledger.index.homes, before)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
                 job.after = tuple(self._condition(user, dependency, before) for dependency in one.after)
                 job.begin = now + one.delay if one.delay else one.begin

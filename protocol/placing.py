@@ -16,6 +16,7 @@ from distributed_grid.protocol.resources import GIB, MOST_MEMORY, format_bytes, 
 NODES_MOST = 1000
 """Nodes that one request may name, of each kind."""
 LABELS_MOST = 32
+JOBS_MOST = 32
 WORD_CHARS = 150
 """What is longer is no node's, label's or model's name."""
 
@@ -68,6 +69,9 @@ class Constraints(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
     The GPUs of the grant are of this `gpu_model` (see `same_model`), and each has `gpu_memory` bytes free that nobody
     else was granted: of a device that is shared, all that was asked for so is added up.
+
+    `near` are jobs or groups by their ids: where one of each holds a place, or anywhere when it is over. `apart` are
+    such ids, or names as `user/name`: on no node where one called so holds a place.
     """
 
     only: tuple[str, ...] = ()
@@ -75,6 +79,8 @@ class Constraints(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     labels: tuple[LabelRule, ...] = ()
     gpu_model: str = ""
     gpu_memory: Count = 0
+    near: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
 
 NO_CONSTRAINTS = Constraints()
@@ -88,6 +94,11 @@ def same_model(pattern: str, model: str) -> bool:
     if any(sign in pattern for sign in "*?["):
         return fnmatchcase(model, pattern)
     return pattern in model
+
+
+def called(word: str) -> str:
+    """What `near` and `apart` hold, for people."""
+    return word.partition("/")[2] or word
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -123,6 +134,8 @@ def parse_placing(
     labels: Iterable[str] = (),
     gpu_model: str | None = None,
     gpu_memory: float | str | None = None,
+    near: Iterable[str] = (),
+    apart: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The fields `strategy` and `constraints` of a Request for `gpu` milli-GPUs. `gpu_memory` without a unit is in GB.
     Raises BadValue."""
@@ -132,6 +145,8 @@ def parse_placing(
         labels=tuple(dict.fromkeys(map(parse_label, labels))),
         gpu_model=(gpu_model or "").strip(),
         gpu_memory=parse_memory(str(gpu_memory), bare=GIB) if gpu_memory is not None else 0,
+        near=_unique(near),
+        apart=_unique(apart),
     )
     if problem := complaint(constraints, gpu):
         raise problem
@@ -147,14 +162,20 @@ def _unique(words: Iterable[str]) -> tuple[str, ...]:
 
 def complaint(asked: Constraints, gpu: int) -> BadValue | None:
     """What is wrong with constraints of a request for so many milli-GPUs, whatever the grid's nodes are."""
-    names = [*asked.only, *asked.exclude]
+    names = [*asked.only, *asked.exclude, *asked.near, *asked.apart]
     words = [*names, asked.gpu_model, *(text for rule in asked.labels for text in (rule.key, rule.value))]
     if any(len(word) > WORD_CHARS or not word.isprintable() for word in words) or not all(names):
-        return BadValue("a node, label or model cannot be called that", why=f"1 to {WORD_CHARS} printable characters")
+        return BadValue(
+            "a node, label, model or job cannot be called that", why=f"1 to {WORD_CHARS} printable characters"
+        )
     if len(asked.only) > NODES_MOST or len(asked.exclude) > NODES_MOST or len(asked.labels) > LABELS_MOST:
         return BadValue(f"at most {NODES_MOST} nodes and {LABELS_MOST} labels can be named")
+    if len(asked.near) > JOBS_MOST or len(asked.apart) > JOBS_MOST:
+        return BadValue(f"at most {JOBS_MOST} jobs can be named")
     if both := set(asked.only) & set(asked.exclude):
         return BadValue(f"{min(both)} is asked for and excluded", hint="keep it in --only or in --exclude")
+    if both := set(asked.near) & set(asked.apart):
+        return BadValue(f"to be near to {min(both)} and apart from it", hint="keep it in --near or in --apart")
     if any(not rule.key for rule in asked.labels):
         return BadValue("a label without a name is asked for", hint="write K=V, K!=V, or K")
     for first in asked.labels:

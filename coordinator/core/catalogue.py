@@ -11,8 +11,9 @@ from enum import Enum, auto
 from typing import Any, TypeVar
 
 from distributed_grid.coordinator.core.constraints import Trait, has_trait
+from distributed_grid.coordinator.core.homes import Homes
 from distributed_grid.coordinator.core.index import Accept, Index
-from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.nodes import GpuFacts
 from distributed_grid.protocol.placing import Local, Sign, same_model
@@ -63,8 +64,9 @@ class Kind:
 class Catalogue(Index):
     """The nodes that can be given work now, by what is left on them; and parts of them, on demand."""
 
-    def __init__(self, nodes: dict[str, Node]) -> None:
+    def __init__(self, nodes: dict[str, Node], jobs: dict[str, Job]) -> None:
         super().__init__()
+        self.homes = Homes(jobs)
         self._nodes = nodes
         self._everything = Kind({})
         self._kinds: dict[Trait, Kind] = {}

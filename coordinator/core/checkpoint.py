@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from distributed_grid.coordinator.core import dependencies, gangs
+from distributed_grid.coordinator.core import dependencies, gangs, homes
 from distributed_grid.coordinator.core.agents import arm
 from distributed_grid.coordinator.core.conditions import End
 from distributed_grid.coordinator.core.fairness import Account, Shares
@@ -201,7 +201,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger = Ledger(at.epoch, EVERYTHING, policy or at.policy)
     ledger.now = at.now
     ledger.nodes.update(at.nodes)
-    ledger.jobs = at.jobs
+    ledger.jobs.update(at.jobs)
     found = {name: one for node in at.nodes.values() for name, one in node.allocations.items()}
     ledger.allocations = {name: found[name] for name in at.allocations}
     for allocation in ledger.allocations.values():
@@ -216,6 +216,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.unknown_before = at.unknown_before
     ledger.failing, ledger.idle = at.failing, at.idle
     _requeue(ledger.queue, at)
+    homes.take_up(ledger)
     _share(ledger.shares, at)
     ledger.kept = at.kept
     for name, node in at.nodes.items():

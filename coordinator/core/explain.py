@@ -29,6 +29,7 @@ from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
 from distributed_grid.protocol.nodes import AllocationView, NodeState
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, called
 from distributed_grid.protocol.resources import Resources
 
 if TYPE_CHECKING:
@@ -136,9 +137,16 @@ def _funnel(ledger: "Ledger", request: Request) -> tuple[FunnelStep, ...]:
             away[node.state.value] = away.get(node.state.value, 0) + 1
     steps.append(FunnelStep("up", len(up), ", ".join(f"{count} {state}" for state, count in away.items())))
     left = _step(steps, "offering", up, [node for node in up if usable(node)])
+    bounds, asked = ledger.index.homes.bounds(request.constraints), request.constraints or NO_CONSTRAINTS
+    for word in asked.near:
+        near = [] if bounds.missing else [one for one in left if bounds.near is None or one.facts.name in bounds.near]
+        left = _step(steps, f"where {called(word)} is", left, near)
+    for word in asked.apart:
+        there = ledger.index.homes.nodes(word)
+        left = _step(steps, f"apart from {called(word)}", left, [one for one in left if one.facts.name not in there])
     for kind in ("gpu", "cpu", "memory"):
         if getattr(wanted, kind):
-            single, asked = _only(wanted, kind), request.constraints
+            single = _only(wanted, kind)
             what = f"with {amount(kind, wanted)} free"
             left = _step(steps, what, left, [n for n in left if n.room is not None and n.room.fits(single, asked)])
     return tuple(steps)
@@ -163,6 +171,7 @@ def _verdicts(ledger: "Ledger", request: Request) -> tuple[NodeVerdict, ...]:
     good: list[NodeVerdict] = []
     bad: list[NodeVerdict] = []
     weights = ledger.policy.weights_of(request.strategy)
+    bounds = ledger.index.homes.bounds(request.constraints)
     compared = candidates(ledger.nodes, ledger.index, request, ledger.policy)
     others = candidates(ledger.nodes, ledger.index, msgspec.structs.replace(request, nodes=()), ledger.policy, VERDICTS)
     for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:
@@ -173,7 +182,7 @@ def _verdicts(ledger: "Ledger", request: Request) -> tuple[NodeVerdict, ...]:
     for name, node in ledger.nodes.items():
         if len(good) + len(bad) >= VERDICTS:
             break
-        code, text = blocker(node, request)
+        code, text = blocker(node, request, bounds)
         if code:
             bad.append(NodeVerdict(name, False, text))
     good.sort(key=lambda verdict: (-verdict.confidence, verdict.node))

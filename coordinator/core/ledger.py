@@ -18,6 +18,7 @@ from distributed_grid.coordinator.core import (
     following,
     gangs,
     groups,
+    homes,
     keys,
     reasons,
     rebuilding,
@@ -93,7 +94,7 @@ class Ledger:
         self.shares = Shares()
         self.kept = Kept()
         """Nodes that are kept for those who would starve otherwise."""
-        self.index = Catalogue(self.nodes)
+        self.index = Catalogue(self.nodes, self.jobs)
         self.meetings: dict[tuple[str, int], str] = {}
         """The addresses and ports where gangs meet that hold their places."""
         self.deadlines = deadlines.Deadlines()
@@ -242,6 +243,7 @@ class Ledger:
         self.jobs[job.id] = job
         self.turns[job.id] = self.next_turn
         self.next_turn += 1
+        homes.entered(self, job)
         if job.group:
             groups.enter(self, job)
         else:
@@ -278,8 +280,7 @@ class Ledger:
         job.unused = ""
         assert node.room is not None
         node.room.take(placement.grant)
-        if job.spec.bundle:
-            self.index.shipped(node, job.spec.bundle)
+        homes.started(self, job)
         self.index.put(placement.node, node.facts.priority, node.room)
         self.move(allocation, State.STARTING, f"granted on {placement.node}, confidence {placement.confidence:.2f}")
         self.changed(job, allocation)
@@ -322,6 +323,7 @@ class Ledger:
         job.outcome, job.ended, job.reason, job.suspended = outcome, self.now, None, None
         self.move(job, State.ENDED, text or outcome.text or outcome.cause.value)
         del self.jobs[job.id], self.turns[job.id]
+        homes.left(self, job)
         if job.group:
             groups.gone(self, job, active)
         else:
@@ -343,6 +345,7 @@ class Ledger:
         self.queue.add(job.id, key_of(job), self.turns[job.id])
         self.shares.stale[job.user] = None
         self.fresh[job.id] = None
+        homes.waits(self, job)
 
     def _release(self, allocation: Allocation) -> None:
         """What an ended allocation held is no more held. Whether the room grows by it depends on the offer: one that
@@ -355,8 +358,7 @@ class Ledger:
         self.shares.give(self.jobs[allocation.job].user, allocation.grant.resources, ran, self.now, self.policy.sharing)
         node = self.nodes[allocation.node]
         del node.allocations[allocation.id]
-        if not node.allocations:
-            self.index.touch(allocation.node)
+        homes.released(self, allocation)
         self.give_back(node, allocation.id, allocation.grant)
 
     def give_back(self, node: Node, name: str, grant: Grant) -> None:

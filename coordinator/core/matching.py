@@ -8,6 +8,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.catalogue import Catalogue, Pool
 from distributed_grid.coordinator.core.constraints import devices, meets, steps, trait_of, unmet
+from distributed_grid.coordinator.core.homes import ANYWHERE, Bounds
 from distributed_grid.coordinator.core.index import Accept
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
@@ -16,7 +17,7 @@ from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.orders import Drain
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, Strategy
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, Strategy, called
 from distributed_grid.protocol.resources import MILLI, Grant, Resources, format_bytes, format_milli
 
 NO_ROOMS: Mapping[str, Room] = {}
@@ -72,11 +73,18 @@ def has_room(node: Node, request: Request, index: Catalogue, room: Room | None =
     room = room or node.room
     if room is None or not room.fits(request.resources, request.constraints):
         return False
-    return request.constraints is None or meets(node, index.labels_of(node.facts.name), request)
+    if request.constraints is None:
+        return True
+    name = node.facts.name
+    near, apart, missing = index.homes.bounds(request.constraints)
+    if missing or name in apart or (near is not None and name not in near):
+        return False
+    return meets(node, index.labels_of(name), request)
 
 
-def blocker(node: Node, request: Request) -> tuple[str, str]:
-    """What keeps this request from starting on the node now, as a short code and in words; empty: nothing does."""
+def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[str, str]:
+    """What keeps this request from starting on the node now, as a short code and in words; empty: nothing does.
+    `bounds`: where it may go by what it is to be near to or apart from."""
     wanted = request.resources
     if (missed := unmet(node.facts, labels(node), request)) is not None:
         return "not-asked", missed.why
@@ -88,6 +96,11 @@ def blocker(node: Node, request: Request) -> tuple[str, str]:
         return "drained", drained_words(drain)
     if (aside := node.orders.aside) is not None and aside.until:
         return "set-aside", f"is set aside for {aside.seconds:g} s: {aside.failures} launches failed, {aside.why}"
+    if bounds.near is not None and node.facts.name not in bounds.near:
+        asked = request.constraints or NO_CONSTRAINTS
+        return "not-near", f"is not where {' and '.join(map(called, asked.near))} is"
+    if node.facts.name in bounds.apart:
+        return "not-apart", "has a job that this is to be apart from"
     if "" in node.closed:
         return "declined", "refused a moment ago and is left alone for a while"
     if not node.synced or node.room is None:
@@ -183,11 +196,16 @@ def candidates(
     def fitting(names: Iterable[str]) -> list[str]:
         return [name for name in names if name in index and has_room(nodes[name], request, index, rooms.get(name))]
 
+    bounds = index.homes.bounds(asked)
+    if bounds.missing:
+        return []
     if preferred := fitting(request.nodes):
         return preferred
+    if bounds.near is not None:
+        return fitting(sorted(bounds.near))
     if asked is not None and asked.only:
         return fitting(asked.only)
-    trait, accept = trait_of(request), _accept(nodes, request, rooms)
+    trait, accept = trait_of(request), _accept(nodes, request, rooms, bounds.apart)
     loosest = strategy in (Strategy.SPREAD, Strategy.LOAD_BALANCED)
     first: list[str] = []
     if strategy is Strategy.PACK:
@@ -205,11 +223,13 @@ def candidates(
     return list(dict.fromkeys((*first, *others, *fitting(rooms))))
 
 
-def _accept(nodes: Mapping[str, Node], request: Request, rooms: Mapping[str, Room]) -> Accept | None:
+def _accept(
+    nodes: Mapping[str, Node], request: Request, rooms: Mapping[str, Room], apart: frozenset[str]
+) -> Accept | None:
     """What has to be asked of each node that the index finds, as far as it does not follow from its trait; None:
     nothing has to."""
     asked, wanted = request.constraints, request.resources
-    exclude = frozenset(asked.exclude) if asked is not None else frozenset()
+    exclude = apart.union(asked.exclude) if asked is not None else apart
     devices = asked is not None and bool(asked.gpu_model or asked.gpu_memory)
     if not (exclude or devices or rooms):
         return None

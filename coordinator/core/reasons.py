@@ -3,9 +3,11 @@ behind it wait for their turn. Kept fresh within a second, for the first lines, 
 """
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import dependencies, reserving
+from distributed_grid.coordinator.core.constraints import trait_of
 from distributed_grid.coordinator.core.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.groups import Members
@@ -14,6 +16,7 @@ from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.placing import called
 from distributed_grid.protocol.resources import Resources
 
 if TYPE_CHECKING:
@@ -43,14 +46,18 @@ def find(ledger: "Ledger", request: Request, job: str = "") -> Reason:
         return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
     if can_fit(ledger, request) < request.gang:
         return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(ledger, request)} could")
+    bounds = ledger.index.homes.bounds(request.constraints)
+    if bounds.missing:
+        return Reason("Affinity", f"waits for {called(bounds.missing)} to have a place, to be near to it")
     away = sum(node.state is not NodeState.UP for node in ledger.nodes.values())
     if away == len(ledger.nodes):
         return Reason("NoOffers", f"{f'all {away} nodes' if away > 1 else 'the only node'} cannot be reached")
-    few = len(ledger.nodes) <= NODES
-    looked = list(ledger.nodes.values()) if few else [ledger.nodes[name] for name in ledger.index.most()]
+    asked = _in_question(ledger, request)
+    few = len(asked) <= NODES
+    looked = [ledger.nodes[name] for name in (asked if few else ledger.index.most())]
     said: dict[str, list[tuple[Node, str]]] = {}
     for node in looked:
-        code, text = blocker(node, request)
+        code, text = blocker(node, request, bounds)
         said.setdefault(code, []).append((node, text))
     gone = f"; {_nodes(away)} cannot be reached" if away else ""
     if request.gang and len(ledger.index):
@@ -65,6 +72,9 @@ def find(ledger: "Ledger", request: Request, job: str = "") -> Reason:
         if found := said.get(code):
             names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
             return Reason("Thresholds", f"{names}{_more(len(found))}{gone}")
+    if beside := [*said.get("not-near", ()), *said.get("not-apart", ())]:
+        names = "; ".join(f"{node.facts.name} {text}" for node, text in beside[:NAMED])
+        return Reason("Affinity", f"{names}{_more(len(beside))}{gone}")
     for code, name in (("set-aside", "SetAside"), ("drained", "Drained")):
         if closed := said.get(code):
             names = "; ".join(f"{node.facts.name} {text}" for node, text in closed[:NAMED])
@@ -107,6 +117,14 @@ def _kept(ledger: "Ledger", request: Request, job: str) -> Reason | None:
             until = reserving.clock(kept.at)
             return Reason("Reserved", f"{what} and starts there by {until}; a time limit that ends before would do")
     return None
+
+
+def _in_question(ledger: "Ledger", request: Request) -> Collection[str]:
+    """The nodes that are what is asked for, as far as that is known without looking at each."""
+    if request.constraints is not None and request.constraints.only:
+        return [name for name in request.constraints.only if name in ledger.nodes]
+    trait = trait_of(request)
+    return ledger.nodes if trait is None else ledger.index.having(trait)
 
 
 def _nodes(count: int) -> str:

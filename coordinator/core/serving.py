@@ -32,7 +32,7 @@ def match(ledger: "Ledger") -> None:
     refused = _serve_all(ledger, grown) if grown else _serve_new(ledger, fresh)
     for name in fresh:
         waiting = ledger.jobs.get(name)
-        if waiting is not None and waiting.state is State.WAITING:
+        if waiting is not None and waiting.state is State.WAITING and name not in ledger.fresh:
             ledger.queue.line(name).blocked = True
             if waiting.request.immediate and not waiting.retried:  # it was placed at once, as was asked
                 why = reasons.find(ledger, waiting.request, name).text

@@ -24,7 +24,7 @@ def test_an_unknown_strategy_is_refused_with_the_one_that_may_be_meant() -> None
         ({"labels": ["zone=a", "zone=b"]}, "no node can have both zone=a and zone=b"),
         ({"labels": ["zone=a", "zone!=a"]}, "no node can have both zone=a and zone!=a"),
         ({"only": ["n1"], "exclude": ["n1"]}, "n1 is asked for and excluded"),
-        ({"only": [""]}, "a node, label or model cannot be called that"),
+        ({"only": [""]}, "a node, label, model or job cannot be called that"),
         ({"gpu_model": "a100"}, "a GPU like a100 is asked for, and no GPU"),
         ({"gpu_memory": "20G"}, "a GPU with 20G is asked for, and no GPU"),
         ({"only": [f"n{number}" for number in range(2000)]}, "at most 1000 nodes"),
