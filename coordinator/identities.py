@@ -99,9 +99,8 @@ class Identities:
             raise BadValue(
                 "a token cannot hold for so long", hint="give at most 90d; it is for joining, not for staying"
             )
-        if role is not Role.AGENT or not any(char in name for char in "*?["):
-            if name or role is not Role.AGENT:
-                check_name("a node" if role is Role.AGENT else "a user", name)
+        if role is not Role.AGENT or (name and not any(char in name for char in "*?[")):
+            check_name("a node" if role is Role.AGENT else "a user", name)
         id, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
         row = (id, _digest(secret), role.value, name, json.dumps(dict(labels)), uses, now + ttl, creator, now)
         with self._db:

@@ -14,6 +14,7 @@ from distributed_grid.coordinator.core.model import (
     MOVES,
     Accepted,
     AckExits,
+    Allocation,
     CancelAsked,
     Command,
     Heard,
@@ -260,8 +261,10 @@ def the_rest(ledger: Ledger, now: float) -> list[bytes]:
 
 def test_a_restored_ledger_goes_on_as_if_nothing_had_been() -> None:
     one = busy_ledger()
-    jobs: list[Job] = deepcopy(list(one.jobs.values()))
-    allocations = deepcopy(list(one.allocations.values()))
+    # As a store keeps them.
+    jobs = msgspec.msgpack.decode(msgspec.msgpack.encode(list(one.jobs.values())), type=list[Job])
+    kept = msgspec.msgpack.encode(list(one.allocations.values()))
+    allocations = msgspec.msgpack.decode(kept, type=list[Allocation])
     other = Ledger(epoch=1)
     assert other.restore(reversed(jobs), allocations, [node.facts for node in one.nodes.values()], 10.0) == []
     other.settle(10.0)
