@@ -15,8 +15,9 @@ from distributed_grid.cli.many import (
     group_lines,
     group_row,
     progress_words,
-    status_of_all,
+    tell_ends,
 )
+from distributed_grid.cli.waiting import Waiting
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobView, State, exit_status
@@ -25,10 +26,8 @@ from distributed_grid.protocol.messages import (
     Cancel,
     Done,
     Jobs,
-    JobUpdate,
     ListJobs,
     ShowJobs,
-    Watch,
 )
 from distributed_grid.protocol.resources import format_bytes
 
@@ -161,60 +160,20 @@ def events(job: str) -> None:
 @job.command()
 @common
 @click.option("--timeout", metavar="TIME", help="Wait this long at most, then exit with 124.")
+@click.option("--progress", is_flag=True, help="Say meanwhile how many are done, run and wait.")
 @click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
-def wait(job: tuple[str, ...], timeout: str | None) -> None:
+def wait(job: tuple[str, ...], timeout: str | None, progress: bool) -> None:
     """Wait for jobs to end; the exit code is the job's own (of several: the first that is not 0)."""
     invocation = current()
     invocation.failure = GRID_FAILED
     until = time.monotonic() + parse_duration(timeout) if timeout is not None else None
-    ended = _wait(invocation, job, until)
-    if ended is None:
+    waiting = Waiting(invocation, job, until, progress)
+    if not waiting.wait():
         invocation.say(f"not all of them have ended within {timeout}")
         sys.exit(TIMED_OUT)
-    if invocation.output in ("json", "jsonl"):
-        words.emit_json(invocation, {"jobs": [words.job_json(view) for view in ended]}, rows="jobs")
-    for view in ended:
-        if text := words.verdict(view):
-            invocation.say(text)
-    sys.exit(status_of_all(ended))
-
-
-def _wait(invocation: Invocation, refs: tuple[str, ...], until: float | None) -> list[JobView] | None:
-    """The jobs once all have ended, in the order asked for; None when the time is up. It reconnects by itself."""
-    from distributed_grid.cli.connection import ConnectionLost, Unreachable
-
-    connection = invocation.connect()
-    refs = tuple(view.id for view in connection.call(ShowJobs(id=connection.number(), jobs=refs, members=True)).jobs)
-    seen: dict[str, JobView] = {}
-    pause, watched = 0.05, False
-    while not all(ref in seen and seen[ref].state is State.ENDED for ref in refs):
-        left = None if until is None else until - time.monotonic()
-        if left is not None and left <= 0:
-            return None
-        try:
-            if not watched:
-                connection.send(Watch(id=connection.number(), jobs=refs))
-                watched = True
-            for message in connection.receive(min(left, 1.0) if left is not None else 1.0):
-                if isinstance(message, JobUpdate):
-                    seen[message.job.id] = message.job
-        except ConnectionLost as lost:
-            if pause == 0.05:
-                invocation.say(f"connection lost ({lost.why}), trying again")
-            connection.close()
-            watched = False
-            while not watched:
-                time.sleep(pause if left is None else max(0.0, min(pause, left)))
-                if until is not None and time.monotonic() > until:
-                    return None
-                pause = min(2 * pause, 2.0)
-                try:
-                    connection = invocation.connect()
-                    break
-                except Unreachable:
-                    continue
-    connection.close()
-    return [seen[ref] for ref in refs]
+    code = tell_ends(invocation, waiting)
+    waiting.close()
+    sys.exit(code)
 
 
 def _one(invocation: Invocation, ref: str) -> JobView:

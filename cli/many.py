@@ -6,6 +6,8 @@ from typing import Any
 import click
 
 from distributed_grid.cli import words
+from distributed_grid.cli.invocation import Invocation
+from distributed_grid.cli.waiting import Waiting
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
@@ -102,6 +104,26 @@ def status_of_all(ended: Iterable[JobView]) -> int:
     outcomes = [view.outcome for view in ended if view.outcome]
     outcomes.sort(key=lambda outcome: outcome.cause is Cause.GANG)
     return next((code for code in map(exit_status, outcomes) if code), 0)
+
+
+VERDICTS = 20
+"""So many members are told by themselves how they ended."""
+
+
+def tell_ends(invocation: Invocation, waiting: Waiting) -> int:
+    """Say how all that was waited for has ended; the exit code that stands for it."""
+    ended = waiting.members()
+    groups = list(waiting.groups.values())
+    if invocation.output in ("json", "jsonl"):
+        rows = [words.job_json(view) for view in ended]
+        words.emit_json(invocation, {"jobs": rows, "arrays": [group_json(view) for view in groups]}, rows="jobs")
+    said = [text for view in ended if (text := words.verdict(view))]
+    for text in said if not groups else said[:VERDICTS]:
+        invocation.say(text)
+    for view in groups:
+        if view.failed or view.cancelled:
+            invocation.say(f"{group_label(view)}: {progress_words(view)}")
+    return status_of_all(ended) or max((group_status(view) for view in groups), default=0)
 
 
 def before_rows(view: GroupView | JobView) -> list[tuple[str, Any]]:

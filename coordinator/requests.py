@@ -30,6 +30,7 @@ from distributed_grid.coordinator.core.model import (
     SignalAsked,
 )
 from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.group_watch import GroupWatches
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.placing import neighbours, resolved
@@ -111,6 +112,7 @@ class Requests:
         self._blobs = blobs
         self._lookup = Lookup(ledger, store, driver)
         self._submissions = Submissions(ledger, store, driver, blobs, self._lookup, clock)
+        self._groups = GroupWatches(self._lookup.group_view)
         self._relay = relay
         self._audit = audit
         self._clock = clock
@@ -274,7 +276,13 @@ class Requests:
     # --- watch, cancel, signal ----------------------------------------------------------------------------------------
 
     def _watch(self, client: Client, message: Watch) -> None:
-        self._show_watched(client, self._lookup.members(self._lookup.resolve(client.user, message.jobs)))
+        names = self._lookup.resolve(client.user, message.jobs)
+        if message.whole:
+            for name in names:
+                self._groups.watch(client, name)
+        else:
+            names = self._lookup.members(names)
+        self._show_watched(client, names)
         client.connection.send(Done(message.id))
 
     def _show_watched(self, client: Client, jobs: list[str]) -> None:

@@ -38,6 +38,7 @@ from distributed_grid.protocol.messages_client import (
     FunnelStep,
     GetShared,
     GetStatus,
+    GroupUpdate,
     Jobs,
     JobUpdate,
     ListAccess,
@@ -105,6 +106,7 @@ ToClient = (
     | Failed
     | Done
     | JobUpdate
+    | GroupUpdate
     | Jobs
     | Status
     | Shared
@@ -141,6 +143,7 @@ __all__ = [
     "InUse",
     "Inventory",
     "JobUpdate",
+    "GroupUpdate",
     "Jobs",
     "LabelNodes",
     "Launch",

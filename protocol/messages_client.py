@@ -64,16 +64,24 @@ class Done(Message, frozen=True, tag="done"):
 
 
 class Watch(Message, frozen=True, tag="watch"):
-    """Send JobUpdate for these jobs (id, unique prefix, name or `last`) now and whenever they change."""
+    """Send JobUpdate for these jobs (id, unique prefix, name or `last`) now and whenever they change.
+    `whole`: for groups send GroupUpdate, and nothing of their members."""
 
     id: int
     jobs: tuple[str, ...]
+    whole: bool = False
 
 
 class JobUpdate(Message, frozen=True, tag="job-update"):
     """A watched job as it stands now."""
 
     job: JobView
+
+
+class GroupUpdate(Message, frozen=True, tag="group-update"):
+    """A watched group as it stands now; told when it has changed, at most five times a second, until it has ended."""
+
+    group: GroupView
 
 
 class Cancel(Message, frozen=True, tag="cancel"):

@@ -119,3 +119,23 @@ def test_a_job_begins_later(grid: Grid) -> None:
     assert grid.run("job", "wait", job).returncode == 0
     view = shown(grid, job)
     assert view["started"] >= view["begin"]
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_waiting_with_progress_counts_an_array_as_a_whole(grid: Grid) -> None:
+    run = ("run-shared", "-d", "--no-ship", "--cpus", "0.2", "--array", "0-29")
+    array = grid.run(*run, "sh", "-c", "exit $((GRID_ARRAY_INDEX == 7))").stdout.strip()
+    done = grid.run("job", "wait", "--progress", array)
+    assert done.returncode == 1
+    assert "grid: 30 of 30 done (1 failed)" in done.stderr
+    assert f"{array}: 30 ended (1 failed)" in done.stderr
+
+
+def test_more_members_than_may_be_named_in_one_request_are_waited_for(grid: Grid) -> None:
+    run = ("run-shared", "-d", "--no-ship", "--cpus", "0.1", "--array", "0-1999%1")
+    array = grid.run(*run, "sleep", "600").stdout.strip()
+    assert grid.run("job", "wait", "--timeout", "0.3", array).returncode == 124
+    assert grid.run("cancel", array).returncode == 0
+    assert grid.run("job", "wait", array).returncode == 1

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from distributed_grid.protocol import jobs, messages, nodes, usage
+from distributed_grid.protocol import groups, jobs, messages, nodes, usage
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources
 
@@ -178,6 +178,23 @@ MESSAGES: dict[str, Any] = {
     "Done": messages.Done(id=5, text="done"),
     "Watch": messages.Watch(id=6, jobs=("last",)),
     "JobUpdate": messages.JobUpdate(job=VIEW),
+    "GroupUpdate": messages.GroupUpdate(
+        group=groups.GroupView(
+            id="j-g",
+            user="ada",
+            kind=groups.GroupKind.GANG,
+            spec=SPEC,
+            request=REQUEST,
+            submitted=1.0,
+            count=2,
+            array=groups.Array(parts=((0, 1, 1),)),
+            states={"running": 2},
+            failed=1,
+            cancelled=1,
+            ended=2.0,
+            reason=jobs.Reason("Resources", "needs 1 gpu"),
+        )
+    ),
     "Cancel": messages.Cancel(id=7, jobs=("j-a",), reason="enough", grace=0.5),
     "SignalJob": messages.SignalJob(id=8, job="j-a", signal=2),
     "ListJobs": messages.ListJobs(id=9, ended=True, states=(jobs.State.RUNNING,), user="ada", limit=5),
