@@ -29,7 +29,9 @@ class AmdBackend:
             uuid = _uuid(device)
             self._devices[uuid] = device
             model = _text(device / "product_name") or f"AMD GPU {_text(device / 'device')}"
-            facts.append(GpuFacts(uuid, len(facts), model.strip(), total))
+            numa = _text(device / "numa_node")
+            place = int(numa) if numa.isdigit() else -1  # -1 is what the kernel says, too, where it does not know
+            facts.append(GpuFacts(uuid, len(facts), model.strip(), total, numa=place))
         self._facts = tuple(facts)
         self.error = "; ".join(broken)
         if not facts:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed_grid.agent.gpus_base import Processes
+from distributed_grid.agent.topology import pci_node
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample
 
 Pair = tuple[int, int]
@@ -68,8 +69,18 @@ class NvmlBackend:
             total = self._memory(handle)[0]
             model = str(nvml.nvmlDeviceGetName(handle))
             self._handles[uuid] = handle
-            facts.append(GpuFacts(uuid, index, model, total, stand_in=bool(getattr(nvml, "STAND_IN", False))))
+            stand_in = bool(getattr(nvml, "STAND_IN", False))
+            facts.append(GpuFacts(uuid, index, model, total, stand_in, numa=self._numa(parent)))
         return facts
+
+    def _numa(self, parent: Any) -> int:
+        """The NUMA node of a GPU; -1 where the driver does not say where it is."""
+        nvml = self._nvml
+        try:
+            address = nvml.nvmlDeviceGetPciInfo(parent).busId
+        except nvml.NVMLError:
+            return -1
+        return pci_node(address.decode() if isinstance(address, bytes) else str(address))
 
     def _instances(self, parent: Any) -> list[Any]:
         """The MIG instances of a GPU that is split up: then it is they who run programs, not the GPU."""

@@ -16,6 +16,7 @@ from distributed_grid.agent import probe_host, probe_owner
 from distributed_grid.agent.core.spare_limits import Limits, lendable
 from distributed_grid.agent.gpus import GpuBackend
 from distributed_grid.agent.probe_trees import Spent, Trees, Usage, kin_roots
+from distributed_grid.agent.topology import numa_nodes
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
 
@@ -109,6 +110,7 @@ class Probe:
             software=software,
             python=platform.python_version(),
             priority=priority,
+            numa=() if self.virtual else numa_nodes(self.cores),
         )
 
     def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:

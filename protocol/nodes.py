@@ -28,13 +28,15 @@ class OwnerPolicy(StrEnum):
 
 
 class GpuFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What does not change about a GPU; `memory` in bytes. `stand_in`: announced as no real device."""
+    """What does not change about a GPU; `memory` in bytes. `stand_in`: announced as no real device. `numa`: the number
+    of the NUMA node it is attached to (-1: not known)."""
 
     uuid: str
     index: int
     model: str
     memory: Count
     stand_in: bool = False
+    numa: int = -1
 
 
 class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -45,6 +47,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `instance` is the same for all agents that ever run on one state directory, and no other's. `address` is where the
     agent connects from, as the coordinator sees it.
     `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
+    `numa` holds the cores of each NUMA node by its number; empty: not known.
     """
 
     name: str
@@ -63,6 +66,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     instance: str = ""
     address: str = ""
     limits: dict[str, str] = {}
+    numa: tuple[tuple[int, ...], ...] = ()
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -34,6 +34,8 @@ class RoomAt(msgspec.Struct, frozen=True):
     """A Room, field by field. It cannot be worked out again from the offer: what was given back since has changed it,
     and the order in which its cores came decides which are taken next."""
 
+    _gpu_numa: dict[str, int]
+    _numa: dict[int, int]
     _order: list[int]
     _places: dict[int, int]
     closed: frozenset[str]

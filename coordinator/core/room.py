@@ -19,15 +19,22 @@ class Room:
     the cores that are shared already. `whole_gpus` and `gpu_parts` say the same of GPUs, and `gpu_memory` how many
     bytes of each are nobody's. Devices in `closed` are there but not to be had: an agent answered stale for them a
     moment ago.
+
+    `_numa` and `_gpu_numa` say on which NUMA nodes cores and GPUs are, where there are several and it is known.
     """
 
     __slots__ = (
-        "_order", "_places", "closed", "cores", "free", "gpu_memory", "gpu_parts", "gpus", "memory", "offers", "parts",
-        "virtual", "whole_gpus",
+        "_gpu_numa", "_numa", "_order", "_places", "closed", "cores", "free", "gpu_memory", "gpu_parts", "gpus",
+        "memory", "offers", "parts", "virtual", "whole_gpus",
     )  # fmt: skip
 
     def __init__(self, facts: NodeFacts, offer: Offer | None, closed: frozenset[str] = frozenset()) -> None:
         self.virtual = facts.virtual
+        self._numa: dict[int, int] = {}
+        self._gpu_numa: dict[str, int] = {}
+        if sum(map(bool, facts.numa)) > 1:
+            self._numa = {core: number for number, cores in enumerate(facts.numa) for core in cores}
+            self._gpu_numa = {gpu.uuid: gpu.numa for gpu in facts.gpus if gpu.numa >= 0}
         self.closed = closed
         self.cores: dict[int, int] = {}
         self.gpus: dict[str, int] = {}
@@ -236,7 +243,8 @@ class Room:
     def choose(self, wanted: Resources, need: Constraints | None = None) -> Grant:
         """Name the cores and GPUs for an amount that fits. Whole cores go idlest first; a fractional part goes on the
         shared core it fills best, a fractional GPU on the device it fills best; whole GPUs go smallest first, so that
-        the large ones stay for who needs them."""
+        the large ones stay for who needs them. Where it is known what lies together, cores come from as few NUMA nodes
+        as can be and from those of the GPUs first, and several GPUs from one NUMA node where one has so many."""
         whole, part = divmod(wanted.cpu, MILLI)
         shared = -1
         if part:
@@ -244,13 +252,14 @@ class Room:
             if fitting:
                 shared = min(fitting)[1]
         needed = whole + (1 if part and shared < 0 else 0)
-        cores = [self._order[place] for place in self.free[:needed]]
+        gpus = self._choose_gpus(wanted.gpu, needed, need) if wanted.gpu else ()
+        places = self._compact(needed, gpus) if self._numa and needed else self.free[:needed]
+        cores = [self._order[place] for place in places]
         if len(cores) > whole:
             shared = cores.pop()
-        gpus = self._choose_gpus(wanted.gpu, need) if wanted.gpu else ()
         return Grant(tuple(cores), shared, part, wanted.memory, gpus, self.virtual)
 
-    def _choose_gpus(self, milli: int, need: Constraints | None) -> tuple[GpuShare, ...]:
+    def _choose_gpus(self, milli: int, cores: int, need: Constraints | None) -> tuple[GpuShare, ...]:
         memory = need.gpu_memory if need is not None else 0
         if milli < MILLI:
             fitting = [(left, uuid) for uuid, left in self.gpu_parts.items() if left >= milli]
@@ -265,7 +274,50 @@ class Room:
         free.sort()
         if milli < MILLI:
             return (GpuShare(free[0][2], milli, memory),)
-        return tuple(GpuShare(uuid, MILLI, memory) for _, _, uuid in free[: milli // MILLI])
+        uuids = [uuid for _, _, uuid in free]
+        if self._gpu_numa:
+            uuids = self._together(uuids, milli // MILLI, cores)
+        return tuple(GpuShare(uuid, MILLI, memory) for uuid in uuids[: milli // MILLI])
+
+    def _together(self, uuids: list[str], count: int, cores: int) -> list[str]:
+        """The same GPUs, those foremost that are best taken together: of the NUMA node that has enough of them and of
+        free cores, and fewest beyond that; else of those with most."""
+        groups: dict[int, list[str]] = {}
+        for uuid in uuids:
+            groups.setdefault(self._gpu_numa.get(uuid, -1), []).append(uuid)
+        free: dict[int, int] = {}
+        for place in self.free:
+            number = self._numa.get(self._order[place], -1)
+            free[number] = free.get(number, 0) + 1
+        enough = {number for number, group in groups.items() if len(group) >= count}
+
+        def order(number: int) -> tuple[bool, bool, int]:
+            size = len(groups[number])
+            return number not in enough, free.get(number, 0) < cores, size if number in enough else -size
+
+        return [uuid for number in sorted(groups, key=order) for uuid in groups[number]]
+
+    def _compact(self, count: int, gpus: tuple[GpuShare, ...]) -> list[int]:
+        """The places of so many free cores: on the NUMA nodes of the GPUs first, then on one that has just enough of
+        what is left to take, else on the largest one after the other; idlest first on each."""
+        groups: dict[int, list[int]] = {}
+        for place in self.free:
+            groups.setdefault(self._numa.get(self._order[place], -1), []).append(place)
+        near = {self._gpu_numa.get(gpu.uuid, -1) for gpu in gpus} & groups.keys()
+        taken: list[int] = []
+        while len(taken) < count:
+            left = count - len(taken)
+            enough = [number for number in groups if len(groups[number]) >= left]
+            pick = (
+                max(near, key=lambda number: (len(groups[number]), -number))
+                if near
+                else min(enough, key=lambda number: (len(groups[number]), number))
+                if enough
+                else max(groups, key=lambda number: (len(groups[number]), -number))
+            )
+            near.discard(pick)
+            taken += groups.pop(pick)[:left]
+        return taken
 
 
 def _any_gpu(need: Constraints | None) -> bool:

@@ -146,6 +146,11 @@ def nvmlDeviceGetName(handle: str) -> str:
     return name if name.startswith(NAME) else f"{NAME} {name}".strip()
 
 
+def nvmlDeviceGetPciInfo(handle: str) -> SimpleNamespace:
+    """Where it is: nowhere."""
+    return SimpleNamespace(busId="")
+
+
 def nvmlDeviceGetMemoryInfo(handle: str) -> SimpleNamespace:
     total, used = _figure(handle, "memory", 16 << 30), _figure(handle, "used", 0)
     return SimpleNamespace(total=total, used=used, free=total - used)
