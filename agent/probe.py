@@ -79,7 +79,7 @@ class Probe:
         self._disk = str(state_dir)
         self._lock = threading.Lock()
         self._trees = Trees(own_roots, kin_roots)
-        self._services = (lambda: (*own_roots(), *kin_roots())) if waits else None
+        self._waits = waits
         self._hands = probe_owner.Hands() if hands else None
         self._trees.walk()
         self._marks = deque([Mark(now(), probe_host.busy_seconds(), probe_host.traffic(), [], [])])
@@ -157,7 +157,7 @@ class Probe:
             net_sent=round(rates[3], 1),
             gpus=self._seen_gpus,
             gpu_error=self.gpus.error,
-            pressure=probe_owner.pressure(self._services()) if self._services is not None else {},
+            pressure=probe_owner.pressure(self._trees.pids) if self._waits else {},
             input_idle=round(self._hands.idle(), 1) if self._hands is not None else -1.0,
         )
 

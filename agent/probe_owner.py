@@ -2,7 +2,7 @@
 
 The kernel's figures of pressure are of the whole machine, or of one control group (v2). The machine's contain what our
 own jobs wait for, so only those of groups are taken in which nothing of ours is: the ones beside the groups of our
-agent and its supervisor, and beside those above them. Where the kernel has no such figures, there are none.
+agent, supervisor and jobs, and beside those above them. Where the kernel has no such figures, there are none.
 """
 
 import os
@@ -17,14 +17,14 @@ from distributed_grid.agent.probe_host import ROOT
 RESOURCES = ("cpu", "memory", "io")
 QUIET = 1.0
 """Percent. A group cannot have more pressure than the machine: below this nobody looks at groups."""
-OURS = "grid-"
-"""What the names of control groups begin with that we make for jobs."""
+OURS = ("grid-", "j-")
+"""What the names of control groups begin with that are ours: services, and jobs of which nothing is left."""
 _KEYS = b"i8042"  # the controller of built-in keyboards and touchpads
 
 
 def pressure(own: Iterable[int], root: Path = ROOT) -> dict[str, float]:
     """Percent of the last ten seconds in which some program of others had to wait, by resource: the worst group's.
-    Nothing where the kernel does not say, or nobody waits. `own` are the pids of our services and our kin's."""
+    Nothing where the kernel does not say, or nobody waits. `own` are the pids of all processes of the grid."""
     waiting = [name for name in RESOURCES if _some(root / "proc/pressure" / name) >= QUIET]
     if not waiting:
         return {}

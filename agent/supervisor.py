@@ -18,7 +18,7 @@ from typing import Any
 from distributed_grid.agent import supervisor_leases as leases
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_book import Book
-from distributed_grid.agent.supervisor_cgroups import Cgroups, described, survey
+from distributed_grid.agent.supervisor_cgroups import Cgroups, described, freezer, survey
 from distributed_grid.agent.supervisor_endings import Endings
 from distributed_grid.agent.supervisor_freeze import Freezer, told
 from distributed_grid.agent.supervisor_job import NEVER, CannotStart, Job, never_ran, spawn
@@ -60,7 +60,7 @@ class Supervisor:
         self.outputs = Outputs(self.allocs, output_limit, log)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.book.jobs
-        self.freezer = Freezer(self.tree, self.book.journal, lambda said: self.agent.tell(said), log)
+        self.freezer = Freezer(self.tree, self.book.journal, lambda said: self.agent.tell(said), log, freezer(cgroup))
         self.endings = Endings(self.tree, self.book.journal, self.freezer)
         found = survey(cgroup)
         self.kept_by = described(found)
@@ -231,6 +231,7 @@ class Supervisor:
         self.leases.drop(job.id)
         self.outputs.leave(job.id)
         self.limits.leave(job)
+        self.freezer.forget(job)
         self.book.over.append(job)
 
     def _was_over(self, key: str, cause: str) -> None:

@@ -6,6 +6,7 @@ given to us: by systemd (`Delegate=yes` with `DelegateSubgroup=agent`), or by na
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -69,6 +70,44 @@ def described(found: Survey) -> dict[str, str]:
         name: f"cgroup v{found.places[name].version}" if name in found.places else _INSTEAD[name]
         for name in CONTROLLERS
     }
+
+
+def freezer(setting: str) -> Place | None:
+    """Where jobs can be frozen as a group, with this setting: any group of version 2 can, in version 1 a controller."""
+    mounts = _mounts()
+    if setting in ("none", "auto"):
+        given = _delegated()[0] if setting == "auto" else {}
+        return next((place for place in given.values() if place.version == 2), None)
+    for version, name in ((2, ""), (1, "freezer")):
+        if name in mounts:
+            with contextlib.suppress(OSError):
+                os.makedirs(mounts[name] + setting, exist_ok=True)
+                return Place(version, mounts[name] + setting)
+    return None
+
+
+def frozen(place: Place, key: str, members: Callable[[], Iterable[int]]) -> None:
+    """Freeze all of a job as a group: what it forks meanwhile is born frozen. Raises OSError."""
+    path = _path(place, key)
+    os.makedirs(path, exist_ok=True)
+    _enter(path, members, keep_affinity=False)
+    _write(*(f"{path}/cgroup.freeze", "1") if place.version == 2 else (f"{path}/freezer.state", "FROZEN"))
+
+
+def thawed(place: Place, key: str) -> None:
+    """Let the group go on, if there is one."""
+    with contextlib.suppress(OSError):
+        path = _path(place, key)
+        _write(*(f"{path}/cgroup.freeze", "0") if place.version == 2 else (f"{path}/freezer.state", "THAWED"))
+
+
+def left(place: Place, key: str) -> bool:
+    """Nothing of the job is left: remove its group. False if the kernel is not done with it yet."""
+    try:
+        os.rmdir(_path(place, key))
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    return True
 
 
 def _delegated() -> tuple[dict[str, Place], dict[str, str]]:

@@ -1,4 +1,5 @@
-"""Freezing jobs while the node's owner needs the machine: by SIGSTOP to all of a job, until nobody is left who runs.
+"""Freezing jobs while the node's owner needs the machine: as a control group where one can be made, else by SIGSTOP to
+all of a job, until nobody is left who runs.
 
 A freeze is in the journal before its first signal, and a thaw after its last, so the next supervisor knows of every job
 that may be stopped. It holds only for as long as the agent says, and the agent says so again and again: with an agent
@@ -9,7 +10,9 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from distributed_grid.agent import supervisor_cgroups as cgroups
 from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.supervisor_cgroups import Place
 from distributed_grid.agent.supervisor_job import Job
 from distributed_grid.agent.supervisor_journal import Journal
 from distributed_grid.agent.supervisor_tree import Tree
@@ -34,7 +37,8 @@ class Frozen:
 
 
 class Freezer:
-    """All jobs of a supervisor that are frozen. `tell` has a message for the agent."""
+    """All jobs of a supervisor that are frozen. `tell` has a message for the agent, `place` is where groups can be made
+    that freeze as one (None: nowhere)."""
 
     def __init__(
         self,
@@ -42,12 +46,18 @@ class Freezer:
         journal: Journal,
         tell: Callable[[dict[str, Any]], None],
         log: Callable[[str], None],
+        place: Place | None = None,
     ) -> None:
         self.jobs: dict[Job, Frozen] = {}
+        self._place = place
+        self._grouped: set[str] = set()
+        """Jobs that may have a group of ours; and of those that are over, in `_leaving`."""
+        self._leaving: set[str] = set()
         self._tree, self._journal, self._tell, self._log = tree, journal, tell, log
 
     def restore(self, job: Job) -> None:
         """An earlier supervisor froze it, and may have been killed before it was done."""
+        self._grouped.add(job.id)
         if not job.frozen_at or job.cause:
             return
         frozen = self.jobs[job] = Frozen(procs.now() + RESTORED)
@@ -80,10 +90,10 @@ class Freezer:
     def look(self, now: float) -> list[Job]:
         """Stop what of a frozen job runs all the same, and let go on whose time has run out: these."""
         gone = []
+        if self._leaving:
+            self._leave()
         for job, frozen in [*self.jobs.items()]:
-            if job.outcome is not None:
-                del self.jobs[job]
-            elif now >= frozen.until:
+            if now >= frozen.until:
                 self._log(f"{job.id} goes on: for a while no agent has asked that it stay frozen")
                 self.thaw(job)
                 gone.append(job)
@@ -91,11 +101,26 @@ class Freezer:
                 self._stop(job, frozen)
         return gone
 
+    def forget(self, job: Job) -> None:
+        """Nothing of it is left."""
+        self.jobs.pop(job, None)
+        if job.id in self._grouped:
+            self._grouped.discard(job.id)
+            self._leaving.add(job.id)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Remove the groups of jobs that are over, as far as the kernel is done with them."""
+        place = self._place
+        self._leaving = {key for key in self._leaving if place is not None and not cgroups.left(place, key)}
+
     def thaw(self, job: Job) -> bool:
         """Let it go on, those that were stopped last first. False if it was not frozen."""
         frozen = self.jobs.pop(job, None)
         if frozen is None:
             return False
+        if self._place is not None:
+            cgroups.thawed(self._place, job.id)
         for pid, start in reversed(frozen.stopped.items()):
             procs.send(pid, start, signal.SIGCONT)
         lasted = procs.now() - job.frozen_at
@@ -105,7 +130,11 @@ class Freezer:
         return True
 
     def _stop(self, job: Job, frozen: Frozen) -> None:
-        """SIGSTOP to all of it, again until nobody is new. What the job has stopped itself is not ours to wake."""
+        """All of it as a group; else by SIGSTOP, until nobody is new. What the job has stopped itself is not ours to
+        wake."""
+        frozen.looked = procs.now()
+        if self._as_group(job):
+            return
         sent: dict[int, int] = {}
         for _ in range(_ROUNDS):
             found = self._tree.members(job).items()
@@ -116,7 +145,19 @@ class Freezer:
                 procs.send(pid, start, signal.SIGSTOP)
             sent |= fresh
         frozen.stopped |= sent
-        frozen.looked = procs.now()
+
+    def _as_group(self, job: Job) -> bool:
+        if self._place is None:
+            return False
+        try:
+            self._grouped.add(job.id)
+            cgroups.frozen(self._place, job.id, lambda: self._tree.members(job))
+        except OSError as error:
+            self._log(f"{error.filename} cannot be used ({error.strerror}): jobs are frozen by SIGSTOP from now on")
+            cgroups.thawed(self._place, job.id)
+            self._place = None
+            return False
+        return True
 
 
 def told(job: Job, now: float) -> dict[str, Any]:

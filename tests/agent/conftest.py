@@ -159,8 +159,8 @@ def runs(pid: int) -> bool:
 async def make_bench(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
     made: list[Bench] = []
 
-    async def make(limit: int = 256 << 20) -> Bench:
-        bench = Bench(tmp_path / f"node{len(made)}", limit)
+    async def make(limit: int = 256 << 20, cgroup: str = "none") -> Bench:
+        bench = Bench(tmp_path / f"node{len(made)}", limit, cgroup=cgroup)
         bench.dir.mkdir(mode=0o700)
         made.append(bench)
         await bench.start()

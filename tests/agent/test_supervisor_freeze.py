@@ -1,15 +1,20 @@
 """Freezing and letting go on: real processes under a real supervisor, driven through a real launcher."""
 
 import os
+import secrets
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent import supervisor_cgroups as cgroups
 from distributed_grid.agent import supervisor_freeze
 from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.supervisor_cgroups import Place
 from distributed_grid.agent.supervisor_freeze import Freezer
 from distributed_grid.agent.supervisor_job import Job
 from distributed_grid.agent.supervisor_journal import Journal
@@ -203,3 +208,127 @@ def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatc
     freezer.act()
     assert asked == ["j-1.1"]
     assert ["freeze", "j-1.1", job.frozen_at, WHY] in journal.load()
+
+
+# --- as a group -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[1, 2])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A place of this version in which groups can be made."""
+    mounts = cgroups._mounts()
+    mount = mounts.get("freezer" if request.param == 1 else "", "")
+    path = f"{mount}/grid-test-{secrets.token_hex(4)}"
+    try:
+        os.mkdir(path)
+    except OSError as error:
+        pytest.skip(f"no cgroup of version {request.param} can be made here: {error.strerror}")
+    yield Place(request.param, path)
+    os.rmdir(path)
+
+
+class Counter:
+    """A process that writes without end, in a freezer that is driven by the test."""
+
+    def __init__(self, tmp_path: Path, place: Place) -> None:
+        self.path = tmp_path / "out"
+        with open(self.path, "wb") as out:
+            self.process = subprocess.Popen([sys.executable, "-c", FORKING], stdout=out)
+        journal, tree = Journal(str(tmp_path / "journal"), print), Tree(print, lambda key: True)
+        journal.rewrite([])
+        tree.members = lambda job: procs.descendants([self.process.pid])  # type: ignore[method-assign]
+        self.said: list[dict[str, object]] = []
+        self.log: list[str] = []
+        self.freezer = Freezer(tree, journal, self.said.append, self.log.append, place)
+        self.job = Job("j-1.1", procs.now())
+
+    def size(self) -> int:
+        return self.path.stat().st_size
+
+    def grows(self, seconds: float = 10.0) -> bool:
+        before, end = self.size(), time.monotonic() + seconds
+        while self.size() == before and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.size() > before
+
+    def freeze(self) -> None:
+        self.freezer.ask(self.job, WHY, 60.0)
+        self.freezer.act()
+        time.sleep(0.05)  # the kernel freezes each process when it next looks
+
+    def end(self) -> None:
+        self.freezer.thaw(self.job)
+        self.process.kill()
+        self.process.wait()
+        deadline = time.monotonic() + 10
+        self.freezer.forget(self.job)
+        while self.freezer._leaving and time.monotonic() < deadline:
+            self.freezer.look(procs.now())
+
+
+@pytest.fixture
+def counter(tmp_path: Path, place: Place) -> Iterator[Counter]:
+    made = Counter(tmp_path, place)
+    yield made
+    made.end()
+    assert not os.path.exists(f"{place.path}/j-1.1")
+
+
+def test_a_job_is_frozen_as_a_group_where_one_can_be_made(counter: Counter, place: Place) -> None:
+    assert counter.grows()
+    counter.freeze()
+    assert not counter.grows(0.2) and "T" not in {
+        seen.state for seen in counter.freezer._tree.members(counter.job).values()
+    }
+    assert counter.said[-1]["why"] == WHY and counter.log == []
+    counter.freezer.thaw(counter.job)
+    assert counter.grows() and counter.said[-1]["why"] == ""
+
+
+def test_the_next_supervisor_lets_a_frozen_group_go_on(counter: Counter, place: Place) -> None:
+    counter.freeze()
+    following = Freezer(counter.freezer._tree, counter.freezer._journal, counter.said.append, counter.log.append, place)
+    following.restore(counter.job)
+    assert not counter.grows(0.2)
+    following.thaw(counter.job)
+    assert counter.grows()
+
+
+def test_where_the_group_fails_the_processes_are_stopped_one_by_one(counter: Counter, place: Place) -> None:
+    Path(place.path, "j-1.1").mkdir()
+    counter.freezer._place = Place(3 - place.version, place.path)  # whose files are not there
+    counter.freeze()
+    assert not counter.grows(0.2) and "SIGSTOP from now on" in counter.log[0]
+    counter.freezer.thaw(counter.job)
+    assert counter.grows()
+    counter.freezer._place = place
+
+
+@pytest.fixture
+def setting() -> Iterator[str]:
+    """A place for groups in every hierarchy, none of which is left."""
+    name = f"grid-test-{secrets.token_hex(4)}"
+    yield "/" + name
+    for mount in {*cgroups._mounts().values()}:
+        for path in [*Path(mount).glob(f"{name}/*/"), *Path(mount).glob(name)]:
+            path.rmdir()
+
+
+async def test_a_job_that_is_frozen_as_a_group_hears_of_a_cancel(
+    make_bench: Callable[..., Awaitable[Bench]], setting: str
+) -> None:
+    place = cgroups.freezer(setting)
+    if place is None:
+        pytest.skip("no cgroup that freezes can be made here")
+    bench = await make_bench(cgroup=setting)
+    told: list[Suspended] = []
+    bench.launcher.suspended = told.append
+    id = bench.launch("sh", "-c", "trap 'echo bye; exit 3' TERM; echo there; while :; do sleep 0.01; done")
+    await bench.wrote(id)
+    bench.launcher.freeze(id, WHY, 60.0)
+    await bench.until(lambda: told and told[-1].why)
+    assert "T" not in states(bench, id)
+    bench.stop(id, grace=20.0)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code) == (Cause.CANCELLED, 3)
+    await bench.until(lambda: not os.path.exists(f"{place.path}/{id}"))
