@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Audit,
@@ -45,7 +46,7 @@ _CHUNKS = (64, 16, 4, 1)
 """Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
 writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
 
-Record = RecordJob | RecordAllocation | RecordGroup | RecordNode | RecordOrders | Audit
+Record = RecordJob | RecordAllocation | RecordGroup | RecordNode | RecordOrders | RecordReceipt | Audit
 
 
 @dataclass(slots=True)

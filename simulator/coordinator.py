@@ -25,7 +25,7 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
-from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Welcome
+from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Stop, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.driver import Driver, Weather
@@ -79,6 +79,8 @@ class Coordinator(Driver):
                         if self._overtaken(message, node):
                             continue
                         self.judge.launched(message.allocation)
+                    elif isinstance(message, Stop):
+                        self.judge.told_to_stop(message.allocation, message.cause)
                     outbox.setdefault(node, []).append(message)
                 case AckExits(node, allocations):
                     for allocation in allocations:

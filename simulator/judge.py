@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from distributed_grid.coordinator.core.retries import TAKEN_BACK
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator.disk import Disk, Row
@@ -48,6 +49,8 @@ class Judge:
         self.promised: dict[int, str] = {}
         self.ended: dict[str, Outcome] = {}
         self.disk: Disk | None = None
+        self.taken_back: set[str] = set()
+        """Allocations whose nodes were told that the grid takes their place back."""
 
     # --- what really runs ---------------------------------------------------------------------------------------------
 
@@ -66,10 +69,11 @@ class Judge:
                 )
         if plan.request.gang:
             self._as_one(run, before, plan.request)
-        elif before and RetryOn.LOST not in plan.request.retry_on and not (before[-1].code or before[-1].signal > 0):
+        elif before and not self._may_be_followed(before[-1], plan):
             raise Violation(run.job, f"{run.allocation} starts after {before[-1].allocation} did not fail")
         before.append(run)
-        if not plan.request.gang and len(before) > 1 + plan.request.retries:
+        used_up = sum(one.allocation not in self.taken_back for one in before)
+        if not plan.request.gang and used_up > 1 + plan.request.retries:
             names = ", ".join(one.allocation for one in before)
             raise Violation(
                 run.job, f"it is started {len(before)} times ({names}), {plan.request.retries} retries allowed"
@@ -98,6 +102,16 @@ class Judge:
                 for other in range(self.plans[number_of(gang)].request.gang):
                     if disk.rows[f"{gang}_{other}"].state is not State.ENDED:
                         raise Violation(row.id, f"it has ended on disk, and {gang}_{other} of its gang has not")
+
+    def _may_be_followed(self, run: Run, plan: JobPlan) -> bool:
+        """Whether the job may be run again after this attempt: its place was taken back, or its owner wants that."""
+        failed = bool(run.code) or run.signal > 0
+        return failed or RetryOn.LOST in plan.request.retry_on or run.allocation in self.taken_back
+
+    def told_to_stop(self, allocation: str, cause: str) -> None:
+        """A node is told to end this."""
+        if cause in TAKEN_BACK:
+            self.taken_back.add(allocation)
 
     def _not_after_its_end(self, run: Run) -> None:
         """What was acknowledged as never started, never is. (A node that was given up may run what it was sent.)"""

@@ -5,7 +5,7 @@ patience, ends an allocation: what has not been given back is in use.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import failing, gangs, retries, suspending, unused
+from distributed_grid.coordinator.core import failing, gangs, preempting, retries, suspending, unused
 from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import (
     AckExits,
@@ -105,6 +105,7 @@ def silence(ledger: "Ledger", name: str) -> None:
             for allocation in list(node.allocations.values()):
                 if allocation.state is not State.LOST:
                     _lose(ledger, allocation, f"{name} has been silent for {policy.disconnected_after:g} s")
+            preempting.abandon(ledger, node)
     elif now >= node.heard + policy.suspect_after and node.state is NodeState.UP:
         node.state = NodeState.SUSPECT
         ledger.refresh(node)

@@ -19,11 +19,12 @@ from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
 from distributed_grid.coordinator.core.matching import labels, usable
 from distributed_grid.coordinator.core.model import Allocation, Group, Job, Node
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.preempting import Book, takers_of
 from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.reserving import Kept
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.unused import Idle
-from distributed_grid.protocol.jobs import Priority, Reason
+from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
 
@@ -93,6 +94,14 @@ class HeldAt(msgspec.Struct, frozen=True):
     ends: dict[str, End]
 
 
+class BookAt(msgspec.Struct, frozen=True):
+    """What is known of preemptions, but for what the jobs say of them."""
+
+    urgent: dict[str, float] = {}
+    spent: list[tuple[float, float]] = []
+    said: list[tuple[Request, str]] = []
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A Ledger. It shares everything with the one it was taken of, so encode it before anything else happens."""
 
@@ -121,6 +130,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: int = 0
     groups: list[GroupAt] = []
     held: HeldAt = HeldAt([], {})
+    preempting: BookAt = BookAt()
 
 
 def take(ledger: Ledger) -> Checkpoint:
@@ -164,6 +174,9 @@ def take(ledger: Ledger) -> Checkpoint:
         snapshot=ledger.snapshot,
         held=HeldAt(list(ledger.held.unmet), ledger.held.ends),
         groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in ledger.groups.values()],
+        preempting=BookAt(
+            dict(ledger.preempting.urgent), list(ledger.preempting.spent), list(ledger.preempting.said.items())
+        ),
     )
 
 
@@ -217,6 +230,8 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.snapshot = at.snapshot
     ledger.unknown_before = at.unknown_before
     ledger.failing, ledger.idle = at.failing, at.idle
+    book = at.preempting
+    ledger.preempting = Book(dict(book.urgent), takers_of(at.jobs.values()), list(book.spent), dict(book.said))
     _requeue(ledger.queue, at)
     homes.take_up(ledger)
     _share(ledger.shares, at)

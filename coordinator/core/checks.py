@@ -22,12 +22,17 @@ def check(ledger: "Ledger") -> None:
         if job.state is State.WAITING:
             assert allocation is None, f"{job.id} waits and holds {job.allocation}"
             held = job.id in (ledger.groups[job.group].pending if job.group else ledger.held.unmet)
-            assert job.request.gang or held != (job.id in ledger.queue), f"{job.id} waits: held or in the queue"
+            waits = held + (job.id in ledger.queue) + (job.kept is not None)
+            assert job.request.gang or waits == 1, f"{job.id} waits: held, in the queue, or for what is kept for it"
         else:
             assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
             assert allocation is not None, f"{job.id} is {job.state.value} without an allocation"
             assert allocation.state is job.state, f"{job.id} is {job.state.value}, its allocation {allocation.state}"
             assert job.id not in ledger.queue, f"{job.id} is {job.state.value} and in the queue"
+        if job.kept is not None:
+            there = ledger.nodes[job.kept.node].kept.get(job.id)
+            assert job.state is State.WAITING, f"{job.id} is {job.state.value} and something is kept for it"
+            assert there == job.kept.grant, f"{job.kept.node} does not keep what is kept for {job.id}"
         if not job.group:
             assert ledger.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
     grouped = sum(_check_group(ledger, members) for members in ledger.groups.values())
@@ -45,6 +50,8 @@ def check(ledger: "Ledger") -> None:
     assert not any(by_node.values()), f"nodes hold what the ledger does not know: {by_node}"
     for node in ledger.nodes.values():
         _check_node(ledger, node)
+        for name in node.kept:
+            assert (waiting := ledger.jobs.get(name)) and waiting.kept, f"{node.facts.name} keeps a set for {name}"
 
 
 def _check_held(ledger: "Ledger") -> None:
@@ -73,7 +80,7 @@ def _check_group(ledger: "Ledger", members: Members) -> int:
     if members.group.kind is GroupKind.GANG:
         gangs.check(ledger, jobs, members.group.count)
         return len(jobs)
-    active = sum(job.state is not State.WAITING or job.id in ledger.queue for job in jobs)
+    active = sum(job.state is not State.WAITING or job.id in ledger.queue or job.kept is not None for job in jobs)
     assert active == members.active, f"{name} counts {members.active} at work, {active} are"
     assert not members.most or active <= members.most, f"{active} of {name} are at work, {members.most} may be"
     held = len(jobs) - active

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Audit,
@@ -39,6 +40,8 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["node", facts.name] = record
             case RecordOrders(node):
                 kept["orders", node] = record
+            case RecordReceipt(receipt):
+                kept["receipt", receipt.id] = record
             case Audit():
                 lines.append(record)
             case _:

@@ -47,7 +47,7 @@ class Held:
 
 def is_held(ledger: "Ledger", job: Job) -> bool:
     """Whether a job waits and is not in the queue: for its dependencies, a time, or its turn in its array."""
-    return job.state is State.WAITING and job.id not in ledger.queue
+    return job.state is State.WAITING and job.id not in ledger.queue and job.kept is None
 
 
 def hold(ledger: "Ledger", waiter: Job | Group) -> None:

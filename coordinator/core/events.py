@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import agents, dependencies, failing, orders, requests
+from distributed_grid.coordinator.core import agents, dependencies, failing, orders, preempting, requests
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
@@ -53,4 +53,6 @@ DUE: dict[str, Callable[["Ledger", str], None]] = {
     "decline": agents.decline_due,
     "drain": orders.drain_due,
     "aside": failing.due,
+    "kept": preempting.kept_due,
+    "preempt": preempting.due,
 }

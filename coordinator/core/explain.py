@@ -86,11 +86,7 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now:
     place = _placing(ledger, job, user, now)
     found = place(request)
     chosen = None if isinstance(found, Refusal) else found[0]
-    ahead = 0
-    if job is None:
-        ahead = _ahead(ledger, request)
-    elif job.id in ledger.queue:
-        ahead = ledger.queue.ahead(job.id)
+    ahead = _ahead(ledger, request, job)
     if job is not None:
         reason = reasons.now_for(ledger, job) or Reason("Resources")
     elif not isinstance(found, Refusal):
@@ -115,8 +111,10 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now:
     )
 
 
-def _ahead(ledger: "Ledger", request: Request) -> int:
-    """How many waiting jobs would be served before a new one."""
+def _ahead(ledger: "Ledger", request: Request, job: Job | None) -> int:
+    """How many waiting jobs are served before this one, or would be before a new one."""
+    if job is not None:
+        return ledger.queue.ahead(job.id) if job.id in ledger.queue else 0
     return sum(line.count for line in ledger.queue.lines.values() if line.request.priority >= request.priority)
 
 

@@ -85,7 +85,7 @@ def enter(ledger: "Ledger", job: Job) -> None:
         if gangs.leads(job) and job.state is State.WAITING and job.part is None:
             members.pending.append(job.id)
         return
-    if job.state is State.WAITING and not job.tries:
+    if job.state is State.WAITING and not job.tries and job.kept is None:
         members.pending.append(job.id)
         return
     members.active += 1

@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core import (
     groups,
     homes,
     keys,
+    preempting,
     reasons,
     rebuilding,
     restoring,
@@ -113,6 +114,7 @@ class Ledger:
         """Of the allocations that were told of, what of them is not used: see `unused.py`."""
         self.snapshot = 0
         """How often this ledger has settled: an explanation names the state that it was made of."""
+        self.preempting = preempting.Book()
         self.holding = False
         """Nothing new is started for now."""
         self.unknown_before = 0.0
@@ -162,9 +164,11 @@ class Ledger:
             else:
                 events.DUE[kind](self, name)
         following.follow(self)
+        preempting.serve(self)
         while (self.fresh or self.grown) and not self.holding:  # again where a node is not kept any more
             serving.match(self)
             following.follow(self)
+        preempting.look(self)
         if stirred:
             reasons.refresh(self)
         return self._take_out()
@@ -256,7 +260,7 @@ class Ledger:
     def start(self, job: Job, placement: Placement, gang: Gang | None = None) -> None:
         """Grant a waiting job its place and have it launched."""
         node = self.nodes[placement.node]
-        if gang is None or gang.rank == 0:  # which stands in the queue for the others
+        if job.id in self.queue:
             self.queue.remove(job.id)
             release(self, job.id)
         job.tries += 1
@@ -317,9 +321,7 @@ class Ledger:
         if allocation is not None:
             self.move(allocation, State.ENDED)
         elif active:
-            self.queue.remove(job.id)
-            release(self, job.id)
-            self.fresh.pop(job.id, None)
+            preempting.ended(self, job)
         job.outcome, job.ended, job.reason, job.suspended = outcome, self.now, None, None
         self.move(job, State.ENDED, text or outcome.text or outcome.cause.value)
         del self.jobs[job.id], self.turns[job.id]
@@ -338,14 +340,19 @@ class Ledger:
         job.suspended, job.suspended_for = None, 0.0
         self.move(job, State.WAITING, text)
         self.wait(job)
+        preempting.gave(self, job, allocation)
         self.changed(job, allocation)
 
     def wait(self, job: Job) -> None:
-        """Put a job in the queue."""
+        """Put a job in the queue, or have it wait for what is kept for it."""
+        if job.kept is not None:
+            preempting.take_up(self, job, job.kept)
+            return
         self.queue.add(job.id, key_of(job), self.turns[job.id])
         self.shares.stale[job.user] = None
         self.fresh[job.id] = None
         homes.waits(self, job)
+        preempting.waits(self, job)
 
     def _release(self, allocation: Allocation) -> None:
         """What an ended allocation held is no more held. Whether the room grows by it depends on the offer: one that

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from distributed_grid.coordinator.core.conditions import Condition
+from distributed_grid.coordinator.core.group import Group as Group
+from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
 from distributed_grid.coordinator.core.parts import Part
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.gangs import Gang
-from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step, Suspension
 from distributed_grid.protocol.messages import (
     Exited,
@@ -68,6 +69,8 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     it."""
     gang: Gang | None = None
     """What a member of a gang is told of it."""
+    stopped: float = 0.0
+    """When it was told to stop."""
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False):
@@ -110,29 +113,11 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """What is still to happen before it is let into the queue; of a member its group has it."""
     begin: float = 0.0
     """When it may begin (grid time); of a member its group has it."""
-
-
-class Group(msgspec.Struct, kw_only=True, gc=False):
-    """Many jobs of one submission. Its members are jobs that have its id as their `group`; what is counted here are
-    those that have ended otherwise than with exit code 0."""
-
-    id: str
-    key: str
-    user: str
-    kind: GroupKind
-    spec: JobSpec
-    request: Request
-    submitted: float
-    count: int
-    array: Array | None = None
-    failed: int = 0
-    cancelled: int = 0
-    never: int = 0
-    """How many of them had never started."""
-    ended: float = 0.0
-    """When the last member had ended; 0: not yet."""
-    after: tuple[Condition, ...] = ()
-    begin: float = 0.0
+    kept: Kept | None = None
+    """What is kept for it while it waits; then it does not wait in the queue."""
+    plans: int = 0
+    taken_by: str = ""
+    """For how many plans others were to give way to it; and the job that it gave way to last."""
 
 
 @dataclass(slots=True)
@@ -165,6 +150,8 @@ class Node:
     """What was shipped to it last, the newest last: it may have those files still."""
     failed: list[str] = field(default_factory=list)
     """What failed to start here since something did: see `failing.what`."""
+    kept: dict[str, Grant] = field(default_factory=dict)
+    """What is kept for jobs that wait for just that, by their ids."""
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------
@@ -385,6 +372,7 @@ Command = (
     | RecordGroup
     | RecordNode
     | RecordOrders
+    | RecordReceipt
     | Audit
     | Send
     | AckExits
@@ -394,6 +382,6 @@ Command = (
     | Rejected
     | Granted
 )
-RECORDS = (RecordJob, RecordAllocation, RecordGroup, RecordNode, RecordOrders, Audit)
+RECORDS = (RecordJob, RecordAllocation, RecordGroup, RecordNode, RecordOrders, RecordReceipt, Audit)
 MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup)
 """Those of which some may wait: see `soon`."""

@@ -52,10 +52,12 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class NoPlan(msgspec.Struct, frozen=True):
-    """Nobody gives way, and why. `code` is one of ending, no-victims, min-hold, badput-budget."""
+    """Nobody gives way, and why. `code` is one of ending, no-victims, min-hold, badput-budget; `again` is when somebody
+    may after all (0: that is not known)."""
 
     code: str
     text: str
+    again: float = 0.0
 
 
 def may(taker: Priority, holder: Priority) -> bool:
@@ -178,7 +180,8 @@ def _none(views: Sequence[View], policy: Preempting, spent: float, beyond: list[
         text = f"{least.lost:.0f} core-seconds would be lost on {least.node}, the badput budget has {left:.0f} left"
         return NoPlan("badput-budget", f"no preemption: {text} for this hour")
     if young := [view.young for view in views if view.young]:
-        return NoPlan("min-hold", f"no preemption: min-hold protects who began lately, until {clock(min(young))}")
+        until = min(young)
+        return NoPlan("min-hold", f"no preemption: min-hold protects who began lately, until {clock(until)}", until)
     if any(view.able for view in views):
         return NoPlan("no-victims", "no preemption: who is two classes below does not hold enough on any one node")
     return NoPlan("no-victims", "no preemption: no victims two classes below")

@@ -6,13 +6,14 @@ import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import dependencies, reserving
+from distributed_grid.coordinator.core import dependencies, holds, reserving
 from distributed_grid.coordinator.core.constraints import trait_of
 from distributed_grid.coordinator.core.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.groups import Members
 from distributed_grid.coordinator.core.matching import Placement, amount, blocker, has_room
 from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.preemption import clock
 from distributed_grid.coordinator.core.queue import Line
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
@@ -67,7 +68,8 @@ def find(ledger: "Ledger", request: Request, job: str = "") -> Reason:
     if busy := said.get("busy"):
         own = reserving.kept_for(ledger, job) if job else None
         kept = f"; {reserving.words(ledger, own)}" if own is not None else ""
-        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{kept}{gone}")
+        unmoved = ledger.preempting.said.get(request, "")
+        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{kept}{gone}{unmoved and f'; {unmoved}'}")
     for code in ("withheld", "declined"):
         if found := said.get(code):
             names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
@@ -154,10 +156,24 @@ def now_for(ledger: "Ledger", job: Job) -> Reason | None:
         return None
     if dependencies.is_held(ledger, job):
         return dependencies.reason(ledger, job)
+    if job.kept is not None:
+        return holds.reason(job)
     line = ledger.queue.line(job.id)
     if ledger.queue.head(line)[1] == job.id:
-        return line.reason or find(ledger, job.request, job.id)
-    return _behind(ledger, job)
+        return _taken(ledger, job, line.reason or find(ledger, job.request, job.id))
+    return _taken(ledger, job, _behind(ledger, job))
+
+
+def _taken(ledger: "Ledger", job: Job, why: Reason) -> Reason:
+    """With a word about who has the place that was taken from this job, as long as that one lives."""
+    taker = ledger.jobs.get(job.taken_by)
+    if taker is None:
+        return why
+    until = "it ends"
+    if taker.started and taker.spec.time_limit:
+        until = f"{clock(taker.started + taker.spec.time_limit)} at the latest"
+    who = f"{taker.id} ({taker.request.priority.word}, {taker.user})"
+    return Reason(why.code, f"{who} has its place until {until}; {why.text}")
 
 
 def of_group(ledger: "Ledger", members: Members) -> Reason | None:
@@ -198,9 +214,16 @@ def announce(ledger: "Ledger", refused: list[Line], fresh: dict[str, None]) -> N
 
 def _publish(ledger: "Ledger", line: Line) -> None:
     job = ledger.jobs[ledger.queue.head(line)[1]]
-    if job.reason != line.reason:
-        job.reason = line.reason
+    why = _taken(ledger, job, line.reason) if line.reason is not None else None
+    if job.reason != why:
+        job.reason = why
         ledger.publish(job)
+
+
+def renew(ledger: "Ledger", line: Line) -> None:
+    """Something else is known of why this line waits."""
+    line.reason = find(ledger, line.request, ledger.queue.head(line)[1])
+    _publish(ledger, line)
 
 
 def refresh(ledger: "Ledger") -> None:

@@ -1,4 +1,4 @@
-"""The room of a node, made anew from its offer and from what is held there."""
+"""The room of a node, made anew from its offer and from what is held and kept there."""
 
 from typing import TYPE_CHECKING
 
@@ -25,5 +25,7 @@ def rebuild(ledger: "Ledger", node: Node) -> None:
             for name, grant in held.items():
                 if name not in node.counting:
                     room.take(grant)
+        for grant in node.kept.values():
+            room.take(grant)
         node.room = room
     ledger.refresh(node)

@@ -125,7 +125,12 @@ class Room:
             return False
         if grant.shared_core >= 0 and self.cores.get(grant.shared_core, 0) < grant.shared_milli:
             return False
-        return all(self.gpus.get(gpu.uuid, 0) >= gpu.milli and gpu.uuid not in self.closed for gpu in grant.gpus)
+        return all(
+            self.gpus.get(gpu.uuid, 0) >= gpu.milli
+            and gpu.uuid not in self.closed
+            and self.gpu_memory.get(gpu.uuid, 0) >= gpu.memory
+            for gpu in grant.gpus
+        )
 
     def take(self, grant: Grant) -> None:
         """Take a grant off."""

@@ -34,7 +34,8 @@ def match(ledger: "Ledger") -> None:
         waiting = ledger.jobs.get(name)
         if waiting is not None and waiting.state is State.WAITING and name not in ledger.fresh:
             ledger.queue.line(name).blocked = True
-            if waiting.request.immediate and not waiting.retried:  # it was placed at once, as was asked
+            before = waiting.retried + waiting.taken_back
+            if waiting.request.immediate and not before:  # else it was placed at once, as was asked
                 why = reasons.find(ledger, waiting.request, name).text
                 ledger.finish(waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
     reasons.announce(ledger, [line for line in refused if line.count], fresh)

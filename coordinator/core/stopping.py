@@ -37,6 +37,7 @@ def _ask(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str, grac
     asked = allocation.stop
     if asked is not None and (asked.cause not in BY_THE_GRID or cause in BY_THE_GRID):
         return False
+    allocation.stopped = ledger.now
     allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=cause.value, text=text)
     job, node = ledger.jobs[allocation.job], ledger.nodes[allocation.node]
     # It is lost also on a node that is back, from when its launch is said again until it has started.

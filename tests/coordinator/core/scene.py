@@ -2,6 +2,7 @@
 after each. The vocabulary is in `Scene.say`."""
 
 from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Accepted,
@@ -101,6 +102,8 @@ def line(command: Command) -> str:
             return f"save {allocation.id}: {allocation.state.value} on {allocation.node}, {words(allocation.grant)}"
         case RecordNode(of):
             return f"save node {of.name}"
+        case RecordReceipt(receipt):
+            return f"save receipt {receipt.id}: {receipt.result or 'under way'}"
         case Audit(node, what):
             return f"audit {node}: {what}"
         case Send(node, Launch() as launch):

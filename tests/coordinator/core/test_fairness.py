@@ -234,6 +234,8 @@ def watched(ledger: Ledger) -> Iterator[None]:
 
     def looked(granted: Job, placement: Placement) -> None:
         queue = ledger.queue
+        if granted.id not in queue:  # it starts on what was kept for it
+            return start(granted, placement)
         for waiting in queue.turns:
             other = ledger.jobs[waiting]
             same = other.user == granted.user and other.request == granted.request

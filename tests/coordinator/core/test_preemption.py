@@ -167,7 +167,7 @@ def test_where_the_budget_is_none_nobody_gives_way_even_if_nothing_would_be_lost
 
 def test_it_says_when_the_first_who_is_protected_may_give_way() -> None:
     found = plan([View("n1", full(), (), young=50710.5)], asks(1), RULES, 0.0)
-    assert found == NoPlan("min-hold", "no preemption: min-hold protects who began lately, until 14:05:10 UTC")
+    assert found == NoPlan("min-hold", "no preemption: min-hold protects who began lately, until 14:05:10 UTC", 50710.5)
 
 
 def test_only_an_urgent_request_takes_places_and_only_from_two_classes_below() -> None:

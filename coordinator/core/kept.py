@@ -1,0 +1,22 @@
+"""What is kept on a node for a job that waits (see holds.py), and the record of why."""
+
+import msgspec
+
+from distributed_grid.protocol.receipts import Receipt
+from distributed_grid.protocol.resources import Grant
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """A set of one node that is kept for a job that waits, `until` it is given up. `receipt`: the preemption that frees
+    it; without one, it is what the job itself gave to somebody who does not need it after all."""
+
+    node: str
+    grant: Grant
+    until: float
+    receipt: Receipt | None = None
+
+
+class RecordReceipt(msgspec.Struct, frozen=True, gc=False):
+    """Make this receipt of a preemption durable, in the place of what was said of it before."""
+
+    receipt: Receipt
