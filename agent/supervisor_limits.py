@@ -55,11 +55,12 @@ class Limits:
         self._strayed: set[str] = set()
         self._oom_kills = procs.oom_kills()
         self._killed_at = -_DYING
+        self._looked = procs.now()
 
     def watch(self, job: Job, now: float) -> None:
         """It runs from now on."""
-        if not self._watched:
-            self._oom_kills = procs.oom_kills()  # nobody has looked for a while
+        if now - self._looked > _DYING:  # whom the kernel killed meanwhile was not of ours
+            self._oom_kills, self._looked = procs.oom_kills(), now
         watched = self._watched[job.id] = _Watched(job, now)
         if job.adopted:
             self._cgroups.find(job)
@@ -114,7 +115,7 @@ class Limits:
 
     def _kernel_killed(self, now: float) -> bool:
         """Whether the kernel killed anybody for want of memory a moment ago."""
-        count = procs.oom_kills()
+        count, self._looked = procs.oom_kills(), now
         if count != self._oom_kills:
             self._oom_kills, self._killed_at = count, now
         return now - self._killed_at < _DYING
@@ -132,7 +133,7 @@ class Limits:
         limit = watched.job.memory
         wait = min(max((limit - used) / _FAST, _SOONEST), _LATEST) if limit else _LATEST
         wait = max(wait, cost * len(self._watched) / _SHARE)
-        watched.early, watched.due = now + wait / 2, now + wait
+        watched.early, watched.due = now + 0.8 * wait, now + wait
         self.due = min(self.due, watched.due)
 
     def _look(self, job: Job) -> int:
