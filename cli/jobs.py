@@ -9,6 +9,7 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import jobs as complete_jobs
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.limit_options import limits_words
 from distributed_grid.cli.many import (
     before_rows,
     group_json,
@@ -200,6 +201,7 @@ def _rows(view: JobView) -> list[tuple[str, Any]]:
         ("allocation", view.allocation),
         ("workdir", view.spec.workdir),
         ("time limit", format_duration(view.spec.time_limit) if view.spec.time_limit else ""),
+        ("limits", limits_words(view.spec.limits)),
         *before_rows(view),
         ("submitted", words.clock(view.submitted)),
         ("started", words.clock(view.started) if view.started else ""),

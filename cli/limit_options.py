@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
-from distributed_grid.protocol.limits import JobLimits, parse_limits
+from distributed_grid.protocol.durations import format_duration
+from distributed_grid.protocol.limits import SIGNALS, JobLimits, parse_limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,3 +30,16 @@ def limit_options(command: F) -> F:
 def limits_of(options: dict[str, Any], time_limit: float) -> JobLimits:
     """What they say. Raises BadValue."""
     return parse_limits(options["warn_signal"], options["pids_limit"], options["cpu_limit"], time_limit=time_limit)
+
+
+def limits_words(limits: JobLimits) -> str:
+    """They in words; empty where there are none."""
+    said = []
+    if limits.warn_signal:
+        name = next(name for name, number in SIGNALS.items() if number == limits.warn_signal)
+        said.append(f"SIG{name} {format_duration(limits.warn_before)} before the time limit")
+    if limits.pids:
+        said.append(f"{limits.pids} processes and threads")
+    if limits.cpu:
+        said.append("no more CPU time than granted")
+    return " · ".join(said)

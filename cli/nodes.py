@@ -190,6 +190,7 @@ def _node_json(node: NodeView) -> dict[str, Any]:
         "silent_for": round(node.silent_for, 3),
         "hostname": facts.hostname,
         "cores": list(facts.cores),
+        "limits": dict(facts.limits),
         "virtual": facts.virtual,
         "memory": facts.memory,
         "gpus": [
