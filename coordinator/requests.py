@@ -29,6 +29,7 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     SignalAsked,
 )
+from distributed_grid.coordinator.core.requests import refusal
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.group_watch import GroupWatches
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
@@ -351,6 +352,9 @@ class Requests:
         if request is not None:
             request = resolved(request, client.host, "", self._ledger.policy)
             request = neighbours(request, client.user, "", self._ledger.index.homes, {})
+            refused = refusal(self._ledger, 0, request)
+            if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
+                raise BadValue(refused.what, refused.why, refused.hint)
         why = explain.why(self._ledger, job, request, self._clock(), client.user)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))

@@ -3,7 +3,7 @@ said. Nothing is changed here.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,11 +12,14 @@ from distributed_grid.coordinator.core.matching import Refusal, usable
 from distributed_grid.coordinator.core.reserving import Places
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints
 from distributed_grid.protocol.resources import MIB, MILLI, Resources, format_milli
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
+
+FRACTION = 10
+"""Parts of a GPU are asked for in hundredths (milli-GPUs)."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -34,20 +37,97 @@ def changes(ledger: "Ledger", request: Request, place: Callable[[Request], Place
     """All that would help, one of each kind, the least loss first. For a request that cannot start as it is; `place`
     says where another one would."""
     found = []
-    for what, other, text, cost in _others(ledger, request):
+    for what, other, text, cost in _others(ledger, request, place):
         placed = place(other)
         if not isinstance(placed, Refusal):
-            found.append(Change(what, other, placed[0].node, f"{text} it would start now on {placed[0].node}", cost))
+            where = ", ".join(one.node for one in placed)
+            found.append(Change(what, other, placed[0].node, f"{text} it would start now on {where}", cost))
     return sorted(found, key=lambda change: change.cost)
 
 
-def _others(ledger: "Ledger", request: Request) -> Iterator[tuple[str, Request, str, float]]:
-    for kind in ("memory", "cpu", "gpu"):
-        asked = getattr(request.resources, kind)
-        if asked and 0 < (most := _most_beside(ledger, request, kind)) < asked:
-            less = _with(request.resources, kind, most)
-            other = msgspec.structs.replace(request, resources=less)
-            yield kind, other, f"with {_option(kind, most)}", 1 - most / asked
+Other = tuple[str, Request, str, float]
+
+
+def _others(ledger: "Ledger", request: Request, place: Callable[[Request], Places]) -> Iterator[Other]:
+    if request.gang:
+        count = _largest(request.gang - 1, lambda count: _starts(place, msgspec.structs.replace(request, gang=count)))
+        if count > 1:
+            other = msgspec.structs.replace(request, gang=count)
+            yield "nodes", other, f"with --nodes {count}", 1 - count / request.gang
+    else:
+        for kind in ("memory", "cpu", "gpu"):
+            asked = getattr(request.resources, kind)
+            if asked and 0 < (most := _most_of(ledger, request, kind, place)) < asked:
+                other = _with(request, kind, most)
+                yield kind, other, f"with {_option(kind, most)}", 1 - most / asked
+    if request.constraints is not None:
+        yield from _relaxed(ledger, request, request.constraints, place)
+
+
+def _relaxed(
+    ledger: "Ledger", request: Request, asked: Constraints, place: Callable[[Request], Places]
+) -> Iterator[Other]:
+    """One condition left out, or as much of it as has to be."""
+
+    def without(**parts: Any) -> Request:
+        left = msgspec.structs.replace(asked, **parts)
+        return msgspec.structs.replace(request, constraints=left if left != NO_CONSTRAINTS else None)
+
+    if asked.gpu_memory:
+        free = {count // MIB for node in ledger.nodes.values() if node.room for count in node.room.gpu_memory.values()}
+        sizes = sorted(size for size in free if 0 < size * MIB < asked.gpu_memory)
+        at = _largest(len(sizes), lambda at: _starts(place, without(gpu_memory=sizes[at - 1] * MIB)))
+        if at:
+            most = sizes[at - 1]
+            cost = 1 - most * MIB / asked.gpu_memory
+            yield "gpu-memory", without(gpu_memory=most * MIB), f"with --gpu-memory {most}M", cost
+        else:
+            yield "gpu-memory", without(gpu_memory=0), "without --gpu-memory", 1.0
+    if asked.only:
+        yield "only", without(only=()), "without --only", 1.0
+    if asked.exclude:
+        yield "exclude", without(exclude=()), "without --exclude", 1.0
+    for rule in asked.labels:
+        labels = tuple(one for one in asked.labels if one != rule)
+        yield f"label {rule}", without(labels=labels), f"without --label {rule}", 1.0
+    if asked.gpu_model:
+        yield "gpu-model", without(gpu_model=""), f"without --gpu-model {asked.gpu_model}", 1.0
+    if asked.near:
+        yield "near", without(near=()), "without --near", 1.0
+    if asked.apart:
+        yield "apart", without(apart=()), "without --apart", 1.0
+
+
+def _starts(place: Callable[[Request], Places], request: Request) -> bool:
+    return not isinstance(place(request), Refusal)
+
+
+def _largest(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest number up to `most` of which it holds; 0: of none. Of what is smaller than one of which it holds, it
+    holds as well."""
+    least = 0
+    while least < most:
+        middle = (least + most + 1) // 2
+        if holds(middle):
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def _most_of(ledger: "Ledger", request: Request, kind: str, place: Callable[[Request], Places]) -> int:
+    """The most of one kind with which it would start, all else being as it is."""
+    most = min(_most_beside(ledger, request, kind), getattr(request.resources, kind) - 1)
+    asked = request.constraints
+    if most <= 0 or not (ledger.kept.by_job or (asked is not None and (asked.near or asked.apart))):
+        return most
+    # What is kept for others, or is where others are, has no room of its own that could be asked: it is tried.
+    step = {"cpu": 1, "memory": MIB, "gpu": MILLI if most >= MILLI else FRACTION}[kind]
+    count = _largest(most // step, lambda count: _starts(place, _with(request, kind, count * step)))
+    if not count and step == MILLI:
+        step = FRACTION
+        count = _largest(MILLI // step - 1, lambda count: _starts(place, _with(request, kind, count * step)))
+    return count * step
 
 
 def _option(kind: str, value: int) -> str:
@@ -57,14 +137,15 @@ def _option(kind: str, value: int) -> str:
     return f"--{kind}s {format_milli(value)}"
 
 
-def _with(wanted: Resources, kind: str, value: int) -> Resources:
+def _with(request: Request, kind: str, value: int) -> Request:
+    wanted = request.resources
     parts = {"cpu": wanted.cpu, "memory": wanted.memory, "gpu": wanted.gpu}
-    return Resources(**(parts | {kind: value}))
+    return msgspec.structs.replace(request, resources=Resources(**(parts | {kind: value})))
 
 
 def _most_beside(ledger: "Ledger", request: Request, kind: str) -> int:
     """The most of one kind that a node has now which has enough of all the others."""
-    asked, others = request.constraints, _with(request.resources, kind, 0)
+    asked, others = request.constraints, _with(request, kind, 0).resources
     index = ledger.index
     rooms = [
         node.room

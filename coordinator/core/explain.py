@@ -93,7 +93,7 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now:
         reason = Reason("Fits", f"it would start now on {', '.join(one.node for one in found)}")
     else:
         reason = reasons.find(ledger, request)
-    other = changes(ledger, request, place) if chosen is None and not request.gang else []
+    other = changes(ledger, request, place) if chosen is None else []
     hint = "" if chosen is not None else other[0].text if other else _hint(ledger, request)
     return Why(
         id=0,

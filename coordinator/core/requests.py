@@ -45,14 +45,14 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
             ids.append(known)
             stands_for[job.id] = known
             continue
-        refusal = None
+        refused = None
         if job.id in ledger.jobs or job.id in ledger.groups or job.id in new:
-            refusal = Rejected(event.token, "bad-value", f"there is a job {job.id} already", "ids are never used twice")
+            refused = Rejected(event.token, "bad-value", f"there is a job {job.id} already", "ids are never used twice")
         elif job.request not in sound:
-            refusal = _refusal(ledger, event.token, job.request)
+            refused = refusal(ledger, event.token, job.request)
             sound.add(job.request)
-        if refusal is not None:
-            ledger.out.append(refusal)
+        if refused is not None:
+            ledger.out.append(refused)
             return
         ids.append(job.id)
         new[job.id] = job
@@ -73,7 +73,7 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
     ledger.out.append(Accepted(event.token, tuple(ids), fit, len(ledger.nodes)))
 
 
-def _refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
+def refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
     """Why this can never be done, if so."""
     wanted = request.resources
     if not wanted:
