@@ -117,7 +117,7 @@ def _largest(most: int, holds: Callable[[int], bool]) -> int:
 
 def _most_of(ledger: "Ledger", request: Request, kind: str, place: Callable[[Request], Places]) -> int:
     """The most of one kind with which it would start, all else being as it is."""
-    most = min(_most_beside(ledger, request, kind), getattr(request.resources, kind) - 1)
+    most: int = min(_most_beside(ledger, request, kind), getattr(request.resources, kind) - 1)
     asked = request.constraints
     if most <= 0 or not (ledger.kept.by_job or (asked is not None and (asked.near or asked.apart))):
         return most

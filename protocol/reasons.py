@@ -1,0 +1,25 @@
+"""Why a job waits, as programs read it: the codes of `Reason`, in their order of precedence. Of several that hold, the
+first is said. docs/why.md shows this table.
+"""
+
+WAITING: dict[str, str] = {
+    "Dependency": "it waits for other jobs (--after, --after-ok, --after-any)",
+    "Begin": "its time to begin has not come (--begin)",
+    "ArrayLimit": "as many of its array are at work as may be at once (--array …%N)",
+    "Gang": "it is part of a gang that begins as a whole",
+    "Priority": "others are served before it: a class above, a user with a smaller share, or earlier jobs of its user",
+    "Held": "the coordinator cannot store what it would start: its disk is full or fails",
+    "NeverFits": "no node of the grid could ever run it, whatever became free",
+    "NoOffers": "no node is known, can be reached, or offers anything that could serve",
+    "Reserved": "there is room, and it is kept for who comes before it",
+    "Resources": "what it needs is in use",
+    "Thresholds": "what it needs is there and not lent now: a node's owner uses it, or refused a moment ago",
+    "Affinity": "the jobs that it is to be near to have no place with room, or those it is apart from hold what is left",
+    "SetAside": "the nodes that could run it are set aside, since launches failed there",
+    "Drained": "the nodes that could run it are drained",
+}
+OTHER: dict[str, str] = {
+    "Fits": "a request that was only asked about would start now",
+    "Placed": "the job has its place",
+    "Ended": "the job is over",
+}
