@@ -14,7 +14,7 @@ WAITING: dict[str, str] = {
     "Reserved": "there is room, and it is kept for who comes before it",
     "Resources": "what it needs is in use",
     "Thresholds": "what it needs is there and not lent now: a node's owner uses it, or refused a moment ago",
-    "Affinity": "the jobs that it is to be near to have no place with room, or those it is apart from hold what is left",
+    "Affinity": "where the jobs are that it is to be near to there is no room, or all room is beside those it is apart from",
     "SetAside": "the nodes that could run it are set aside, since launches failed there",
     "Drained": "the nodes that could run it are drained",
 }
