@@ -5,6 +5,7 @@ coordinator/client_session.py.
 from collections.abc import Callable
 from typing import Any
 
+from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.model import Accepted, Job, Rejected
 from distributed_grid.protocol.jobs import JobSpec
 from distributed_grid.simulator.coordinator import Coordinator
@@ -17,14 +18,19 @@ PATIENCE = 5.0
 
 
 class Client:
-    """Who submits one planned job. `at` gives the coordinator that can be reached now, if one can."""
+    """Who submits one planned job. `at` gives the coordinator that can be reached now, if one can; `named` the id of
+    another planned job: None where that is not known yet, empty where there is none and will be none."""
 
-    def __init__(self, engine: Engine, judge: Judge, plan: JobPlan, at: Callable[[], Coordinator | None]) -> None:
+    def __init__(
+        self, engine: Engine, judge: Judge, plan: JobPlan, at: Callable[[], Coordinator | None],
+        named: Callable[[int], str | None],
+    ) -> None:  # fmt: skip
         self.engine, self.judge, self.plan = engine, judge, plan
         self.job = ""
         self.refused = False
         self.cancelled = plan.cancel_at < 0
         self._at = at
+        self._named = named
         self._tries = 0
         self._asked = 0
         engine.at(plan.at, None, self._submit)
@@ -34,16 +40,27 @@ class Client:
     def _submit(self) -> None:
         if self.job or self.refused:
             return
-        self._tries += 1
         plan, coordinator = self.plan, self._at()
+        names = [self._named(number) for number, _ in plan.after]
+        if None in names:
+            self.engine.later(0.5, None, self._submit)
+            return
+        if "" in names:
+            self.engine.note(f"job {plan.number} has nobody to wait for")
+            self.refused = True
+            return
+        self._tries += 1
         if coordinator is not None:
             spec = JobSpec(argv=("run", str(plan.number)), grace=plan.grace, time_limit=plan.time_limit)
             job = Job(
                 id=f"j{plan.number}x{self._tries}", key=f"k{plan.number}", user="u", spec=spec, request=plan.request,
                 submitted=coordinator.clock(),
+                after=tuple(Condition(name or "", kind) for name, (_, kind) in zip(names, plan.after, strict=True)),
+                begin=coordinator.clock() + plan.delay if plan.delay else 0.0,
             )  # fmt: skip
             self.engine.note(f"job {plan.number} is submitted as {job.id}")
-            self.engine.later(0.001, coordinator, coordinator.submit, job, self._hearing(coordinator, self._submitted))
+            hearing = self._hearing(coordinator, self._submitted)
+            self.engine.later(0.001, coordinator, coordinator.submit, job, plan, hearing)
         self._asked += 1
         self.engine.later(PATIENCE if coordinator else 0.5, None, self._submit_again, self._asked)
 

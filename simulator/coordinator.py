@@ -6,6 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from distributed_grid.coordinator.core.conditions import Condition, End
+from distributed_grid.coordinator.core.dependencies import end_words, group_end
 from distributed_grid.coordinator.core.model import (
     Accepted,
     AckExits,
@@ -24,6 +28,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.groups import Array, GroupKind
+from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Stop, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
@@ -32,6 +37,7 @@ from distributed_grid.simulator.driver import Driver, Weather
 from distributed_grid.simulator.engine import Engine
 from distributed_grid.simulator.judge import Judge
 from distributed_grid.simulator.network import DOWN, Wire
+from distributed_grid.simulator.plan import JobPlan
 
 DOUBT_SECONDS = 0.5
 PROBE_SECONDS = 1.0
@@ -207,7 +213,7 @@ class Coordinator(Driver):
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
-    def submit(self, job: Job, answer: Callable[[Any], None]) -> None:
+    def submit(self, job: Job, plan: JobPlan, answer: Callable[[Any], None]) -> None:
         """A client submits. The answer is the id of the job its key stands for, or why not."""
         key = (job.user, job.key)
         if (known := self.disk.keys.get(key)) is not None:
@@ -215,8 +221,23 @@ class Coordinator(Driver):
         elif self.trouble and key not in self.ledger.keys:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
-            many = (_group_of(job),) if job.request.gang else ()
+            job.after = tuple(map(self._looked_up, job.after))
+            many = (_group_of(job, plan),) if job.request.gang or plan.members else ()
             self.put(JobsSubmitted(self._expect(answer), (job,), many))
+
+    def _looked_up(self, condition: Condition) -> Condition:
+        """With how it ended, if that is on disk and the ledger does not know."""
+        name, ledger = condition.on, self.ledger
+        if name in ledger.jobs or name in ledger.groups or name in ledger.held.ends:
+            return condition
+        if (group := self.disk.group(name)) is not None:
+            return msgspec.structs.replace(condition, end=group_end(group) if group.ended else None)
+        row = self.disk.rows.get(name)
+        if row is None or row.outcome is None:
+            return condition
+        outcome = row.outcome
+        end = End(outcome.cause is Cause.EXITED and outcome.code == 0, outcome.started, end_words(outcome))
+        return msgspec.structs.replace(condition, end=end)
 
     def cancel(self, job: str, answer: Callable[[Any], None]) -> None:
         """A client cancels."""
@@ -233,10 +254,13 @@ class Coordinator(Driver):
         return self._token
 
 
-def _group_of(template: Job) -> Group:
-    """The gang that a job stands for."""
-    count = template.request.gang
+def _group_of(template: Job, plan: JobPlan) -> Group:
+    """The gang or array that a job stands for."""
+    gang = template.request.gang
+    count = gang or plan.members
+    array = Array(((0, count - 1, 1),), plan.most, plan.max_fails)
     return Group(
-        id=template.id, key=template.key, user=template.user, kind=GroupKind.GANG, spec=template.spec,
-        request=template.request, submitted=template.submitted, count=count, array=Array(((0, count - 1, 1),)),
+        id=template.id, key=template.key, user=template.user, kind=GroupKind.GANG if gang else GroupKind.ARRAY,
+        spec=template.spec, request=template.request, submitted=template.submitted, count=count, array=array,
+        after=template.after, begin=template.begin,
     )  # fmt: skip

@@ -108,6 +108,10 @@ class Disk:
         """All nodes ever seen."""
         return (_facts(body) for _, body in sorted(self.nodes.items()))
 
+    def group(self, name: str) -> Group | None:
+        """A group, living or ended."""
+        return _group(self.group_rows[name]) if name in self.group_rows else None
+
     def groups(self) -> list[Group]:
         """Those of which a member lives."""
         return [group for group in map(_group, self.group_rows.values()) if not group.ended]

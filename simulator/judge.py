@@ -9,11 +9,12 @@ from typing import Any
 from distributed_grid.coordinator.core.retries import TAKEN_BACK
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.resources import MILLI, Grant
+from distributed_grid.simulator import judge_many as many
 from distributed_grid.simulator.disk import Disk, Row
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.plan import JobPlan
 
-NEVER_RAN = (Cause.NOT_PLACED, Cause.RESTORED)
+NEVER_RAN = (Cause.NOT_PLACED, Cause.RESTORED, Cause.DEPENDENCY_FAILED)
 UNKNOWN = (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST)
 """What is said where nobody can know how it ended, or whether it began."""
 
@@ -38,13 +39,18 @@ def number_of(job: str) -> int:
     return int(job[1:].partition("x")[0])
 
 
+def index_of(job: str) -> int:
+    """Which member of its array a job is; 0 where it is none."""
+    return int(job.partition("_")[2] or 0)
+
+
 class Judge:
     """Keeps the truth: every process there ever was, every answer that a client ever got."""
 
     def __init__(self, jobs: tuple[JobPlan, ...]) -> None:
         self.plans = {job.number: job for job in jobs}
         self.runs: dict[str, Run] = {}
-        self.of_key: dict[int, list[Run]] = {}
+        self.of_key: dict[tuple[int, int], list[Run]] = {}
         self.living: dict[str, dict[str, Run]] = {}
         self.promised: dict[int, str] = {}
         self.ended: dict[str, Outcome] = {}
@@ -60,8 +66,8 @@ class Judge:
             raise Violation(run.job, f"{run.allocation} is started twice, now on {run.node}")
         self.runs[run.allocation] = run
         number = number_of(run.job)
-        before = self.of_key.setdefault(number, [])
         plan = self.plans[number]
+        before = self.of_key.setdefault((number, index_of(run.job) if plan.members else 0), [])
         for other in before:
             if other.alive and not (plan.request.gang and other.attempt == run.attempt):
                 raise Violation(
@@ -79,6 +85,8 @@ class Judge:
                 run.job, f"it is started {len(before)} times ({names}), {plan.request.retries} retries allowed"
             )
         self._not_after_its_end(run)
+        many.not_before_others(self, run)
+        many.not_too_many(self, run)
         here = self.living.setdefault(run.node, {})
         here[run.allocation] = run
         self._nothing_twice(run.node, here, cores, gpus, memory)
@@ -98,6 +106,8 @@ class Judge:
         """After a commit: of a gang all members have ended, or none."""
         for row in rows:
             gang = row.id.rpartition("_")[0]
+            if row.state is State.ENDED and row.outcome is not None:
+                many.failed_rightly(self, row)
             if gang and row.state is State.ENDED:
                 for other in range(self.plans[number_of(gang)].request.gang):
                     if disk.rows[f"{gang}_{other}"].state is not State.ENDED:
@@ -197,6 +207,8 @@ class Judge:
         assert self.disk is not None
         if job not in self.disk.rows and job not in self.disk.group_rows:
             raise Violation(job, "its submit is acknowledged and not on disk")
+        if any(f"{job}_{index}" not in self.disk.rows for index in range(self.plans[number].members)):
+            raise Violation(job, "its submit is acknowledged, and not all of its members are on disk")
         if self.promised.setdefault(number, job) != job:
             raise Violation(job, f"its key stood for {self.promised[number]} before")
 

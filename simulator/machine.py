@@ -10,7 +10,7 @@ from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, Sample
 from distributed_grid.protocol.resources import GIB
 from distributed_grid.simulator.engine import Engine, Process
-from distributed_grid.simulator.judge import Judge, Run, number_of
+from distributed_grid.simulator.judge import Judge, Run, index_of, number_of
 from distributed_grid.simulator.network import Link
 from distributed_grid.simulator.plan import NodePlan
 
@@ -104,7 +104,8 @@ class Machine:
         self.engine.note(f"{allocation} runs on {self.name}")
         self.judge.spawned(run, self.plan.cores, self.plan.gpus, self.plan.memory)
         self.runs[allocation] = run
-        attempt = len(self.judge.of_key[plan.number]) - 1
+        member = index_of(run.job) if plan.members else 0
+        attempt = len(self.judge.of_key[plan.number, member]) - 1 + member  # so that not all of an array end alike
         self.engine.later(plan.seconds, self.boot, self._main_ends, run, plan.codes[attempt % len(plan.codes)], 0)
 
     def _main_ends(self, run: Run, code: int | None, signal: int) -> None:

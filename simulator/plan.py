@@ -8,6 +8,7 @@ from collections.abc import Collection
 import msgspec
 from msgspec.structs import replace
 
+from distributed_grid.protocol.after import After
 from distributed_grid.protocol.jobs import Priority, Request, RetryOn
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
 
@@ -24,6 +25,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 GANGS = 100
+MANY = 200
 """Gangs are numbered from here on."""
 ENDLESS = 1e6
 """Seconds that a job runs which is only ended by somebody."""
@@ -69,6 +71,14 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: float
     unheard: int
     cancel_at: float
+    members: int = 0
+    """An array of so many; `most` of them at once (0: all), and if more than `max_fails` fail, the rest is ended."""
+    most: int = 0
+    max_fails: int = -1
+    after: tuple[tuple[int, After], ...] = ()
+    """Planned jobs that it waits for."""
+    delay: float = 0.0
+    """Seconds before which it may not begin."""
 
 
 class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +129,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     moments = [chance.uniform(2.0, shape.seconds * 0.7) for _ in range(2)]
     jobs = [_job(chance, number, shape, moments) for number in range(shape.jobs)]
     jobs += _gangs(random.Random(f"gangs of {seed}"), shape, moments)
+    jobs += _many(random.Random(f"many of {seed}"), shape, moments)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     return Plan(
         seed=seed,
@@ -190,6 +201,29 @@ def _gangs(chance: random.Random, shape: Shape, moments: list[float]) -> list[Jo
         request = replace(one.request, resources=wanted, gang=chance.choice((2, 2, 3)))
         gangs.append(replace(one, request=request))
     return gangs
+
+
+def _many(chance: random.Random, shape: Shape, moments: list[float]) -> list[JobPlan]:
+    """Arrays, and jobs that wait for others; drawn apart, so that the rest of a seed's plan stays as it was."""
+    made: list[JobPlan] = []
+    for number in range(chance.choice((0, 0, 0, 3, 6)) if shape.jobs else 0):
+        one = _job(chance, MANY + number, shape, moments)
+        others = [*range(shape.jobs), *(job.number for job in made), *(job.number for job in made)]
+        waits = chance.sample(others, chance.choice((0, 1, 1, 2)))
+        members = chance.choice((0, 0, 2, 4))
+        wanted = Resources(min(one.request.resources.cpu, MILLI), min(one.request.resources.memory, 256 * MIB))
+        made.append(
+            replace(
+                one,
+                request=replace(one.request, resources=wanted, immediate=False),
+                members=members,
+                most=chance.choice((0, 1, 2)) if members else 0,
+                max_fails=chance.choice((-1, -1, 0, 1)) if members else -1,
+                after=tuple(dict.fromkeys((other, chance.choice(list(After))) for other in waits)),
+                delay=chance.choice((0.0, 0.0, 0.0, 3.0)),
+            )
+        )
+    return made
 
 
 def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:

@@ -4,7 +4,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from distributed_grid.coordinator.core.dependencies import is_held
 from distributed_grid.coordinator.core.matching import could_ever
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeState
@@ -51,7 +53,7 @@ class World:
         for machine in self.machines:
             machine.sluggish = plan.sluggish
             self.start_agent(machine)
-        self.clients = [Client(self.engine, self.judge, job, self.reachable) for job in plan.jobs]
+        self.clients = [Client(self.engine, self.judge, job, self.reachable, self._named) for job in plan.jobs]
         for fault in plan.faults:
             self.engine.at(fault.at, None, self._fault, fault)
         self.engine.at(plan.shape.seconds, None, self._make_peace)
@@ -76,6 +78,12 @@ class World:
     def reachable(self) -> Coordinator | None:
         """The coordinator, if it lives."""
         return None if self.coordinator.dead else self.coordinator
+
+    def _named(self, number: int) -> str | None:
+        for client in self.clients:
+            if client.plan.number == number:
+                return "" if client.refused else client.job or None
+        return ""
 
     def start_coordinator(self) -> None:
         """Start it, unless it runs."""
@@ -171,6 +179,8 @@ class World:
                 return client.job, "it was accepted and is not there any more"
         able = [machine for machine in self.machines if not machine.gone]
         for job in ledger.jobs.values():
+            if is_held(ledger, job) and self._rightly_held(job):
+                continue
             fitting = sum(could_ever(machine.facts(), job.request.resources) for machine in able)
             if job.state is not State.WAITING or fitting >= max(1, job.request.gang):
                 return job.id, f"it is {job.state.value} for ever, on {job.node or 'no node'}"
@@ -178,6 +188,13 @@ class World:
             if row.state is not State.ENDED and row.id not in ledger.jobs:
                 return row.id, f"it is {row.state.value} on disk and not in the ledger"
         return next(filter(None, map(self._not_at_rest, able)), None)
+
+    def _rightly_held(self, job: Job) -> bool:
+        """Whether it waits for another one that lives, which is looked at by itself."""
+        ledger = self.coordinator.ledger
+        if (unmet := ledger.held.unmet.get(job.group or job.id)) is not None:
+            return bool(unmet)
+        return not job.request.gang and ledger.groups[job.group].active > 0
 
     def _not_at_rest(self, machine: Machine) -> tuple[str, str] | None:
         name, agent = machine.name, machine.agent

@@ -4,11 +4,15 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from distributed_grid.coordinator.client import GridClient, GridUnavailable, JobResult, RequestRefused
+from distributed_grid.protocol.after import After
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import Submission
+from tests.chaos import many as many_jobs
 from tests.chaos.jobs import Plan, Shipment, draw
 from tests.chaos.world import World
 
@@ -29,6 +33,10 @@ class Told:
     """Those whose output was read."""
     streams: dict[str, bytes] = field(default_factory=dict)
     """What came of those whose stdout was read while they ran."""
+    after: dict[str, tuple[After, tuple[str, ...]]] = field(default_factory=dict)
+    """Those that wait for others."""
+    cancelled: set[str] = field(default_factory=set)
+    """Those that were cancelled though their plan says nothing of it."""
     habits: Counter[str] = field(default_factory=Counter)
     """How often users did something out of the ordinary."""
     broken: list[str] = field(default_factory=list)
@@ -73,6 +81,7 @@ class Users:
     async def _user(self, number: int) -> None:
         dice = random.Random(f"{self._seed} user {number}")
         shipment = Shipment()
+        apart = random.Random(f"{self._seed} many {number}")  # so that the other draws of a seed stay as they were
         while True:
             many = dice.choices([1, dice.randint(2, 8)], [9, 1])[0]
             await asyncio.sleep(many * dice.uniform(0, 2 * self._pause))
@@ -82,9 +91,14 @@ class Users:
                 shipment = await self._ship(number, dice)
             sent = shipment if dice.random() < 0.1 else Shipment()
             plans = [draw(dice, self._world.books, sent) for _ in range(many)]
-            task = asyncio.create_task(self._life(self._clients[number], plans, random.Random(dice.random())))
-            self._lives.add(task)
-            task.add_done_callback(self._over)
+            if apart.random() < many_jobs.SHARE:
+                self._begin(many_jobs.live(self.told, self._clients[number], self._world.books, apart))
+            self._begin(self._life(self._clients[number], plans, random.Random(dice.random())))
+
+    def _begin(self, life: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(life)
+        self._lives.add(task)
+        task.add_done_callback(self._over)
 
     async def _ship(self, number: int, dice: random.Random) -> Shipment:
         """Ship something that no node has yet."""

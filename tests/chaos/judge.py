@@ -1,12 +1,13 @@
 """The judge: holds what the grid says against what the jobs wrote down."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, JobView, Outcome, State
 from tests.chaos.clients import Told
 from tests.chaos.faults import Fault
 from tests.chaos.jobs import RETRIES, Book, Plan
+from tests.chaos.many import out_of_order
 from tests.chaos.world import CORES, by_uptime
 
 MAY_END = {
@@ -60,7 +61,13 @@ def judge(told: Told, views: dict[str, JobView], books: dict[str, Book], faults:
             verdict.lost.append((job, "is not known any more" if view is None else f"is still {view.state.value}"))
             continue
         verdict.ended[view.outcome.cause.value] += 1
-        found = _wrong(plan, view, view.outcome, own) + _read(plan, view, view.outcome, told)
+        if job in told.after and view.outcome.cause is Cause.DEPENDENCY_FAILED and not own:
+            verdict.wrong += [(job, text) for text in out_of_order(job, view, told, views, of_job)]
+            continue
+        if job in told.cancelled:
+            plan = replace(plan, kind="cancelled")
+        found = out_of_order(job, view, told, views, of_job)
+        found += _wrong(plan, view, view.outcome, own) + _read(plan, view, view.outcome, told)
         found += _unjustified(view, view.outcome, own, faults)
         verdict.wrong += [(job, text) for text in found]
     verdict.twice += [(job, "is there though nobody submitted it") for job in views.keys() - told.plans.keys()]

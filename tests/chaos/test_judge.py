@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.client_output import JobResult
+from distributed_grid.protocol.after import After
 from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, JobView, Outcome, State
 from tests.chaos.clients import Told
 from tests.chaos.faults import Fault
@@ -187,3 +188,43 @@ def test_the_books_of_all_nodes_are_read(tmp_path: Path) -> None:
         "j2.1": Book({"n1"}, [11.0]),
         "j2.2": Book({"n2"}, [12.0], beside=[12.0]),
     }
+
+
+# --- jobs that wait for others ----------------------------------------------------------------------------------------
+
+
+def after(kind: After, began: float, code: int = 0, ran: bool = True) -> Case:
+    """A job `j2` that waits for `j1`, which ended at 11.0 with this code."""
+    one = case()
+    first = replace(one.plan, code=code, watched=False)
+    view = one.views["j1"]
+    assert view.outcome is not None
+    one.told.plans["j1"] = first
+    one.books["j1.1"].ends = [(11.0, str(code))]
+    one.outcome(code=code)
+    one.told.plans["j2"], one.told.after["j2"] = replace(first, code=0), (kind, ("j1",))
+    ended = msgspec.structs.replace(view.outcome, code=0)
+    if ran:
+        one.books["j2.1"] = Book({"n1"}, [began], [(began + 1, "0")])
+    else:
+        ended = Outcome(Cause.DEPENDENCY_FAILED, started=False)
+    one.views["j2"] = msgspec.structs.replace(view, id="j2", allocation="j2.1" if ran else "", outcome=ended)
+    return one
+
+
+def test_who_begins_after_what_it_waits_for_is_left_alone() -> None:
+    assert after(After.OK, 11.5).verdict().violations == []
+    assert after(After.ENDED, 11.5, code=3).verdict().violations == []
+    assert after(After.OK, 0.0, code=3, ran=False).verdict().violations == []
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda: after(After.ENDED, 10.5), "began at 10.50, and j1, which it waits for, ended at 11.00"),
+        (lambda: after(After.OK, 11.5, code=3), "ran, and what it waits for had not exited with 0"),
+        (lambda: after(After.OK, 0.0, ran=False), "was not run (), and nothing that it waits for had failed"),
+    ],
+)
+def test_who_does_not_keep_to_what_it_waits_for_is_found(made: Callable[[], Case], text: str) -> None:
+    assert ("j2", text) in made().verdict().wrong

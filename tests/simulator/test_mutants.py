@@ -12,7 +12,7 @@ import pytest
 
 from distributed_grid.agent.core.spare import Lender
 from distributed_grid.agent.core.table import Table
-from distributed_grid.coordinator.core import agents, events, gangs, requests, retries, stopping
+from distributed_grid.coordinator.core import agents, dependencies, events, gangs, groups, requests, retries, stopping
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Job, JobsSubmitted, Node, Send
 from distributed_grid.coordinator.core.model import State as JobState
@@ -206,6 +206,30 @@ def end_the_members_of_a_gang_one_by_one(patch: Patch) -> None:
     patch(Ledger, "check", lambda self: None)
 
 
+def let_go_who_waits_for_others(patch: Patch) -> None:
+    patch(dependencies, "_judge", lambda ledger, condition: True)
+
+
+def take_every_end_for_a_good_one(patch: Patch) -> None:
+    patch(dependencies, "_meets", lambda kind, end: True)
+
+
+def end_who_waits_for_others_at_any_end(patch: Patch) -> None:
+    patch(dependencies, "_meets", lambda kind, end: False)
+
+
+def let_all_of_an_array_go_at_once(patch: Patch) -> None:
+    """And the ledger does not look."""
+
+    def all_of_it(ledger: Ledger, members: groups.Members) -> None:
+        while members.group.id not in ledger.held.unmet and members.pending:
+            if (job := ledger.jobs.get(members.pending.popleft())) is not None:
+                ledger.wait(job)
+
+    patch(groups, "let_go", all_of_it)
+    patch(Ledger, "check", lambda self: None)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 11,
     acknowledge_before_commit: 0,
@@ -225,8 +249,12 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     drop_all_ends_at_one_acknowledgement: 834,
     begin_without_what_is_held: 3,
     decide_about_a_gang_before_all_of_it_is_over: 72,
-    let_the_others_of_a_gang_go_on: 56,
+    let_the_others_of_a_gang_go_on: 87,
     end_the_members_of_a_gang_one_by_one: 6,
+    let_go_who_waits_for_others: 1,
+    take_every_end_for_a_good_one: 6,
+    end_who_waits_for_others_at_any_end: 1,
+    let_all_of_an_array_go_at_once: 3,
 }
 
 
