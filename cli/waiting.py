@@ -92,7 +92,8 @@ class Waiting:
     def _show(self, over: bool = False) -> None:
         if self._progress is not None:
             count = Count()
-            for view in (*self.jobs.values(), *self.groups.values()):
+            views: list[JobView | GroupView] = [*self.jobs.values(), *self.groups.values()]
+            for view in views:
                 count.add(view)
             self._progress.show(count, over)
 

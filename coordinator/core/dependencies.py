@@ -107,6 +107,7 @@ def begin_due(ledger: "Ledger", name: str) -> None:
 
 def started(ledger: "Ledger", job: Job) -> None:
     """A job has started to run."""
+    job.begun = True
     if ledger.held.on[After.STARTED]:
         ledger.held.begun.append(job)
 

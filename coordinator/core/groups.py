@@ -113,7 +113,7 @@ def let_go(ledger: "Ledger", members: Members) -> None:
 
 def has_begun(job: Job) -> bool:
     """Whether it has ever started to run."""
-    return job.started > 0 or job.retried > 0 or job.taken_back > 0
+    return job.begun or job.started > 0
 
 
 def reason(ledger: "Ledger", job: Job) -> Reason:

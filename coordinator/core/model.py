@@ -118,6 +118,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     plans: int = 0
     taken_by: str = ""
     """For how many plans others were to give way to it; and the job that it gave way to last."""
+    begun: bool = False
+    """It has run at some time."""
 
 
 @dataclass(slots=True)
