@@ -190,7 +190,7 @@ def spec_of(ledger: "Ledger", job: Job) -> JobSpec:
 
 def dependencies_of(waiter: Job | Group) -> tuple[Dependency, ...]:
     """What it waits for still."""
-    return tuple(Dependency(condition.on, condition.kind) for condition in waiter.after)
+    return tuple(Dependency(condition.on, condition.kind) for condition in waiter.after) if waiter.after else ()
 
 
 def view(group: Group, states: dict[State, int], why: Reason | None = None) -> GroupView:

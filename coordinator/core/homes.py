@@ -196,7 +196,8 @@ def take_up(ledger: "Ledger") -> None:
 
 def _look_again(ledger: "Ledger", job: Job) -> None:
     """Who wants to be near to this job, or apart from it, may have a place now."""
-    keys = ledger.index.homes.waiting_for(job)
+    if not (keys := ledger.index.homes.waiting_for(job)):
+        return
     lines = [line for key in keys if (line := ledger.queue.lines.get(key)) is not None]
     for _, head, line in sorted((*ledger.queue.head(line), line) for line in lines):
         line.blocked = False

@@ -17,6 +17,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, St
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
 
+CLASSES = tuple(Priority)
 HOPELESS_KEPT = 8
 """Refused amounts that are remembered within a pass."""
 
@@ -60,8 +61,8 @@ def _to_rank(ledger: "Ledger", now: float) -> list[Standing]:
 
 
 def _standings(ledger: "Ledger", user: str) -> list[Standing]:
-    found = (ledger.queue.standings.get((priority, user)) for priority in Priority)
-    return [standing for standing in found if standing is not None]
+    standings = ledger.queue.standings
+    return [standings[key] for priority in CLASSES if (key := (priority, user)) in standings]
 
 
 def _rank_of(ledger: "Ledger", standing: Standing, now: float) -> float:
