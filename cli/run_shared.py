@@ -12,6 +12,7 @@ from distributed_grid.cli.invocation import Invocation, common, current
 from distributed_grid.cli.limit_options import limit_options, limits_of
 from distributed_grid.cli.many import many_of, many_options
 from distributed_grid.cli.placing_options import placing, placing_fields
+from distributed_grid.cli.sections import Sectioned
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.gangs import parse_gang
@@ -30,7 +31,21 @@ GRID_FAILED = 125
 NOT_PLACED = 75
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class RunShared(Sectioned):
+    """Its options, in the order in which they are looked for."""
+
+    sections = (
+        ("What it needs", "kind amount cpus mem gpus".split()),
+        ("Where it runs", "nodes only exclude labels gpu_model gpu_memory near apart strategy".split()),
+        ("The job", "name detach env workdir no_ship globs dry_run on_exit".split()),
+        ("When", "priority immediate begin after after_ok after_any".split()),
+        ("Its limits", "time_limit warn_signal grace cpu_limit pids_limit".split()),
+        ("Run again", "retry_on retries retry_memory no_requeue".split()),
+        ("Many at once", "array max_fails gang".split()),
+    )
+
+
+@click.command(cls=RunShared, context_settings={"allow_interspersed_args": False})
 @common
 @click.option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
 @click.option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs; parts such as 0.5 too.")
