@@ -1,7 +1,7 @@
 """The options that make many jobs of one command, and what is said about many."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,10 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
 from distributed_grid.protocol.jobs import Cause, JobView, exit_status
+from distributed_grid.protocol.messages import Cancel, Submission, Submit, Submitted
+
+if TYPE_CHECKING:
+    from distributed_grid.cli.connection import Connection
 
 F = Callable[..., Any]
 
@@ -140,6 +144,27 @@ def before_json(view: GroupView | JobView) -> dict[str, Any]:
         "waits_for": [{"on": one.on, "kind": str(one.kind)} for one in view.after],
         "begin": words.iso(view.begin),
     }
+
+
+def attach_array(invocation: Invocation, connection: "Connection", submission: Submission, keep: bool) -> int:
+    """Submit an array and stay until it has ended, saying how far it is. ^C ends it (with `keep`: leaves it); a second
+    one leaves."""
+    reply: Submitted = connection.call(Submit(id=connection.number(), jobs=(submission,)))
+    connection.close()
+    (array,) = reply.jobs
+    invocation.say(f"{array} is queued")
+    waiting = Waiting(invocation, (array,), None, progress=True)
+    try:
+        waiting.wait()
+    except KeyboardInterrupt:
+        if keep:
+            raise
+        invocation.say(f"ending {array}; ^C again leaves")
+        invocation.ask(lambda number: Cancel(id=number, jobs=(array,), reason="^C"))
+        waiting.wait()
+    code = tell_ends(invocation, waiting)
+    waiting.close()
+    return code
 
 
 def group_lines(view: GroupView) -> list[tuple[str, Any]]:

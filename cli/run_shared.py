@@ -89,10 +89,8 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     request = request_of(kind, amount, options)
     spec = spec_of(command, options)
     many = many_of(options)
-    if request.gang and not options["detach"] and not options["dry_run"]:
-        raise BadValue("the members of a gang cannot be followed here yet", hint="add -d, then: grid logs GANG_0")
-    if options["array"] and not options["detach"]:
-        raise BadValue("an array has no one output to show here", hint="add -d, then: grid job wait, grid logs ARRAY_7")
+    if options["array"] and options["globs"]:
+        raise BadValue("--get cannot bring back the files of a whole array", hint="add -d, then use it job by job")
     if options["dry_run"]:
         _dry_run(invocation, request)
     config = invocation.config()
@@ -114,7 +112,16 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
         return
     from distributed_grid.cli.attached import Attached
 
-    attached = Attached(invocation, submission=submission, keep=options["on_exit"] == "keep")
+    keep = options["on_exit"] == "keep"
+    if options["array"]:
+        from distributed_grid.cli.many import attach_array
+
+        sys.exit(attach_array(invocation, connection, submission, keep))
+    attached = Attached(invocation, submission=submission, keep=keep)
+    if request.gang:
+        from distributed_grid.cli.attached_gang import begin_gang
+
+        attached = begin_gang(invocation, connection, submission, keep)
     code = attached.run(connection)
     if options["globs"] and attached.view is not None and attached.view.outcome and attached.view.outcome.started:
         try:

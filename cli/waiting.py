@@ -92,9 +92,10 @@ class Waiting:
     def _show(self, over: bool = False) -> None:
         if self._progress is not None:
             count = Count()
-            views: list[JobView | GroupView] = [*self.jobs.values(), *self.groups.values()]
-            for view in views:
-                count.add(view)
+            for job in self.jobs.values():
+                count.add(job)
+            for group in self.groups.values():
+                count.add(group)
             self._progress.show(count, over)
 
     def _reconnect(self, why: str) -> bool:

@@ -84,3 +84,19 @@ def test_more_nodes_than_there_are_is_refused_and_a_dry_run_names_where_it_would
     done = grid.run("run-shared", "--dry-run", "--nodes", "3", "true")
     assert done.returncode == 0
     assert all(name in done.stdout for name in ("n1", "n2", "n3"))
+
+
+def test_standing_by_a_gang_shows_all_of_it_and_who_says_what(grid: Grid) -> None:
+    say = "echo out $GRID_NODE_RANK; [ $RANK = 0 ] && exit; printf 'no end'; echo err >&2; exit 4"
+    done = grid.run("run-shared", "--no-ship", "--nodes", "2", "sh", "-c", say)
+    assert done.returncode == 4
+    assert {"[1] out 1", "[1] no end"} <= set(done.stdout.splitlines())
+    assert "[1] err" in done.stderr.splitlines()
+    done = grid.run("run-shared", "--no-ship", "--nodes", "2", "sh", "-c", "echo $GRID_NODE_RANK")
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["0", "[1] 1"])
+
+
+def test_the_output_of_a_gang_is_that_of_its_first_member(grid: Grid) -> None:
+    gang = begin(grid, 2, "sh", "-c", "echo rank $GRID_NODE_RANK")
+    assert grid.run("job", "wait", gang).returncode == 0
+    assert grid.run("logs", gang).stdout == "rank 0\n"
