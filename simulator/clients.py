@@ -5,9 +5,11 @@ coordinator/client_session.py.
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.model import Accepted, Job, Rejected
-from distributed_grid.protocol.jobs import JobSpec
+from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine
 from distributed_grid.simulator.judge import Judge
@@ -51,9 +53,10 @@ class Client:
             return
         self._tries += 1
         if coordinator is not None:
-            spec = JobSpec(argv=("run", str(plan.number)), grace=plan.grace, time_limit=plan.time_limit)
+            spec = JobSpec(argv=("run", str(plan.number)), grace=plan.grace, time_limit=plan.time_limit, name=plan.name)
+            request = self._request(coordinator)
             job = Job(
-                id=f"j{plan.number}x{self._tries}", key=f"k{plan.number}", user="u", spec=spec, request=plan.request,
+                id=f"j{plan.number}x{self._tries}", key=f"k{plan.number}", user="u", spec=spec, request=request,
                 submitted=coordinator.clock(),
                 after=tuple(Condition(name or "", kind) for name, (_, kind) in zip(names, plan.after, strict=True)),
                 begin=coordinator.clock() + plan.delay if plan.delay else 0.0,
@@ -63,6 +66,14 @@ class Client:
             self.engine.later(0.001, coordinator, coordinator.submit, job, plan, hearing)
         self._asked += 1
         self.engine.later(PATIENCE if coordinator else 0.5, None, self._submit_again, self._asked)
+
+    def _request(self, coordinator: Coordinator) -> Request:
+        """What is asked for, with the id of the job to be near to. Stands for coordinator/placing.py."""
+        request = self.plan.request
+        newest = coordinator.ledger.index.homes.newest(f"u/{self.plan.name}") if self.plan.near else ""
+        if not newest or request.constraints is None:
+            return request
+        return replace(request, constraints=replace(request.constraints, near=(newest,)))
 
     def _submit_again(self, asked: int) -> None:
         if asked == self._asked:

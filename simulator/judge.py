@@ -12,7 +12,7 @@ from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator import judge_many as many
 from distributed_grid.simulator.disk import Disk, Row
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.plan import JobPlan
+from distributed_grid.simulator.plan import GPU_MEMORY, JobPlan, NodePlan
 
 NEVER_RAN = (Cause.NOT_PLACED, Cause.RESTORED, Cause.DEPENDENCY_FAILED)
 UNKNOWN = (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST)
@@ -47,8 +47,9 @@ def index_of(job: str) -> int:
 class Judge:
     """Keeps the truth: every process there ever was, every answer that a client ever got."""
 
-    def __init__(self, jobs: tuple[JobPlan, ...]) -> None:
+    def __init__(self, jobs: tuple[JobPlan, ...], nodes: tuple[NodePlan, ...] = ()) -> None:
         self.plans = {job.number: job for job in jobs}
+        self.labels = {f"n{node.number}": node.labels for node in nodes}
         self.runs: dict[str, Run] = {}
         self.of_key: dict[tuple[int, int], list[Run]] = {}
         self.living: dict[str, dict[str, Run]] = {}
@@ -87,6 +88,7 @@ class Judge:
         self._not_after_its_end(run)
         many.not_before_others(self, run)
         many.not_too_many(self, run)
+        self._where_it_may(run, plan.request)
         here = self.living.setdefault(run.node, {})
         here[run.allocation] = run
         self._nothing_twice(run.node, here, cores, gpus, memory)
@@ -131,9 +133,21 @@ class Judge:
         if outcome.cause in NEVER_RAN or (outcome.cause is Cause.CANCELLED and not outcome.started):
             raise Violation(run.job, f"{run.allocation} starts on {run.node} after the job ended as {_words(outcome)}")
 
+    def _where_it_may(self, run: Run, request: Request) -> None:
+        """It runs on a node that is what was asked for."""
+        asked, labels = request.constraints, self.labels.get(run.node, {})
+        if asked is None:
+            return
+        wrong = (asked.only and run.node not in asked.only) or run.node in asked.exclude
+        if wrong or not all(rule.met(labels) for rule in asked.labels):
+            raise Violation(run.job, f"{run.allocation} runs on {run.node} ({labels}), which is not what was asked for")
+        if any(share.memory < asked.gpu_memory for share in run.grant.gpus):
+            raise Violation(run.job, f"{run.allocation} was granted less GPU memory than it asked for")
+
     def _nothing_twice(self, node: str, here: dict[str, Run], cores: int, gpus: int, memory: int) -> None:
         cpu: dict[int, int] = {}
         gpu: dict[str, int] = {}
+        on_gpu: dict[str, int] = {}
         held = 0
         for run in here.values():
             grant = run.grant
@@ -143,12 +157,15 @@ class Judge:
                 cpu[grant.shared_core] = cpu.get(grant.shared_core, 0) + grant.shared_milli
             for share in grant.gpus:
                 gpu[share.uuid] = gpu.get(share.uuid, 0) + share.milli
+                on_gpu[share.uuid] = on_gpu.get(share.uuid, 0) + share.memory
             held += grant.memory
         who = ", ".join(here)
         if any(milli > MILLI for milli in cpu.values()) or len(cpu) > cores:
             raise Violation(node, f"a core is used twice by {who}")
         if any(milli > MILLI for milli in gpu.values()) or len(gpu) > gpus:
             raise Violation(node, f"a GPU is used twice by {who}")
+        if any(asked > GPU_MEMORY for asked in on_gpu.values()):
+            raise Violation(node, f"more than the memory of a GPU is given to {who}")
         if held > memory:
             raise Violation(node, f"{held} bytes are given to {who}, there are {memory}")
 

@@ -8,13 +8,10 @@ import msgspec
 from distributed_grid.agent.core.spare import Limits, lendable
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, Sample
-from distributed_grid.protocol.resources import GIB
 from distributed_grid.simulator.engine import Engine, Process
 from distributed_grid.simulator.judge import Judge, Run, index_of, number_of
 from distributed_grid.simulator.network import Link
-from distributed_grid.simulator.plan import NodePlan
-
-GPU_MEMORY = 16 * GIB
+from distributed_grid.simulator.plan import GPU_MEMORY, NodePlan
 
 
 class Machine:
@@ -58,6 +55,7 @@ class Machine:
             lendable=lendable(self.limits, range(plan.cores), plan.memory, gpus),
             gpus=gpus,
             instance=self.name,
+            labels=plan.labels,
         )
 
     def facts(self) -> NodeFacts:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from distributed_grid.protocol.after import After
 from distributed_grid.protocol.jobs import Priority, Request, RetryOn
+from distributed_grid.protocol.placing import Constraints, Strategy, parse_label
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
 
 
@@ -24,9 +25,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     events: int = 200
 
 
+GPU_MEMORY = 16 * GIB
+"""What each GPU has, in bytes."""
 GANGS = 100
 MANY = 200
 """Gangs are numbered from here on."""
+PICKY = 300
+"""Jobs with constraints are numbered from here on."""
 ENDLESS = 1e6
 """Seconds that a job runs which is only ended by somebody."""
 KINDS: dict[str, str] = {
@@ -58,7 +63,7 @@ _OFTEN = ("kill-coordinator", "kill-agent", "partition", "kill-supervisor", "reb
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A job that a client submits at `at`, that runs `seconds` and exits with `codes` (one an attempt). `daemon`: it
     leaves a process behind. It needs `dying` seconds from SIGTERM to its end. `unheard` answers to its submit get lost.
-    Times below zero: never."""
+    Times below zero: never. `name` is what it is called; `near`: where the newest job of that name is then."""
 
     number: int
     at: float
@@ -79,6 +84,8 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Planned jobs that it waits for."""
     delay: float = 0.0
     """Seconds before which it may not begin."""
+    name: str = ""
+    near: bool = False
 
 
 class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +111,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     says_every: float
     rate: float
     seed: int
+    labels: dict[str, str] = {}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,11 +133,13 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     lost_after = chance.choice((5.0, 5.0, 20.0, 60.0))
     sluggish = chance.choice((0.0, 0.0, 0.02, 0.5))
     busy = min(shape.nodes, chance.choice((1, 1, 2, 2, 3, 5)))
-    nodes = tuple(_node(chance, number, number < busy) for number in range(shape.nodes))
+    picky = random.Random(f"placing of {seed}")
+    nodes = tuple(_labelled(picky, _node(chance, number, number < busy)) for number in range(shape.nodes))
     moments = [chance.uniform(2.0, shape.seconds * 0.7) for _ in range(2)]
     jobs = [_job(chance, number, shape, moments) for number in range(shape.jobs)]
     jobs += _gangs(random.Random(f"gangs of {seed}"), shape, moments)
     jobs += _many(random.Random(f"many of {seed}"), shape, moments)
+    jobs += _picky(picky, shape, busy, moments)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     return Plan(
         seed=seed,
@@ -224,6 +234,33 @@ def _many(chance: random.Random, shape: Shape, moments: list[float]) -> list[Job
             )
         )
     return made
+
+
+def _labelled(chance: random.Random, node: NodePlan) -> NodePlan:
+    """Some nodes are in a zone; drawn apart, like the jobs that ask for it."""
+    zone = chance.choice(("a", "b", ""))
+    return replace(node, labels={"zone": zone} if zone else {})
+
+
+def _picky(chance: random.Random, shape: Shape, busy: int, moments: list[float]) -> list[JobPlan]:
+    """Jobs that ask something of their node: its label, name, or GPU memory, or who else is there."""
+    jobs = []
+    for number in range(chance.choice((0, 1, 2, 4)) if shape.jobs else 0):
+        one = _job(chance, PICKY + number, shape, moments)
+        wanted = one.request.resources
+        names = tuple(f"n{number}" for number in range(busy))
+        name, kind = chance.choice(("web", "db")), chance.randrange(6)
+        asked = Constraints(
+            only=tuple(chance.sample(names, chance.randint(1, busy))) if kind == 0 else (),
+            exclude=(chance.choice(names),) if kind == 1 else (),
+            labels=(parse_label(chance.choice(("zone=a", "zone!=a", "zone"))),) if kind == 2 else (),
+            gpu_memory=chance.choice((3, 7, 12)) * GIB if wanted.gpu else 0,
+            apart=(f"u/{name}",) if kind == 3 else (),
+        )
+        strategy = chance.choice((None, *Strategy))
+        request = replace(one.request, constraints=asked, strategy=strategy)
+        jobs.append(replace(one, request=request, name=name, near=kind == 4))
+    return jobs
 
 
 def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:

@@ -4,12 +4,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from distributed_grid.coordinator.core.constraints import unmet
 from distributed_grid.coordinator.core.dependencies import is_held
 from distributed_grid.coordinator.core.matching import could_ever
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.protocol.jobs import State
-from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.jobs import Request, State
+from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.simulator import faults
 from distributed_grid.simulator.agent import Agent
 from distributed_grid.simulator.clients import Client
@@ -33,7 +34,7 @@ class World:
     def __init__(self, plan: Plan, recording: bool = False) -> None:
         self.plan = plan
         self.engine = Engine(recording)
-        self.judge = Judge(plan.jobs)
+        self.judge = Judge(plan.jobs, plan.nodes)
         self.weather = Weather()
         self.wall = WALL
         self.faults: dict[str, int] = {}
@@ -181,8 +182,9 @@ class World:
         for job in ledger.jobs.values():
             if is_held(ledger, job) and self._rightly_held(job):
                 continue
-            fitting = sum(could_ever(machine.facts(), job.request.resources) for machine in able)
-            if job.state is not State.WAITING or fitting >= max(1, job.request.gang):
+            fitting = sum(_could(machine.facts(), job.request) for machine in able)
+            beside = ledger.index.homes.bounds(job.request.constraints).missing  # another that waits, with reason
+            if job.state is not State.WAITING or (fitting >= max(1, job.request.gang) and not beside):
                 return job.id, f"it is {job.state.value} for ever, on {job.node or 'no node'}"
         for row in self._disk.rows.values():
             if row.state is not State.ENDED and row.id not in ledger.jobs:
@@ -222,3 +224,8 @@ class World:
 
 def _nothing() -> None:
     """A fault that is over already."""
+
+
+def _could(facts: NodeFacts, request: Request) -> bool:
+    """Whether a node could ever run it, by itself."""
+    return could_ever(facts, request.resources) and unmet(facts, facts.labels, request) is None

@@ -130,7 +130,7 @@ class Catalogue(Index):
         for key, value in labels.items():
             change(self._labels, (key, value), name)
             change(self._keys, key, name)
-        for model in {gpu.model for gpu in gpus}:
+        for model in dict.fromkeys(gpu.model for gpu in gpus):
             change(self._models, model, name)
 
     def labels_of(self, name: str) -> dict[str, str]:

@@ -126,7 +126,10 @@ def _in_question(ledger: "Ledger", request: Request) -> Collection[str]:
     if request.constraints is not None and request.constraints.only:
         return [name for name in request.constraints.only if name in ledger.nodes]
     trait = trait_of(request)
-    return ledger.nodes if trait is None else ledger.index.having(trait)
+    if trait is None:
+        return ledger.nodes
+    having = ledger.index.having(trait)
+    return sorted(having) if len(having) <= NODES else having
 
 
 def _nodes(count: int) -> str:

@@ -12,17 +12,29 @@ import pytest
 
 from distributed_grid.agent.core.spare import Lender
 from distributed_grid.agent.core.table import Table
-from distributed_grid.coordinator.core import agents, dependencies, events, gangs, groups, requests, retries, stopping
+from distributed_grid.coordinator.core import (
+    agents,
+    dependencies,
+    events,
+    gangs,
+    groups,
+    matching,
+    requests,
+    retries,
+    stopping,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Job, JobsSubmitted, Node, Send
 from distributed_grid.coordinator.core.model import State as JobState
 from distributed_grid.coordinator.core.parts import Fate
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Stale
+from distributed_grid.protocol.placing import LabelRule, Sign
 from distributed_grid.simulator import run
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.driver import Driver
+from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.judge import Judge
 from distributed_grid.simulator.supervisor import Supervisor
 
@@ -230,6 +242,34 @@ def let_all_of_an_array_go_at_once(patch: Patch) -> None:
     patch(Ledger, "check", lambda self: None)
 
 
+def do_not_ask_for_labels(patch: Patch) -> None:
+    patch(LabelRule, "met", lambda self, labels: True)
+    patch(Judge, "_where_it_may", _with_labels(Judge._where_it_may))
+
+
+def _with_labels(look: Callable[..., None]) -> Callable[..., None]:
+    """The judge looks by himself."""
+
+    def where(self: Judge, run: Any, request: Any) -> None:
+        look(self, run, request)
+        for rule in request.constraints.labels if request.constraints is not None else ():
+            value = self.labels[run.node].get(rule.key)
+            if value is None if rule.sign is Sign.THERE else (value == rule.value) is not (rule.sign is Sign.IS):
+                raise Violation(run.job, "it runs where it may not")
+
+    return where
+
+
+def forget_who_is_to_be_excluded(patch: Patch) -> None:
+    accept = matching._accept
+
+    def lax(nodes: Any, request: Any, rooms: Any, apart: Any) -> Any:
+        asked = request.constraints and msgspec.structs.replace(request.constraints, exclude=())
+        return accept(nodes, msgspec.structs.replace(request, constraints=asked), rooms, apart)
+
+    patch(matching, "_accept", lax)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 75,
     acknowledge_before_commit: 0,
@@ -255,6 +295,8 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     take_every_end_for_a_good_one: 6,
     end_who_waits_for_others_at_any_end: 1,
     let_all_of_an_array_go_at_once: 3,
+    do_not_ask_for_labels: 19,
+    forget_who_is_to_be_excluded: 7,
 }
 
 
