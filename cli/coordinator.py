@@ -1,5 +1,6 @@
 """`grid coordinator`: the service on the master, and the keeping of its state."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         log_level=log_level,
         lost_after=config.coordinator.lost_after,
         strategy=config.resource_sharing.strategy,
+        preemption=asdict(config.preemption),
         unused_window=config.unused.window,
         unused_threshold=config.unused.threshold,
         unused_release_after=config.unused.time if config.unused.policy == "release-after" else 0.0,

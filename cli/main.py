@@ -28,6 +28,7 @@ COMMANDS: dict[str, Lazy] = {
     "attach": Lazy(_AT + "follow:attach", "Follow a job to its end and exit with its exit code."),
     "cancel": Lazy(_AT + "jobs:cancel", "End jobs, also waiting ones."),
     "why": Lazy(_AT + "jobs:why", "Explain why a job waits, or why it is where it is."),
+    "receipts": Lazy(_AT + "receipts:receipts", "Show who was preempted for whom, and what it cost."),
     "job": Lazy(_AT + "jobs:job", "Look at single jobs: show, wait, events."),
     "cluster": Lazy(_AT + "nodes:cluster", "Look at the cluster: status."),
     "init": Lazy(_AT + "init:init", "Found a grid: its authority, its keys, and you as its first operator."),

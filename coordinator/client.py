@@ -36,11 +36,13 @@ from distributed_grid.protocol.messages import (
     DrainNodes,
     FileEntry,
     Files,
+    GetReceipts,
     GetShared,
     GetStatus,
     Jobs,
     LabelNodes,
     ListJobs,
+    Receipts,
     Shared,
     ShowJobs,
     SignalJob,
@@ -52,6 +54,7 @@ from distributed_grid.protocol.messages import (
     Why,
 )
 from distributed_grid.protocol.nodes import NodeView
+from distributed_grid.protocol.receipts import Receipt
 
 __all__ = [
     "ConnectionLost",
@@ -226,6 +229,12 @@ class GridClient:
     async def _order(self, message: DrainNodes | UndrainNodes | LabelNodes) -> str:
         answer: Done = await self._session.ask(message)
         return answer.text
+
+    async def receipts(self, job: str = "", node: str = "", limit: int = 100) -> list[Receipt]:
+        """What was preempted, the newest first: where this job took a place or gave one, or on this node."""
+        number = self._session.number()
+        answer: Receipts = await self._session.ask(GetReceipts(id=number, job=job, node=node, limit=limit))
+        return list(answer.receipts)
 
     async def why(self, job: str = "", request: Request | None = None) -> Why:
         """Why a job is where it is, or where a request would go."""

@@ -215,6 +215,20 @@ class Ray:
 
 
 @dataclass(frozen=True)
+class Preemption:
+    """When an urgent job may take the place of others (docs/preemption.md)."""
+
+    min_hold: float = setting(10.0, SECONDS_OR_NONE, "how long a job keeps its place; doubled each time it was taken")
+    min_hold_most: float = setting(3600.0, SECONDS_OR_NONE, "how long that may become at the most")
+    notice: float = setting(5.0, SECONDS_OR_NONE, "time to end that a job is given beside its own grace")
+    grace_most: float = setting(60.0, SECONDS_OR_NONE, "the most that both may be together")
+    hold: float = setting(10.0, SECONDS, "how long what is freed is kept beyond that, before it is given back")
+    badput_budget: float = setting(
+        3_600_000.0, AMOUNT, "core-seconds of work that may be lost by it in an hour; 0: nobody is preempted"
+    )
+
+
+@dataclass(frozen=True)
 class Root:
     """The whole file."""
 
@@ -225,6 +239,7 @@ class Root:
     nodes: tuple[Node, ...] = ()
     ray: Ray = field(default_factory=Ray)
     unused: Unused = field(default_factory=Unused)
+    preemption: Preemption = field(default_factory=Preemption)
 
 
 class Setting(NamedTuple):

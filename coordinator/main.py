@@ -6,7 +6,8 @@ import gc
 import resource
 import signal
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import structlog
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Unused
+from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Preempting, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.pki import PKI, Pki
@@ -45,7 +46,7 @@ class CoordinatorSettings:
     name none.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
-    `unused_…`: as in core/policy.py Unused."""
+    `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -62,6 +63,7 @@ class CoordinatorSettings:
     unused_window: float = DEFAULT.unused.window
     unused_threshold: float = DEFAULT.unused.threshold
     unused_release_after: float = DEFAULT.unused.release_after
+    preemption: Mapping[str, float] = field(default_factory=dict)
 
 
 class CannotStart(GridError):
@@ -141,6 +143,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         gang_ports=parse_ports(settings.gang_ports),
         strategy=settings.strategy,
         weights=WEIGHTS[settings.strategy],
+        preempting=Preempting(**settings.preemption),
         unused=Unused(
             window=settings.unused_window,
             threshold=settings.unused_threshold,
@@ -149,6 +152,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     )
     ledger = Ledger(store.epoch, policy=policy)
     begin = clock(), store.restored, living.orders, living.groups
+    ledger.preempting.remember(living.receipts)
     restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
     _spare_the_collector()
     events = None

@@ -49,6 +49,7 @@ from distributed_grid.protocol.messages import (
     Done,
     DrainNodes,
     Failed,
+    GetReceipts,
     GetShared,
     GetStatus,
     JobUpdate,
@@ -58,6 +59,7 @@ from distributed_grid.protocol.messages import (
     MakeToken,
     MissingBlobs,
     PutBlob,
+    Receipts,
     ShowJobs,
     SignalJob,
     Status,
@@ -73,6 +75,8 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.roles import may
 
+RECEIPTS = 1000
+"""The most that one answer holds."""
 REASON_CHARS = 500
 """What of the reason for a cancel is kept."""
 
@@ -208,6 +212,10 @@ class Requests:
                 self._reply(client, shared)
             case AskWhy():
                 self._why(client, message)
+            case GetReceipts():
+                job = self._lookup.resolve_one(client.user, message.job) if message.job else ""
+                found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node)
+                self._reply(client, Receipts(message.id, tuple(found)))
             case WantBlobs():
                 client.connection.send(MissingBlobs(message.id, self._blobs.missing(message.blobs)))
             case PutBlob():

@@ -79,3 +79,14 @@ CREATE TABLE audit (
     node TEXT NOT NULL,
     what TEXT NOT NULL
 ) STRICT;
+
+-- Preemptions (protocol/receipts.py). `jobs` are the ids of all concerned, each between spaces. The oldest go.
+CREATE TABLE receipts (
+    id TEXT PRIMARY KEY,
+    at REAL NOT NULL,
+    node TEXT NOT NULL,
+    jobs TEXT NOT NULL,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX receipts_at ON receipts (at);

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.coordinator import store_receipts
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     Allocation,
@@ -34,9 +35,11 @@ from distributed_grid.faults import fault
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
+from distributed_grid.protocol.receipts import Receipt
 
 CHECKED_BYTES = 256 << 20
 """A larger store is not read through after a crash: WAL does not need it, and a restart has to be quick."""
+HOUR = 3600.0
 AUDIT_ROWS = 10_000
 """The newest lines about late and stray messages that are kept: a peer that sends only such fills no disk."""
 AUDIT_TEXT = 500
@@ -59,6 +62,7 @@ class Snapshot:
     groups: list[Sequence[Any]] = field(default_factory=list)
     nodes: list[Sequence[Any]] = field(default_factory=list)
     node_orders: list[Sequence[Any]] = field(default_factory=list)
+    receipts: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
 
 
@@ -72,6 +76,8 @@ class Living:
     nodes: list[NodeFacts]
     orders: dict[str, NodeOrders]
     groups: list[Group]
+    receipts: list[Receipt] = field(default_factory=list)
+    """Preemptions of the last hour."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,6 +106,7 @@ _UPSERTS = {
         3,
     ),
     "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body) VALUES {}", 2),
+    "receipts": ("INSERT OR REPLACE INTO receipts (id, at, node, jobs, body) VALUES {}", 5),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }
 _STATEMENTS = {
@@ -129,7 +136,7 @@ class Store:
     def __init__(self, path: Path, reserve: Reserve | None = None) -> None:
         self._path = path
         self._reserve = reserve
-        self._audited = 0
+        self._audited = self._receipts = 0
         try:
             self._writer = open_store(path)
             self.epoch = self._begin()
@@ -153,6 +160,7 @@ class Store:
         db.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
         db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
         db.execute(_TRIM_AUDIT, (AUDIT_ROWS,))
+        db.execute(store_receipts.TRIM, (store_receipts.ROWS,))
         epoch: int = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()[0]
         _commit_epoch(db)
         return epoch
@@ -183,6 +191,7 @@ class Store:
         groups: dict[str, Group] = {}
         nodes: dict[str, NodeFacts] = {}
         orders: dict[str, NodeOrders] = {}
+        receipts: dict[str, Receipt] = {}
         for record in records:
             match record:
                 case RecordJob(job):
@@ -195,6 +204,8 @@ class Store:
                     nodes[facts.name] = facts
                 case RecordOrders(node, ordered):
                     orders[node] = ordered
+                case RecordReceipt(receipt):
+                    receipts[receipt.id] = receipt
                 case Audit(node, what):
                     out.audit.append((clock, node, what[:AUDIT_TEXT]))
         newest: dict[str, bytes] = {}
@@ -211,6 +222,7 @@ class Store:
             out.jobs.append((*searched, _encode(j), newest.get(id_)))
         out.groups = [(g.id, g.key, g.user, g.submitted, g.ended, _encode(g)) for g in groups.values()]
         out.nodes = [(facts.name, clock, _encode(facts)) for facts in nodes.values()]
+        out.receipts = [store_receipts.row(receipt) for receipt in receipts.values()]
         out.node_orders = [(name, _encode(ordered)) for name, ordered in orders.items()]
         return out
 
@@ -226,6 +238,7 @@ class Store:
                 ("groups", snapshot.groups),
                 ("nodes", snapshot.nodes),
                 ("node_orders", snapshot.node_orders),
+                ("receipts", snapshot.receipts),
                 ("audit", snapshot.audit),
             ):
                 at = 0
@@ -233,6 +246,10 @@ class Store:
                     while len(rows) - at >= count:
                         execute(_STATEMENTS[table, count], [value for row in rows[at : at + count] for value in row])
                         at += count
+            self._receipts += len(snapshot.receipts)
+            if self._receipts >= store_receipts.ROWS // 10:
+                self._receipts = 0
+                execute(store_receipts.TRIM, (store_receipts.ROWS,))
             self._audited += len(snapshot.audit)
             if self._audited >= AUDIT_ROWS // 10:
                 self._audited = 0
@@ -293,7 +310,12 @@ class Store:
             [_facts(row[0]) for row in read("SELECT body FROM nodes ORDER BY name")],
             {name: _orders(body) for name, body in read("SELECT name, body FROM node_orders")},
             [_group(row[0]) for row in read("SELECT body FROM groups INDEXED BY groups_live WHERE ended = 0")],
+            store_receipts.find(self._reader, store_receipts.ROWS, since=self.clock - HOUR),
         )
+
+    def receipts(self, limit: int, job: str = "", node: str = "") -> list[Receipt]:
+        """Preemptions, the newest first; those in which a job had a part, or on a node."""
+        return store_receipts.find(self._reader, limit, job, node)
 
     def known(self, user: str, keys: Sequence[str]) -> dict[str, str]:
         """Which of a user's keys were submitted before, and the ids of their jobs (or groups)."""

@@ -14,7 +14,7 @@ import structlog
 from distributed_grid.coordinator.store_failed import StoreFailed
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
-SCHEMA = 4
+SCHEMA = 5
 MIGRATIONS: dict[int, str] = {
     1: """
         ALTER TABLE nodes ADD COLUMN seen REAL NOT NULL DEFAULT 0;
@@ -49,6 +49,17 @@ MIGRATIONS: dict[int, str] = {
                 SELECT 1 FROM jobs WHERE jobs.id > groups.id || '_' AND jobs.id < groups.id || '_~'
             );
         END;
+    """,
+    4: """
+        CREATE TABLE receipts (
+            id TEXT PRIMARY KEY,
+            at REAL NOT NULL,
+            node TEXT NOT NULL,
+            jobs TEXT NOT NULL,
+            body BLOB NOT NULL
+        ) STRICT, WITHOUT ROWID;
+
+        CREATE INDEX receipts_at ON receipts (at);
     """,
 }
 """What makes a store of the next schema out of one of this. schema.sql says where they lead to."""

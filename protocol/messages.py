@@ -71,6 +71,7 @@ from distributed_grid.protocol.messages_hello import (
     Welcome,
 )
 from distributed_grid.protocol.messages_nodes import DrainNodes, LabelNodes, UndrainNodes
+from distributed_grid.protocol.messages_receipts import GetReceipts, Receipts
 from distributed_grid.protocol.nodes import Offer
 
 FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse
@@ -95,6 +96,7 @@ FromClient = (
     | DrainNodes
     | UndrainNodes
     | LabelNodes
+    | GetReceipts
     | MakeToken
     | ListAccess
     | Withdraw
@@ -111,6 +113,7 @@ ToClient = (
     | Status
     | Shared
     | Why
+    | Receipts
     | Output
     | Files
     | FileData
@@ -136,6 +139,7 @@ __all__ = [
     "FromAgentData",
     "FromClient",
     "FunnelStep",
+    "GetReceipts",
     "GetShared",
     "GetStatus",
     "Heartbeat",
@@ -159,6 +163,7 @@ __all__ = [
     "Output",
     "PutBlob",
     "Recalled",
+    "Receipts",
     "Refused",
     "Renewed",
     "Shared",

@@ -37,6 +37,7 @@ TABLE: dict[type, frozenset[Role]] = {
     messages.ShowJobs: ALL,
     messages.Watch: ALL,
     messages.AskWhy: ALL,
+    messages.GetReceipts: ALL,
     messages.Submit: USERS,
     messages.Cancel: USERS,
     messages.SignalJob: USERS,

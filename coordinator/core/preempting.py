@@ -45,6 +45,10 @@ class Book:
     said: dict[Request, str] = field(default_factory=dict)
     """Why nobody gives way to a request, as last found; only told."""
 
+    def remember(self, receipts: Iterable[Receipt]) -> None:
+        """What preemptions before the start have cost."""
+        self.spent = sorted((receipt.at, receipt.lost) for receipt in receipts)
+
 
 def takers_of(jobs: Iterable[Job]) -> dict[str, str]:
     """Who gives way to whom, as these jobs say."""

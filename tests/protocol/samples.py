@@ -4,6 +4,7 @@ from typing import Any
 
 from distributed_grid.protocol import groups, jobs, messages, nodes, usage
 from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.receipts import Alternative, Receipt, Victim
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources
 
 GRANT = Grant(
@@ -228,6 +229,30 @@ MESSAGES: dict[str, Any] = {
     "DrainNodes": messages.DrainNodes(id=16, nodes=("lab1", "lab2"), reason="a new kernel", deadline=60.0),
     "UndrainNodes": messages.UndrainNodes(id=17, nodes=("lab1",)),
     "LabelNodes": messages.LabelNodes(id=18, nodes=("lab1",), labels={"room": "b", "ssd": None}),
+    "GetReceipts": messages.GetReceipts(id=50, job="j-a", node="lab1", limit=3),
+    "Receipts": messages.Receipts(
+        id=50,
+        receipts=(
+            Receipt(
+                id="j-a.p1",
+                job="j-a",
+                user="ada",
+                priority=jobs.Priority.URGENT,
+                wanted=REQUEST.resources,
+                node="lab1",
+                grant=GRANT,
+                at=100.0,
+                victims=(Victim("j-b.1", "j-b", "bob", jobs.Priority.LOW, GRANT, 60.0, 120.0),),
+                lost=120.0,
+                why="needs 1 gpu",
+                alternatives=(Alternative("lab2", 2, 300.0), Alternative("lab3", why="beyond the badput budget")),
+                result="started",
+                closed=103.5,
+                waited=3.5,
+                text="on another part",
+            ),
+        ),
+    ),
     "WantBlobs": messages.WantBlobs(id=14, blobs=("ab" * 32,)),
     "MissingBlobs": messages.MissingBlobs(id=14, blobs=("ab" * 32,)),
     "PutBlob": messages.PutBlob(id=15, blob="ab" * 32, offset=1, data=b"ab", end=True),

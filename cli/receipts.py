@@ -1,0 +1,86 @@
+"""`grid receipts`: who took whose place, why, and what it cost."""
+
+from typing import Any
+
+import click
+
+from distributed_grid.cli import words
+from distributed_grid.cli.completion_of import nodes as complete_nodes
+from distributed_grid.cli.invocation import common, current, printable
+from distributed_grid.protocol.messages import GetReceipts, Receipts
+from distributed_grid.protocol.receipts import Receipt, Victim
+
+HEADER = ("RECEIPT", "WHEN", "NODE", "FOR", "USER", "VICTIMS", "LOST", "WAITED", "RESULT")
+
+
+@click.command()
+@common
+@click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only on this node.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="So many at the most.")
+@click.argument("job", required=False, default="")
+def receipts(job: str, node: str, limit: int) -> None:
+    """Show who was preempted for whom, and what it cost.
+
+    The newest first; of JOB, where it took a place or gave one. LOST is in core-seconds (docs/preemption.md).
+    """
+    invocation = current()
+    answer: Receipts = invocation.ask(lambda n: GetReceipts(id=n, job=job, node=node, limit=limit))
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, {"receipts": [_json(one) for one in answer.receipts]}, rows="receipts")
+        case "quiet":
+            words.emit("".join(printable(one.id) + "\n" for one in answer.receipts))
+        case _:
+            words.emit(words.table(invocation, HEADER, [_row(one) for one in answer.receipts]))
+            if not answer.receipts:
+                invocation.say("nobody was preempted")
+
+
+def _row(one: Receipt) -> list[str]:
+    return [
+        one.id,
+        words.clock(one.at),
+        one.node,
+        f"{one.job} ({one.priority.word})",
+        one.user,
+        ", ".join(f"{victim.job} ({victim.priority.word})" for victim in one.victims),
+        f"{one.lost:.0f}",
+        f"{one.waited:.1f} s" if one.result else "-",
+        f"{one.result or 'under way'}{f': {one.text}' if one.text else ''}",
+    ]
+
+
+def _json(one: Receipt) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "at": words.iso(one.at),
+        "job": one.job,
+        "user": one.user,
+        "priority": one.priority.word,
+        "wanted": words.resources_json(one.wanted),
+        "node": one.node,
+        "grant": words.grant_json(one.grant),
+        "why": one.why,
+        "victims": [_victim_json(victim) for victim in one.victims],
+        "lost_core_seconds": one.lost,
+        "alternatives": [
+            {"node": other.node, "victims": other.victims, "lost_core_seconds": other.lost, "why": other.why}
+            for other in one.alternatives
+        ],
+        "result": one.result or "under-way",
+        "closed": words.iso(one.closed),
+        "seconds_until_start": one.waited if one.result == "started" else None,
+        "text": one.text,
+    }
+
+
+def _victim_json(victim: Victim) -> dict[str, Any]:
+    return {
+        "job": victim.job,
+        "allocation": victim.allocation,
+        "user": victim.user,
+        "priority": victim.priority.word,
+        "grant": words.grant_json(victim.grant),
+        "ran_seconds": victim.seconds,
+        "lost_core_seconds": victim.lost,
+    }

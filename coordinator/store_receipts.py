@@ -1,0 +1,34 @@
+"""The receipts of preemptions in the store: the newest are kept, so many."""
+
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from distributed_grid.protocol.receipts import Receipt
+
+ROWS = 10_000
+"""So many are kept at least; a tenth more before the oldest go."""
+TRIM = "DELETE FROM receipts WHERE at < (SELECT at FROM receipts ORDER BY at DESC LIMIT 1 OFFSET ?)"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Receipt).decode
+
+
+def row(receipt: Receipt) -> tuple[str, float, str, str, bytes]:
+    """As it is stored."""
+    jobs = " ".join((receipt.job, *(victim.job for victim in receipt.victims)))
+    return receipt.id, receipt.at, receipt.node, f" {jobs} ", _encode(receipt)
+
+
+def find(db: sqlite3.Connection, limit: int, job: str = "", node: str = "", since: float = 0.0) -> list[Receipt]:
+    """The newest first; of one job (its own, or where it gave way), of one node, of a time from then on."""
+    which: list[tuple[str, Any]] = [("at >= ?", since)]
+    which += [("instr(jobs, ?) > 0", f" {job} ")] if job else []
+    which += [("node = ?", node)] if node else []
+    rows = db.execute(
+        f"SELECT body FROM receipts WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
+        "ORDER BY at DESC, id DESC LIMIT ?",
+        (*(value for _, value in which), limit),
+    )
+    return [_decode(body) for (body,) in rows]

@@ -1,0 +1,73 @@
+"""An urgent job on a full grid, with real processes: how soon it starts, and what becomes of who gave way."""
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+from distributed_grid.coordinator.client import GridClient
+from distributed_grid.protocol.jobs import Cause, State
+from tests.e2e.scenes import Scene, scene
+
+NOTICE, GRACE = 0.5, 1.0
+RULES = {"min_hold": 0.0, "min_hold_most": 0.0, "notice": NOTICE, "grace_most": 10.0, "hold": 10.0}
+STUBBORN = "trap '' TERM; sleep 600 & while :; do wait; done"
+
+
+def receipts(on: Scene, *words: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", on.url, "-o", "json", "receipts"]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["receipts"]
+    return found
+
+
+async def is_in(client: GridClient, job: str, state: State) -> bool:
+    return (await client.show(job)).state is state
+
+
+async def test_an_urgent_job_starts_within_notice_and_grace_and_who_gave_way_finishes_later() -> None:
+    async with scene(preemption=RULES) as on:
+        await on.agent("n1", cores=[0, 1], virtual=True)
+        async with GridClient(on.url) as client:
+            kind = 'if [ "${GRID_ALLOCATION_ID##*.}" = 2 ]; then echo finished; else exec sleep 600; fi'
+            old = await client.submit(["sh", "-c", STUBBORN], priority="medium", grace=GRACE)
+            await on.until(lambda: is_in(client, old, State.RUNNING), "the stubborn one runs")
+            victim = await client.submit(["sh", "-c", kind], priority="low", grace=GRACE)
+            await on.until(lambda: is_in(client, victim, State.RUNNING), "the victim runs")
+            began = time.monotonic()
+            urgent = await client.submit(["sleep", "1"], priority="urgent")
+            await on.until(lambda: is_in(client, urgent, State.RUNNING), "the urgent one runs")
+            assert time.monotonic() - began < NOTICE + GRACE + 1.0
+            waiting = await client.show(victim)
+            assert (waiting.state, waiting.taken_back, waiting.attempt) == (State.WAITING, 1, 1)
+            assert waiting.reason is not None and f"{urgent} (urgent" in waiting.reason.text
+            result = await client.result(victim)
+            assert (result.exit_code, result.stdout) == (0, "finished\n")
+            assert (await client.show(old)).taken_back == 0
+            (told,) = await client.receipts(urgent)
+            assert (told.result, [one.job for one in told.victims]) == ("started", [victim])
+            assert told == (await client.receipts(victim))[0]
+        on.kill("coordinator")
+        await on.coordinator()
+        (kept,) = receipts(on, "--node", "n1")
+        assert kept["id"] == told.id and kept["seconds_until_start"] == told.waited
+        assert receipts(on, "--node", "elsewhere") == []
+
+
+async def test_one_that_does_not_heed_its_notice_is_killed_and_a_restart_meanwhile_loses_no_plan() -> None:
+    async with scene(preemption=RULES) as on:
+        await on.agent("n1", cores=[0], virtual=True)
+        async with GridClient(on.url) as client:
+            victim = await client.submit(["sh", "-c", STUBBORN], priority="low", grace=2.0, requeue=False)
+            await on.until(lambda: is_in(client, victim, State.RUNNING), "the victim runs")
+            urgent = await client.submit(["true"], priority="urgent")
+            await on.until(lambda: is_in(client, victim, State.STOPPING), "the victim is told")
+        on.kill("coordinator")
+        await on.coordinator()
+        async with GridClient(on.url) as client:
+            assert (await client.result(urgent)).exit_code == 0
+            over = await client.show(victim)
+            assert over.outcome is not None and (over.outcome.cause, over.outcome.signal) == (Cause.PREEMPTED, 9)
+            (told,) = await client.receipts()
+            assert (told.job, told.result) == (urgent, "started")
