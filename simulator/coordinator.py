@@ -15,6 +15,7 @@ from distributed_grid.coordinator.core.model import (
     AckExits,
     CancelAsked,
     Command,
+    Event,
     Granted,
     Group,
     Heard,
@@ -84,7 +85,7 @@ class Coordinator(Driver):
                     if isinstance(message, Launch):
                         if self._overtaken(message, node):
                             continue
-                        self.judge.launched(message.allocation)
+                        self.judge.launched(message.allocation, node)
                     elif isinstance(message, Stop):
                         self.judge.told_to_stop(message.allocation, message.cause)
                     outbox.setdefault(node, []).append(message)
@@ -247,6 +248,13 @@ class Coordinator(Driver):
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
             self.put(CancelAsked(self._expect(answer), (job,)))
+
+    def order(self, event: Callable[[int], Event], answer: Callable[[Any], None]) -> None:
+        """An operator orders something; it is not heard before it is on disk."""
+        if self.trouble:
+            answer(Rejected(0, "unavailable", "the disk is in trouble"))
+        else:
+            self.put(event(self._expect(answer)))
 
     def _expect(self, answer: Callable[[Any], None]) -> int:
         self._token += 1

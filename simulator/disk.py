@@ -51,7 +51,7 @@ class Snapshot:
     rows: list[Row] = field(default_factory=list)
     past: list[str] = field(default_factory=list)
     nodes: list[tuple[str, bytes]] = field(default_factory=list)
-    orders: list[tuple[str, bytes]] = field(default_factory=list)
+    orders: list[tuple[str, NodeOrders]] = field(default_factory=list)
     groups: list[tuple[str, bytes]] = field(default_factory=list)
 
 
@@ -88,7 +88,7 @@ class Disk:
             self.keys[row.user, row.key] = row.id
         self.past.update(dict.fromkeys(snapshot.past))
         self.nodes.update(snapshot.nodes)
-        self.node_orders.update(snapshot.orders)
+        self.node_orders.update((node, _encode(orders)) for node, orders in snapshot.orders)
         self.group_rows.update(snapshot.groups)
         for group in map(_group, dict(snapshot.groups).values()):
             self.keys[group.user, group.key] = group.id
@@ -137,7 +137,7 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
             case RecordGroup(group):
                 out.groups.append((group.id, _encode(group)))
             case RecordOrders(node, orders):
-                out.orders.append((node, _encode(orders)))
+                out.orders.append((node, orders))
     newest: dict[str, bytes] = {}
     for one in allocations.values():
         of = jobs.get(one.job)

@@ -193,6 +193,8 @@ class Driver(Process):
             for row in self._snapshot.rows:
                 self.judge.stored(row)
             self.judge.ends_as_one(self.disk, self._snapshot.rows)
+            for node, orders in self._snapshot.orders:
+                self.judge.ordered(node, orders)
 
     def _perform_all(self) -> None:
         if self._records and not self._soon_due:

@@ -141,6 +141,10 @@ def _gone(world: "World", fault: FaultPlan) -> None:
     machine.power_cut()
 
 
+def _drain(world: "World", fault: FaultPlan) -> None:
+    world.drain(fault)
+
+
 def _wall_jump(world: "World", fault: FaultPlan) -> None:
     world.wall += DAY if fault.how < 0.5 else -DAY
 
@@ -166,4 +170,5 @@ _DO: dict[str, Callable[["World", FaultPlan], None]] = {
     "reboot": _reboot,
     "gone": _gone,
     "wall-jump": _wall_jump,
+    "drain": _drain,
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from distributed_grid.coordinator.core.retries import TAKEN_BACK
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
+from distributed_grid.protocol.orders import NodeOrders
 from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator import judge_many as many
 from distributed_grid.simulator.disk import Disk, Row
@@ -58,6 +59,8 @@ class Judge:
         self.disk: Disk | None = None
         self.taken_back: set[str] = set()
         """Allocations whose nodes were told that the grid takes their place back."""
+        self.closed: dict[str, frozenset[str]] = {}
+        """Nodes that get no new job by what is on disk, with the allocations there were by then."""
 
     # --- what really runs ---------------------------------------------------------------------------------------------
 
@@ -99,7 +102,8 @@ class Judge:
         if any(one.attempt == run.attempt and one.node == run.node for one in before):
             raise Violation(run.job, f"{run.allocation} starts on {run.node}, where another one of its gang did")
         whole = Counter(one.attempt for one in (*before, run))
-        if sum(count == request.gang for count in whole.values()) > 1 + request.retries:
+        taken = len({one.attempt for one in before if one.allocation in self.taken_back})
+        if sum(count == request.gang for count in whole.values()) > 1 + request.retries + taken:
             raise Violation(
                 run.job, f"its gang is whole for the {len(whole)}th time, {request.retries} retries allowed"
             )
@@ -229,13 +233,30 @@ class Judge:
         if self.promised.setdefault(number, job) != job:
             raise Violation(job, f"its key stood for {self.promised[number]} before")
 
-    def launched(self, allocation: str) -> None:
+    def ordered(self, node: str, orders: NodeOrders) -> None:
+        """The disk took what is ordered for a node."""
+        assert self.disk is not None
+        if orders.open:
+            self.closed.pop(node, None)
+        else:
+            self.closed.setdefault(node, frozenset(row.allocation for row in self.disk.rows.values()))
+
+    def drain_acknowledged(self, node: str) -> None:
+        """An operator hears that a node is drained."""
+        assert self.disk is not None
+        orders = self.disk.orders().get(node)
+        if orders is None or orders.drain is None:
+            raise Violation(node, "its drain is acknowledged and not on disk")
+
+    def launched(self, allocation: str, node: str) -> None:
         """A launch leaves the coordinator."""
         assert self.disk is not None
         job = allocation.rpartition(".")[0]
         row = self.disk.rows.get(job)
         if row is None or row.allocation != allocation:
             raise Violation(job, f"{allocation} is launched before that is on disk")
+        if allocation not in self.closed.get(node, (allocation,)):
+            raise Violation(job, f"{allocation} is launched on {node}, which gets no new job")
 
 
 def _words(outcome: Any) -> str:

@@ -56,7 +56,10 @@ KINDS: dict[str, str] = {
     "gone": "a node's power is cut for good",
     "wall-jump": "a wall clock jumps by a day",
 }
-"""All kinds of faults."""
+_DRAWN = tuple(KINDS)
+KINDS["drain"] = "the operator drains a node, perhaps with a deadline, and undrains it when it is empty or has served"
+"""All kinds of faults. Those behind `_DRAWN` are drawn by a chance of their own, so that what a seed stood for before
+they were there is in what it stands for now."""
 _OFTEN = ("kill-coordinator", "kill-agent", "partition", "kill-supervisor", "reboot", "mute", "deaf")
 
 
@@ -141,6 +144,8 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _many(random.Random(f"many of {seed}"), shape, moments)
     jobs += _picky(picky, shape, busy, moments)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
+    if shape.faults:
+        faults += _drains(random.Random(f"{seed} maintenance"), shape, busy, moments)
     return Plan(
         seed=seed,
         shape=shape,
@@ -264,7 +269,7 @@ def _picky(chance: random.Random, shape: Shape, busy: int, moments: list[float])
 
 
 def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:
-    kind = chance.choice(_OFTEN) if chance.random() < 0.5 else chance.choice(list(KINDS))
+    kind = chance.choice(_OFTEN) if chance.random() < 0.5 else chance.choice(_DRAWN)
     return FaultPlan(
         number=number,
         kind=kind,
@@ -273,3 +278,17 @@ def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments:
         node=chance.randrange(busy) if chance.random() < 0.9 else chance.randrange(shape.nodes),
         how=chance.random(),
     )
+
+
+def _drains(chance: random.Random, shape: Shape, busy: int, moments: list[float]) -> list[FaultPlan]:
+    return [
+        FaultPlan(
+            number=shape.faults + number,
+            kind="drain",
+            at=_when(chance, 0.5, shape.seconds, moments),
+            seconds=chance.choice((1.0, chance.uniform(1.0, 8.0), chance.uniform(8.0, 40.0))),
+            node=chance.randrange(busy),
+            how=chance.random(),
+        )
+        for number in range(chance.choice((0, 0, 1, 1, 2)))
+    ]

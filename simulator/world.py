@@ -21,6 +21,7 @@ from distributed_grid.simulator.engine import Engine, Violation
 from distributed_grid.simulator.judge import Judge
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.network import Wire
+from distributed_grid.simulator.operator import Operator
 from distributed_grid.simulator.plan import FaultPlan, Plan
 
 WALL = 1_700_000_000.0
@@ -54,6 +55,7 @@ class World:
         for machine in self.machines:
             machine.sluggish = plan.sluggish
             self.start_agent(machine)
+        self.operators: list[Operator] = []
         self.clients = [Client(self.engine, self.judge, job, self.reachable, self._named) for job in plan.jobs]
         for fault in plan.faults:
             self.engine.at(fault.at, None, self._fault, fault)
@@ -140,6 +142,19 @@ class World:
             return None
         return Wire(agent.machine.link, agent.machine.name, agent, coordinator)
 
+    def drain(self, fault: FaultPlan) -> None:
+        """An operator drains a node, unless another one is about to."""
+        node = self.machines[fault.node].name
+        if all(operator.done or operator.node != node for operator in self.operators):
+            operator = Operator(self.engine, self.judge, fault, node, self.reachable)
+            self.operators.append(operator)
+            self.until(fault, self._served, operator)
+
+    def _served(self, operator: Operator) -> None:
+        operator.end()
+        if not operator.done:
+            self.engine.later(1.0, None, self._served, operator)
+
     # --- faults and peace ---------------------------------------------------------------------------------------------
 
     def _fault(self, fault: FaultPlan) -> None:
@@ -178,6 +193,10 @@ class World:
                 return f"job {client.plan.number}", "its submit is not answered"
             if client.job and client.job not in self._disk.rows and client.job not in self._disk.group_rows:
                 return client.job, "it was accepted and is not there any more"
+        for operator in self.operators:
+            if not operator.done:
+                operator.end(peace=True)
+                return operator.node, "it is not undrained"
         able = [machine for machine in self.machines if not machine.gone]
         for job in ledger.jobs.values():
             if is_held(ledger, job) and self._rightly_held(job):

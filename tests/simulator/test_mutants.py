@@ -53,7 +53,7 @@ def launch_before_commit(patch: Patch) -> None:
         begin(self)
 
     patch(Driver, "_begin_commit", early)
-    patch(Judge, "launched", lambda self, allocation: None)
+    patch(Judge, "launched", lambda self, allocation, node: None)
 
 
 def acknowledge_before_commit(patch: Patch) -> None:
@@ -152,7 +152,7 @@ def start_what_was_declined(patch: Patch) -> None:
 
     patch(Table, "_decline", forgetful)
     patch(Coordinator, "_overtaken", lambda self, launch, node: False)
-    patch(Judge, "launched", lambda self, allocation: None)
+    patch(Judge, "launched", lambda self, allocation, node: None)
 
 
 def start_in_spite_of_an_intent(patch: Patch) -> None:

@@ -142,6 +142,14 @@ def test_what_runs_at_the_deadline_is_taken_back_and_runs_elsewhere() -> None:
     assert [one.allocation for one in launches(join(ledger, N2, 64.0))] == ["j.2"]
 
 
+def test_a_job_that_had_to_start_at_once_did_and_waits_for_its_next_place() -> None:
+    ledger = grid("n1")
+    running(ledger, request=Request(Resources(cpu=1000), immediate=True))
+    step(ledger, DrainAsked(7, ("n1",), deadline=0.0), 2.0)
+    step(ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.DRAINED, signal=15), returned=True)), 3.0)
+    assert ledger.jobs["j"].state is State.WAITING
+
+
 def test_a_deadline_of_zero_is_now() -> None:
     ledger = grid("n1")
     running(ledger)

@@ -1,0 +1,96 @@
+"""Each promise about drained nodes and those set aside is broken, and some simulated grid has to show it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from distributed_grid.coordinator.core import events, failing, orders
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Granted, Node, RecordOrders
+from distributed_grid.protocol.orders import NodeOrders
+from distributed_grid.simulator import run
+from distributed_grid.simulator.disk import Disk
+from distributed_grid.simulator.driver import Driver
+from distributed_grid.simulator.judge import Judge
+
+MOST = 400
+"""Seeds that are looked through for one that shows it."""
+Patch = Callable[[Any, str, Any], None]
+
+
+def forget_what_is_ordered(patch: Patch) -> None:
+    """A coordinator that starts gives drained nodes jobs again."""
+    patch(Disk, "orders", lambda self: {})
+    patch(Judge, "drain_acknowledged", lambda self, node: None)
+
+
+def give_jobs_to_drained_nodes(patch: Patch) -> None:
+    patch(NodeOrders, "open", True)
+    patch(Judge, "ordered", ordered_as_drained)
+
+
+def ordered_as_drained(self: Judge, node: str, orders: NodeOrders) -> None:
+    """As it is, whatever `open` says."""
+    assert self.disk is not None
+    if orders.drain is None:
+        self.closed.pop(node, None)
+    else:
+        self.closed.setdefault(node, frozenset(row.allocation for row in self.disk.rows.values()))
+
+
+def answer_a_drain_before_it_is_on_disk(patch: Patch) -> None:
+    begin = Driver._begin_commit
+
+    def early(self: Driver) -> None:
+        self.perform([one for one in self._commands if isinstance(one, Granted)])
+        self._commands = [one for one in self._commands if not isinstance(one, Granted)]
+        begin(self)
+
+    patch(Driver, "_begin_commit", early)
+
+
+def take_nothing_back_at_the_deadline(patch: Patch) -> None:
+    patch(events, "DUE", {**events.DUE, "drain": lambda ledger, name: None})
+
+
+def forget_deadlines_at_a_restart(patch: Patch) -> None:
+    restore = orders.restore
+
+    def forgetful(ledger: Ledger, ordered: Any) -> None:
+        restore(ledger, ordered)
+        ledger.deadlines.armed = {key: at for key, at in ledger.deadlines.armed.items() if key[0] != "drain"}
+
+    patch(orders, "restore", forgetful)
+
+
+def set_nobody_aside_for_long(patch: Patch) -> None:
+    """What is set aside on disk is given jobs all the same."""
+    patch(failing, "_order", order_on_disk_only)
+    patch(failing, "EVERYWHERE", "nowhere")
+
+
+def order_on_disk_only(ledger: Ledger, node: Node, aside: Any) -> None:
+    ordered = msgspec.structs.replace(node.orders, aside=aside)
+    ledger.out.append(RecordOrders(node.facts.name, ordered))
+
+
+BREACHES: dict[Callable[[Patch], None], int] = {
+    forget_what_is_ordered: 17,
+    give_jobs_to_drained_nodes: 1,
+    answer_a_drain_before_it_is_on_disk: 1,
+    take_nothing_back_at_the_deadline: 33,
+    forget_deadlines_at_a_restart: 64,
+    set_nobody_aside_for_long: 165,
+}
+
+
+@pytest.mark.parametrize("breach", BREACHES, ids=[one.__name__ for one in BREACHES])
+def test_it_shows(breach: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    breach(monkeypatch.setattr)
+    for seed in (BREACHES[breach], *range(MOST)):
+        if (found := run(seed)).what:
+            print(f"{breach.__name__}: {seed}: {found.about}: {found.what}")
+            return
+    pytest.fail(f"{MOST} seeds show nothing")
