@@ -88,15 +88,38 @@ def _state(text: str) -> State:
 @click.option("--force", is_flag=True, help="SIGKILL at once.")
 @click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
-@click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
-def cancel(job: tuple[str, ...], force: bool, grace: str | None, reason: str) -> None:
+@click.option("--mine", is_flag=True, help="All jobs of yours, instead of JOB.")
+@click.option("--user", default="", metavar="USER", help="All jobs of this user, instead of JOB.")
+@click.option("--all", "every", is_flag=True, help="All jobs of all users, instead of JOB.")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Of those, only in this state; repeatable.")
+@click.argument("job", nargs=-1, shell_complete=complete_jobs)
+def cancel(
+    job: tuple[str, ...],
+    force: bool,
+    grace: str | None,
+    reason: str,
+    mine: bool,
+    user: str,
+    every: bool,
+    states: tuple[str, ...],
+) -> None:
     """End jobs, also waiting ones.
 
-    JOB is an id, the beginning of one, a name, or `last`. SIGTERM, then SIGKILL. Returns once it is sure to happen.
+    JOB is an id, the beginning of one, a name, or `last`; an array as a whole, or some of it: ARRAY_7, ARRAY_3-7,9.
+    SIGTERM, then SIGKILL. Returns once it is sure to happen, to all of them or to none.
     """
+    if mine + bool(user) + every + bool(job) != 1 or (states and job):
+        hint = "name jobs, or say whose with one of --mine, --user and --all (and --state)"
+        raise BadValue("which jobs are to be ended?", hint=hint)
+    if mine:
+        from distributed_grid.cli.connection import user_name
+
+        user = user_name()
+    wanted = tuple(_state(one) for one in states)
     seconds = 0.0 if force else parse_duration(grace) if grace is not None else -1.0
     invocation = current()
-    answer: Done = invocation.ask(lambda n: Cancel(id=n, jobs=job, reason=reason or "grid cancel", grace=seconds))
+    reason = reason or "grid cancel"
+    answer: Done = invocation.ask(lambda n: Cancel(n, job, reason, seconds, user=user, states=wanted, every=every))
     if answer.text:
         invocation.say(answer.text)
 

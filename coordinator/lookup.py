@@ -19,10 +19,10 @@ from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
-from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.groups import GroupView, indexes, member_id
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.groups import GroupView, indexes, member_id, parse_array
 from distributed_grid.protocol.jobs import JobView, Reason, State
-from distributed_grid.protocol.messages import Jobs, ListJobs, ShowJobs
+from distributed_grid.protocol.messages import Cancel, Jobs, ListJobs, ShowJobs
 
 LIST_BYTES = BULK_BYTES - (64 << 10)
 """What one answer may hold; the rest is left out and said to be."""
@@ -53,7 +53,35 @@ class Lookup:
         means none or several."""
         if len(refs) > REFS:
             raise Unanswerable("bad-value", f"{len(refs)} jobs in one request", why=f"{REFS} are the most")
-        return list(dict.fromkeys(self.resolve_one(user, ref) for ref in refs))
+        found = [self._some(user, ref) or [self.resolve_one(user, ref)] for ref in refs]
+        return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+    def _some(self, user: str, ref: str) -> list[str]:
+        """The members that are meant by `ARRAY_3-7,9`; none: it is something else."""
+        group, _, which = ref.rpartition("_")
+        if not group or not {"-", ","} & {*which} or self._store.find(ref, user):
+            return []
+        try:
+            wanted = parse_array(which)
+        except BadValue:
+            return []
+        name = self.resolve_one(user, group)
+        there = set(self.members([name]))
+        names = [member_id(name, index) for index in indexes(wanted.parts)]
+        if missing := [one for one in names if one not in there]:
+            raise Unanswerable("unknown-job", f"no job {missing[0]!r}", hint=f"see: grid job show {name}")
+        return names
+
+    def to_cancel(self, user: str, message: Cancel) -> list[str]:
+        """The live jobs and groups that a cancel means. Raises Unanswerable."""
+        ledger = self._ledger
+        if message.jobs:
+            named = self.resolve(user, message.jobs)
+            return [name for name in named if name in ledger.jobs or name in ledger.groups]
+        whose = [job for job in ledger.jobs.values() if message.every or job.user == message.user]
+        if message.states:
+            return [job.id for job in whose if job.state in message.states]
+        return list(dict.fromkeys(job.group or job.id for job in whose))
 
     def resolve_one(self, user: str, ref: str) -> str:
         if ref in self._ledger.jobs or ref in self._ledger.groups:

@@ -315,10 +315,9 @@ class Requests:
     def _cancel(self, client: Client, message: Cancel) -> None:
         if message.grace > LONGEST or not math.isfinite(message.grace):
             raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
-        named = self._lookup.resolve(client.user, message.jobs)
-        live = [name for name in named if name in self._ledger.jobs or name in self._ledger.groups]
+        live = self._lookup.to_cancel(client.user, message)
         if not live:
-            client.connection.send(Done(message.id, "ended already"))
+            client.connection.send(Done(message.id, "ended already" if message.jobs else "there are none such"))
             return
         self._driver.trouble.refuse()  # a cancel is on disk before it takes effect
         token = self._answer_plainly(client, message.id)

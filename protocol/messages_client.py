@@ -85,12 +85,16 @@ class GroupUpdate(Message, frozen=True, tag="group-update"):
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
-    """End these jobs; taken once it is on disk. Answered by Done, or by Failed if one of them is not known."""
+    """End these jobs, all or none; taken once it is on disk. Answered by Done, or by Failed if one is not known.
+    Without `jobs`: all that live of this `user` (or, where it is said, of `every` user), in one of these `states`."""
 
     id: int
     jobs: tuple[str, ...]
     reason: str = ""
     grace: float = -1.0
+    user: str = ""
+    states: tuple[State, ...] = ()
+    every: bool = False
 
 
 class SignalJob(Message, frozen=True, tag="signal-job"):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import dependencies, gangs, oom, retries
 from distributed_grid.coordinator.core.model import Allocation, Job
-from distributed_grid.protocol.jobs import Outcome
+from distributed_grid.protocol.jobs import Outcome, RetryOn
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def over(ledger: "Ledger", job: Job, outcome: Outcome, allocation: Allocation, text: str, again: bool) -> None:
     """The job is over, or is run `again` if its owner wants that after such an end, or waits again since its place was
     taken back. What becomes of a member of a gang is decided with the others."""
-    if outcome.started:  # also where nobody had told that it runs
+    if outcome.started and retries.CLASSES.get(outcome.cause) is not RetryOn.LOST:  # where it is sure to have run
         dependencies.started(ledger, job)
     if job.request.gang:
         gangs.part_over(ledger, job, allocation, outcome, text, again)

@@ -59,6 +59,25 @@ def test_what_is_no_array_is_told(grid: Grid) -> None:
     assert "'9-1' ends before it begins" in done.stderr
 
 
+def test_some_of_an_array_or_all_of_a_user_are_ended_at_once(grid: Grid) -> None:
+    array = submitted(grid, "--array", "0-9%2", "sleep", "600")
+    assert grid.run("cancel", f"{array}_3-5,8").returncode == 0
+    assert grid.json("job", "show", array)["arrays"][0]["cancelled"] == 4
+    done = grid.run("cancel", f"{array}_8-10")
+    assert done.returncode == 1 and f"no job '{array}_10'" in done.stderr
+    assert grid.run("cancel", "--mine", "--state", "waiting").returncode == 0
+    assert grid.json("job", "show", array)["arrays"][0]["states"].get("waiting") is None
+    assert grid.run("cancel", "--mine").returncode == 0
+    until(lambda: grid.json("jobs")["arrays"] == [], "all is over")
+    assert grid.run("cancel", "--mine").stderr.strip().endswith("there are none such")
+
+
+def test_a_cancel_has_to_say_of_what(grid: Grid) -> None:
+    for words in ((), ("--mine", "last"), ("--mine", "--all"), ("--state", "waiting")):
+        done = grid.run("cancel", *words)
+        assert done.returncode == 2 and "which jobs are to be ended?" in done.stderr
+
+
 # --- dependencies -----------------------------------------------------------------------------------------------------
 
 
@@ -114,8 +133,10 @@ def test_jobs_of_a_file_wait_for_each_other_by_name(grid: Grid) -> None:
 
 
 def test_a_job_begins_later(grid: Grid) -> None:
+    far = submitted(grid, "--begin", "+1h", "true")
+    assert shown(grid, far)["reason"] == "Begin"
+    grid.run("cancel", far)
     job = submitted(grid, "--begin", "+1.5s", "true")
-    assert shown(grid, job)["reason"] == "Begin"
     assert grid.run("job", "wait", job).returncode == 0
     view = shown(grid, job)
     assert view["started"] >= view["begin"]
