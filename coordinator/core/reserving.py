@@ -54,8 +54,9 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is kept, by the job that it is kept for: one of each user in a class at the most. `look_again`: nothing more
-    is looked for before; `left`: the node that was given up last."""
+    """What is kept, by the job that it is kept for: one of each user in a class at the most, or one for each member of
+    its gang, of which the first is the `job` of all. `look_again`: nothing more is looked for before; `left`: the node
+    that was given up last."""
 
     by_job: dict[str, Reservation] = {}
     look_again: float = 0.0
@@ -115,7 +116,7 @@ def in_the_way(ledger: "Ledger", kept: Kept, ask: Ask, placement: Placement, now
     for one in kept.by_job.values():
         if one.node != placement.node or ask.order <= _order(ledger, one.job):
             continue
-        if ask.lasts and now + STARTING + ask.lasts <= one.at:
+        if ask.lasts and now + STARTING + ask.lasts <= _begins(kept, one):
             continue  # it is over by then
         room = _room_then(ledger, one)
         room.take(placement.grant)
@@ -123,6 +124,11 @@ def in_the_way(ledger: "Ledger", kept: Kept, ask: Ask, placement: Placement, now
         if not room.fits(first.resources, first.constraints):
             return one
     return None
+
+
+def _begins(kept: Kept, one: Reservation) -> float:
+    """When the first can start: a gang when the last of its nodes has room."""
+    return max(other.at for other in kept.by_job.values() if other.job == one.job)
 
 
 def _order(ledger: "Ledger", job: str) -> tuple[int, float, int]:
@@ -149,7 +155,7 @@ def review(ledger: "Ledger", least: Resources, now: float) -> tuple[Kept, list[s
     by_job, free, left = dict[str, Reservation](), list[str](), ledger.kept.left
     for job, old in ledger.kept.by_job.items():
         request = ledger.jobs[job].request
-        if request.resources.fits(least):
+        if request.resources.fits(least) and not request.gang:
             continue  # nobody wants less
         if old.node not in ledger.grown and old.node in ledger.index and now < old.seen + SEEN_EVERY:
             by_job[job] = old
@@ -160,12 +166,16 @@ def review(ledger: "Ledger", least: Resources, now: float) -> tuple[Kept, list[s
             progress = now if len(plan[1]) < len(old.after) else old.progress
             stuck = plan[0] == math.inf and now >= progress + STUCK and _another(ledger, old, now)
             if not stuck:
-                by_job[job] = Reservation(job, old.node, *plan, progress, now)
+                by_job[job] = Reservation(old.job, old.node, *plan, progress, now)
                 if plan[0] > old.at:
                     free.append(old.node)  # there is time for what had none before
                 continue
             left = old.node
         free.append(old.node)
+    for one in [one for one in by_job.values() if ledger.jobs[one.job].request.gang]:
+        mine = [member for member, other in by_job.items() if other.job == one.job]
+        if len(mine) < ledger.jobs[one.job].request.gang:  # a gang needs all of its nodes, or others
+            free += [by_job.pop(member).node for member in mine]
     return Kept(by_job=by_job, look_again=ledger.kept.look_again, left=left), free
 
 
@@ -178,12 +188,11 @@ def _another(ledger: "Ledger", old: Reservation, now: float) -> bool:
 
 def release(ledger: "Ledger", job: str) -> None:
     """This job needs no node kept any more: others may have what was."""
-    one = ledger.kept.by_job.get(job)
-    if one is not None:
-        rest = {other: kept for other, kept in ledger.kept.by_job.items() if other != job}
+    if job in ledger.kept.by_job:
+        gone = [one for one in ledger.kept.by_job.values() if one.job == job]
+        rest = {name: one for name, one in ledger.kept.by_job.items() if one.job != job}
         ledger.kept = msgspec.structs.replace(ledger.kept, by_job=rest)
-        if usable(ledger.nodes[one.node]):
-            ledger.grown[one.node] = None
+        ledger.grown |= {one.node: None for one in gone if usable(ledger.nodes[one.node])}
 
 
 def keep_first(ledger: "Ledger", kept: Kept, least: Resources, now: float) -> Kept:
@@ -199,32 +208,35 @@ def keep_first(ledger: "Ledger", kept: Kept, least: Resources, now: float) -> Ke
 def keep_for(ledger: "Ledger", kept: Kept, line: Line, least: Resources, now: float) -> Kept:
     """The first of this line cannot start, and it is the first of its user in its class: keep a node for it. Not where
     that has one already, where so many are kept for others who come first, or where nobody wants less than it does
-    (`least` is the least that is wanted of each kind), so that nobody could take what it waits for."""
-    wanted, standing = line.request.resources, line.standing
-    if now < kept.look_again or line.request.gang or wanted.fits(least):
+    (`least` is the least that is wanted of each kind), so that nobody could take what it waits for. For a gang one is
+    kept for each member: who wants as much, and less of it, could pass it."""
+    request, standing = line.request, line.standing
+    if now < kept.look_again or (request.resources.fits(least) and not request.gang):
         return kept
-    if any(ledger.queue.line(job).standing is standing for job in kept.by_job):
+    jobs = {one.job for one in kept.by_job.values()}
+    if any(ledger.queue.line(job).standing is standing for job in jobs):
         return kept
     others = dict(kept.by_job)
-    if len(others) >= MOST:
-        last = max(others, key=lambda job: _order(ledger, job))
+    if len(jobs) >= MOST:
+        last = max(jobs, key=lambda job: _order(ledger, job))
         if ledger.queue.line(last).standing.priority >= standing.priority:
             return kept
-        del others[last]
-    names = _nearest(ledger, line.request)
-    best: tuple[bool, float, int, str, tuple[str, ...]] | None = None
+        others = {name: one for name, one in others.items() if one.job != last}
+    names = _nearest(ledger, request)
+    plans: list[tuple[bool, float, int, str, tuple[str, ...]]] = []
     for name in names:
-        plan = _plan(ledger, ledger.nodes[name], line.request, now)
+        plan = _plan(ledger, ledger.nodes[name], request, now)
         if plan is not None:
             shunned = name == kept.left or any(one.node == name for one in others.values())
-            mine = (shunned, plan[0], len(plan[1]), name, plan[1])
-            best = mine if best is None or mine < best else best
-    if best is not None:
-        _, at, _, node, after = best
+            plans.append((shunned, plan[0], len(plan[1]), name, plan[1]))
+    many = max(1, request.gang)
+    if found := len(plans) >= many:
         job = ledger.queue.head(line)[1]
-        others[job] = Reservation(job, node, at, after, now, now)
+        for rank, (_, at, _, node, after) in enumerate(sorted(plans)[:many]):
+            member = f"{ledger.jobs[job].group}_{rank}" if request.gang else job
+            others[member] = Reservation(job, node, at, after, now, now)
     again = now + len(names) * LOOK_SECONDS if len(names) > FEW else kept.look_again
-    return Kept(by_job=others if best is not None else kept.by_job, look_again=again, left=kept.left)
+    return Kept(by_job=others if found else kept.by_job, look_again=again, left=kept.left)
 
 
 def _nearest(ledger: "Ledger", request: Request) -> list[str]:
@@ -292,6 +304,11 @@ def clock(at: float) -> str:
 
 def words(ledger: "Ledger", kept: Reservation) -> str:
     """What is kept for a job, and from when on it can start there."""
+    mine = [one for one in ledger.kept.by_job.values() if one.job == kept.job]
+    if len(mine) > 1:
+        at = _begins(ledger.kept, kept)
+        when = f", where it can start at {clock(at)} at the latest" if at < math.inf else ""
+        return f"{', '.join(one.node for one in mine)} are kept for it{when}"
     if kept.at < math.inf:
         return f"{kept.node} is kept for it, where it can start at {clock(kept.at)} at the latest"
     held = [ledger.allocations[name] for name in kept.after if name in ledger.allocations]

@@ -11,6 +11,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     Command,
+    Group,
     Heard,
     JobsSubmitted,
     NodeDown,
@@ -20,6 +21,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.reserving import STUCK, clock
+from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Launch, Started
 from distributed_grid.protocol.nodes import Sample
@@ -266,3 +268,68 @@ def test_it_is_the_same_after_heartbeats() -> None:
     before = ledger.kept
     step(ledger, Heard("n1", Sample(at=3.0)), 3.0)
     assert ledger.kept is before
+
+
+# --- gangs ------------------------------------------------------------------------------------------------------------
+
+
+def ask_gang(ledger: Ledger, name: str, nodes: int, cores: float, now: float) -> list[Command]:
+    request = Request(Resources(cpu=int(cores * 1000)), gang=nodes)
+    one = job(name, request, now, "ann", grace=0.0)
+    group = Group(
+        id=name, key=one.key, user=one.user, kind=GroupKind.GANG, spec=one.spec, request=request, submitted=now,
+        count=nodes, array=Array(((0, nodes - 1, 1),)),
+    )  # fmt: skip
+    return ledger.handle(JobsSubmitted(1, (one,), (group,)), now) + ledger.settle(now)
+
+
+def test_jobs_of_the_same_size_do_not_pass_a_gang_for_ever() -> None:
+    ledger = grid(1, 1)
+    for number in range(4):
+        ask(ledger, f"s{number}", 1, 0.1 * number, limit=10.0)
+    run(ledger, "s0", "s1", now=0.5)
+    ask_gang(ledger, "g", 2, 1, 1.0)
+    end(ledger, "s0", 5.0)
+    assert states(ledger, "s2", "s3", "g_0") == ["n1", "waiting", "waiting"]
+    end(ledger, "s1", 5.1)
+    run(ledger, "s2", "s3", now=5.2)
+    end(ledger, "s2", 10.0)  # the gang is the first now: its nodes are kept, and a later one has to wait
+    assert {one.node for one in ledger.kept.by_job.values()} == {"n1", "n2"}
+    ask(ledger, "later", 1, 11.0, limit=10.0)
+    assert states(ledger, "later", "g_0", "g_1") == ["waiting", "waiting", "waiting"]
+    ask(ledger, "short", 1, 11.0, limit=1.0)
+    assert states(ledger, "short") == ["n1"]  # it is over before the other node has room
+    end(ledger, "short", 12.0)
+    end(ledger, "s3", 14.0)
+    assert sorted(states(ledger, "g_0", "g_1", "later")) == ["n1", "n2", "waiting"]
+    assert not ledger.kept.by_job
+
+
+def test_a_gang_that_is_cancelled_gives_its_nodes_free() -> None:
+    ledger = grid(1, 1)
+    ask(ledger, "holder", 1, 0.0)
+    run(ledger, "holder", now=0.1)
+    ask_gang(ledger, "g", 2, 1, 1.0)
+    ledger.settle(2.0)
+    ask(ledger, "later", 1, 3.0)
+    assert states(ledger, "later") == ["waiting"] and len(ledger.kept.by_job) == 2
+    ledger.handle(CancelAsked(2, ("g",)), 4.0)
+    ledger.settle(4.0)
+    assert states(ledger, "later") == ["n2"] and not ledger.kept.by_job
+
+
+def test_a_gang_one_of_whose_nodes_goes_away_has_others_kept() -> None:
+    ledger = grid(1, 1, 1)
+    for number in (1, 2, 3):
+        ask(ledger, f"s{number}", 1, 0.0, limit=10.0 * number)
+    run(ledger, "s1", "s2", "s3", now=0.1)
+    ask_gang(ledger, "g", 2, 1, 1.0)
+    ask(ledger, "later", 1, 1.5)
+    ledger.settle(2.5)
+    kept = {one.node for one in ledger.kept.by_job.values()}
+    assert kept == {ledger.jobs["s1"].node, ledger.jobs["s2"].node}
+    gone = ledger.jobs["s1"].node
+    step(ledger, NodeDown(gone, f"session-{gone}"), 3.0)
+    ask(ledger, "another", 1, 5.0)
+    ask(ledger, "and another", 1, 7.0)
+    assert {one.node for one in ledger.kept.by_job.values()} == {ledger.jobs["s2"].node, ledger.jobs["s3"].node}
