@@ -72,6 +72,9 @@ def _judge(ledger: "Ledger", job: Job, allocation: Allocation, use: Use) -> None
     if before is None or now - before.heard > max(GAP, 3 * use.seconds):
         before = Idle(now, {})
     streaks = _streaks(before.streaks, allocation, use, policy, now)
+    if not streaks and not job.unused:  # all that it holds is in use, as with most jobs
+        ledger.idle[allocation.id] = Idle(now, streaks)
+        return
     long = {
         name: streak
         for name, streak in streaks.items()
@@ -103,7 +106,8 @@ def _streaks(
     before: dict[str, Streak], allocation: Allocation, use: Use, policy: Unused, now: float
 ) -> dict[str, Streak]:
     found: dict[str, Streak] = {}
-    cores = allocation.grant.resources.cpu / MILLI
+    grant = allocation.grant
+    cores = len(grant.cores) + grant.shared_milli / MILLI
     if use.cpu_peak < policy.threshold * cores:
         last = before.get(CPU, Streak(now - use.seconds))
         used = last.used + use.cpu * use.seconds
