@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Command,
@@ -21,6 +22,7 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.orders import NodeOrders
+from distributed_grid.protocol.receipts import Receipt
 
 _encode = msgspec.msgpack.Encoder().encode
 _job = msgspec.msgpack.Decoder(Job).decode
@@ -53,6 +55,7 @@ class Snapshot:
     nodes: list[tuple[str, bytes]] = field(default_factory=list)
     orders: list[tuple[str, NodeOrders]] = field(default_factory=list)
     groups: list[tuple[str, bytes]] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
 
 
 class Disk:
@@ -67,6 +70,7 @@ class Disk:
         self.nodes: dict[str, bytes] = {}
         self.node_orders: dict[str, bytes] = {}
         self.group_rows: dict[str, bytes] = {}
+        self.receipts: dict[str, Receipt] = {}
 
     def copy(self) -> "Disk":
         """The same once more."""
@@ -74,7 +78,7 @@ class Disk:
         other.epoch, other.clock = self.epoch, self.clock
         other.rows, other.keys, other.past = dict(self.rows), dict(self.keys), dict(self.past)
         other.nodes, other.node_orders = dict(self.nodes), dict(self.node_orders)
-        other.group_rows = dict(self.group_rows)
+        other.group_rows, other.receipts = dict(self.group_rows), dict(self.receipts)
         return other
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -90,6 +94,7 @@ class Disk:
         self.nodes.update(snapshot.nodes)
         self.node_orders.update((node, _encode(orders)) for node, orders in snapshot.orders)
         self.group_rows.update(snapshot.groups)
+        self.receipts.update((receipt.id, receipt) for receipt in snapshot.receipts)
         for group in map(_group, dict(snapshot.groups).values()):
             self.keys[group.user, group.key] = group.id
 
@@ -116,6 +121,11 @@ class Disk:
         """Those of which a member lives."""
         return [group for group in map(_group, self.group_rows.values()) if not group.ended]
 
+    def was_granted(self, job: str) -> bool:
+        """Whether a job was ever granted anything."""
+        row = self.rows.get(job)
+        return row is not None and row.held is not None
+
     def orders(self) -> dict[str, NodeOrders]:
         """What is ordered for nodes."""
         return {name: _orders(body) for name, body in self.node_orders.items()}
@@ -136,6 +146,8 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
                 out.nodes.append((facts.name, _encode(facts)))
             case RecordGroup(group):
                 out.groups.append((group.id, _encode(group)))
+            case RecordReceipt(receipt):
+                out.receipts.append(receipt)
             case RecordOrders(node, orders):
                 out.orders.append((node, orders))
     newest: dict[str, bytes] = {}

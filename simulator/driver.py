@@ -64,6 +64,7 @@ class Driver(Process):
         self.epoch = disk.epoch
         self._clock_from = max(wall, disk.clock) - engine.now
         self.ledger = Ledger(self.epoch, policy=policy)
+        self.ledger.preempting.remember(disk.receipts.values())
         self._take(
             self.ledger.restore(
                 disk.jobs(),
@@ -195,6 +196,8 @@ class Driver(Process):
             self.judge.ends_as_one(self.disk, self._snapshot.rows)
             for node, orders in self._snapshot.orders:
                 self.judge.ordered(node, orders)
+            for receipt in self._snapshot.receipts:
+                self.judge.preemptions.stored(receipt, self.disk.was_granted(receipt.job))
 
     def _perform_all(self) -> None:
         if self._records and not self._soon_due:

@@ -13,6 +13,7 @@ from distributed_grid.protocol.resources import MILLI, Grant
 from distributed_grid.simulator import judge_many as many
 from distributed_grid.simulator.disk import Disk, Row
 from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.judge_preemption import Preemptions
 from distributed_grid.simulator.plan import GPU_MEMORY, JobPlan, NodePlan
 
 NEVER_RAN = (Cause.NOT_PLACED, Cause.RESTORED, Cause.DEPENDENCY_FAILED)
@@ -57,6 +58,7 @@ class Judge:
         self.promised: dict[int, str] = {}
         self.ended: dict[str, Outcome] = {}
         self.disk: Disk | None = None
+        self.preemptions = Preemptions()
         self.taken_back: set[str] = set()
         """Allocations whose nodes were told that the grid takes their place back."""
         self.closed: dict[str, frozenset[str]] = {}

@@ -197,6 +197,8 @@ class World:
             if not operator.done:
                 operator.end(peace=True)
                 return operator.node, "it is not undrained"
+        if (open_yet := self.judge.preemptions.unfinished()) is not None:
+            return open_yet
         able = [machine for machine in self.machines if not machine.gone]
         for job in ledger.jobs.values():
             if is_held(ledger, job) and self._rightly_held(job):

@@ -23,6 +23,7 @@ def keep(ledger: "Ledger", job: Job, kept: Kept) -> None:
     """From now on a waiting job waits for this set, and outside of the queue."""
     ledger.queue.remove(job.id)
     release(ledger, job.id)
+    ledger.index.homes.want_no_more(job)
     ledger.fresh.pop(job.id, None)
     job.kept = kept
     take_up(ledger, job, kept)

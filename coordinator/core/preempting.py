@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distributed_grid.coordinator.core import holds, reasons, stopping
+from distributed_grid.coordinator.core.homes import Bounds
 from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
 from distributed_grid.coordinator.core.matching import able, usable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
@@ -118,13 +119,19 @@ def spent(ledger: "Ledger") -> float:
 def _views(ledger: "Ledger", request: Request) -> list[View]:
     """The nodes that are looked at, with who may give way there. The newest allocations have least to lose."""
     nodes: dict[str, bool] = {}
+    bounds = ledger.index.homes.bounds(request.constraints)
     for allocation in islice(reversed(ledger.allocations.values()), ALLOCATIONS):
         if allocation.node not in nodes and _may(request, ledger.jobs[allocation.job]):
             node = ledger.nodes[allocation.node]
-            nodes[allocation.node] = usable(node) and able(node, request)
+            nodes[allocation.node] = usable(node) and able(node, request) and _in_bounds(bounds, allocation.node)
             if sum(nodes.values()) == NODES:
                 break
     return [_view(ledger, ledger.nodes[name], request) for name, fit in nodes.items() if fit]
+
+
+def _in_bounds(bounds: Bounds, node: str) -> bool:
+    """Whether the node is near to what the request wants to be near to, and apart from what it does not."""
+    return not bounds.missing and (bounds.near is None or node in bounds.near) and node not in bounds.apart
 
 
 def _view(ledger: "Ledger", node: Node, request: Request) -> View:

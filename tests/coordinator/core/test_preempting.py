@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.policy import Policy, Preempting
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.placing import Constraints
 from distributed_grid.protocol.receipts import Receipt
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from tests.coordinator.core.scene import facts, job, join, offer, step
@@ -411,3 +412,23 @@ def test_with_memory_of_a_victim_to_come_it_starts_when_all_of_it_is_there() -> 
     step(ledger, Told("n1", Started(allocation="a.1")), 1.0)
     assert stops(urgent(ledger, "u", 50.0, 1, memory=4 * GIB)) == ["a.1"]
     assert launches(ends(ledger, "a.1", 51.0)) == ["u.1"]
+
+
+def test_a_job_that_wants_to_be_apart_from_another_preempts_only_where_that_is_not() -> None:
+    ledger = full(1, nodes=2)
+    at = ledger.jobs["b0"].node
+    wanted = Request(Resources(MILLI), Priority.URGENT, constraints=Constraints(apart=("a0",)))
+    out = step(ledger, JobsSubmitted(1, (job("u", wanted, 50.0),)), 50.0)
+    assert stops(out) == ["b0.1"]
+    assert launches(ends(ledger, "b0.1", 51.0)) == ["u.1"] and ledger.jobs["u"].node == at
+
+
+def test_one_whose_plan_is_given_up_waits_as_if_there_had_been_none() -> None:
+    ledger = full(1, nodes=2)
+    wanted = Request(Resources(MILLI), Priority.URGENT, constraints=Constraints(apart=("a0",)))
+    step(ledger, JobsSubmitted(1, (job("u", wanted, 50.0),)), 50.0)
+    ledger.settle(66.0)
+    ledger.check()
+    assert ledger.jobs["u"].kept is None and "u" in ledger.queue
+    step(ledger, CancelAsked(2, ("u",)), 67.0)
+    assert not ledger.index.homes.waiting_for(ledger.jobs["a0"])

@@ -1,0 +1,36 @@
+"""What must be true of preemptions: each is followed by the start of the one it was for, or by a roll-back; and nobody
+gives way to somebody of his own class or the next one."""
+
+from distributed_grid.coordinator.core.preemption import may
+from distributed_grid.protocol.receipts import Receipt
+from distributed_grid.simulator.engine import Violation
+
+
+class Preemptions:
+    """All receipts that the coordinator has made durable."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Receipt] = {}
+
+    def stored(self, receipt: Receipt, granted: bool) -> None:
+        """The disk took this receipt, and says by then whether the one it is for was ever granted anything."""
+        before = self.known.get(receipt.id)
+        self.known[receipt.id] = receipt
+        if before is not None and before.result and before != receipt:
+            raise Violation(receipt.job, f"{receipt.id} was {before.result} and becomes {receipt.result or 'open'}")
+        for victim in receipt.victims:
+            if not may(receipt.priority, victim.priority):
+                raise Violation(victim.job, f"it is {victim.priority.word} and gives way to {receipt.priority.word}")
+        if not receipt.result:
+            others = [one.id for one in self.known.values() if one.job == receipt.job and not one.result]
+            if len(others) > 1:
+                raise Violation(receipt.job, f"{' and '.join(others)} are open at once")
+        elif receipt.result == "started" and not granted:
+            raise Violation(receipt.job, f"{receipt.id} says that it started on {receipt.node}, and it did not")
+
+    def unfinished(self) -> tuple[str, str] | None:
+        """One that came to nothing, in the end."""
+        for receipt in self.known.values():
+            if not receipt.result:
+                return receipt.job, f"{receipt.id} has neither led to its start nor been rolled back"
+        return None
