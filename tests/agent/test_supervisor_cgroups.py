@@ -79,12 +79,18 @@ async def confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         yield Confined(made, setting, places)
     finally:
         await made.close()
-        for _, base in places.values():
-            for path in sorted(Path(base).rglob("*"), reverse=True):
-                if path.is_dir():
-                    path.rmdir()
-            if Path(base).is_dir():
-                os.rmdir(base)
+        await made.until(lambda: all(removed(base) for base in Path("/sys/fs/cgroup").glob(f"**{setting}")))
+
+
+def removed(base: Path) -> bool:
+    """Take away a group and those in it; False if the kernel is not done with a process there yet."""
+    try:
+        for path in (*base.iterdir(), base):
+            if path.is_dir():
+                path.rmdir()
+    except OSError:
+        return False
+    return True
 
 
 # --- what is there ---------------------------------------------------------------------------------------------------
@@ -189,7 +195,7 @@ async def test_a_job_that_falls_to_a_node_without_memory_is_told_so(confined: Co
     bench = confined.bench
     id = bench.launch("sh", "-c", "echo 1000 > /proc/self/oom_score_adj; echo up; exec sleep 1000")
     await bench.wrote(id)
-    # Let the kernel's OOM killer choose, as it does by itself once nothing is left: that may take it minutes of reclaim.
+    # Its OOM killer chooses at once, as it does by itself once nothing is left: that may take minutes of reclaim.
     Path("/proc/sysrq-trigger").write_text("f")
     outcome = await bench.ended(id)
     assert (outcome.cause, exit_status(outcome)) == (Cause.NODE_OUT_OF_MEMORY, 137), outcome
