@@ -3,6 +3,7 @@
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint, doubt, stopping
+from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Allocation,
@@ -22,6 +23,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.protocol.after import After
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
@@ -374,6 +376,43 @@ def test_a_gang_that_is_to_start_at_once_or_not_at_all_ends_as_one() -> None:
     step(ledger, JobsSubmitted(1, (job("first", Request(CORE)),)), 0.5)
     out = submitted(ledger, request=Request(CORE, gang=2, immediate=True))
     assert results(out) == {"g_0": ("not-placed", 0), "g_1": ("not-placed", 0)}
+
+
+# --- dependencies -----------------------------------------------------------------------------------------------------
+
+
+def waiting_for_first() -> Ledger:
+    """A gang that waits for a job to exit with 0."""
+    ledger = grid(2)
+    step(ledger, JobsSubmitted(1, (job("first", Request(CORE)),)), 0.5)
+    one = job("g", GANG, at=1.0)
+    one.after = (Condition("first", After.OK),)
+    group = Group(
+        id="g", key=one.key, user=one.user, kind=GroupKind.GANG, spec=one.spec, request=GANG, submitted=1.0, count=2,
+        array=Array(((0, 1, 1),)),
+    )  # fmt: skip
+    assert not launches(step(ledger, JobsSubmitted(2, (one,), (group,)), 1.0)) and "g_0" not in ledger.queue
+    return ledger
+
+
+@pytest.mark.parametrize("outcome", [DONE, FAILED])
+def test_a_gang_waits_for_others_as_one_and_ends_as_one_where_they_fail(outcome: Outcome) -> None:
+    ledger = waiting_for_first()
+    node = ledger.jobs["first"].node
+    out = step(ledger, Told(node, Exited(allocation="first.1", outcome=outcome, returned=True)), 2.0)
+    if outcome is DONE:
+        assert [one.job for one in launches(out)] == ["g_0", "g_1"]
+    else:
+        assert results(out) | {"first": ("exited", 3)} == {
+            "first": ("exited", 3), "g_0": ("dependency-failed", 0), "g_1": ("dependency-failed", 0),
+        }  # fmt: skip
+        assert not ledger.jobs
+
+
+def test_a_gang_that_waits_for_others_can_be_cancelled() -> None:
+    ledger = waiting_for_first()
+    assert results(step(ledger, CancelAsked(3, ("g",)), 2.0)) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)}
+    assert list(ledger.jobs) == ["first"]
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
