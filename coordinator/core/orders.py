@@ -50,7 +50,8 @@ def drain(ledger: "Ledger", event: DrainAsked) -> None:
         jobs += len(node.allocations)
     if nodes:
         still = f"; {_count(jobs, 'job')} still there" if jobs else ", and no job is there"
-        until = f", and taken back in {event.deadline:g} s" if jobs and deadline else ""
+        when = f"in {event.deadline:g} s" if event.deadline else "now"
+        until = f", and taken back {when}" if jobs and deadline else ""
         ledger.out.append(Granted(event.token, f"{_names(nodes)} drained{still}{until}"))
 
 
