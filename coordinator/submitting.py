@@ -99,9 +99,16 @@ class Submissions:
             before |= {one.key: there, one.spec.name: there}
         return found
 
+    def _by_key(self, user: str, key: str) -> str | None:
+        """What was submitted under this key before: a long list of jobs comes in several calls."""
+        if key in self._ledger.jobs or key in self._ledger.groups:
+            return key
+        return self._ledger.keys.get((user, key)) or self._store.known(user, (key,)).get(key)
+
     def _condition(self, user: str, dependency: Dependency, before: dict[str, str]) -> Condition:
         """What it waits for, found. Raises GridError where there is no such job."""
-        name = before.get(dependency.on) or self._lookup.resolve_one(user, dependency.on)
+        on = dependency.on
+        name = before.get(on) or self._by_key(user, on) or self._lookup.resolve_one(user, on)
         other = self._lookup.job(name)
         end = None
         if name not in self._ledger.jobs and name not in self._ledger.groups and name not in self._ledger.held.ends:
