@@ -32,6 +32,7 @@ from distributed_grid.protocol.messages import (
     Stale,
     Started,
     Stop,
+    Suspended,
     Welcome,
 )
 from distributed_grid.protocol.nodes import Known, Offer
@@ -39,6 +40,7 @@ from distributed_grid.simulator.engine import Engine
 from distributed_grid.simulator.launcher import Launcher
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.network import UP, Wire
+from distributed_grid.simulator.owning import Owning
 from distributed_grid.simulator.supervisor import Job as Supervised
 
 BEAT = 2.0
@@ -75,6 +77,7 @@ class Agent(Launcher):
         machine.incarnation += 1
         self.facts = machine.facts()
         self._lender = Lender(machine.limits, self.facts)
+        self._owning = Owning(self, machine, len(self.facts.cores))
         self._heartbeat: Heartbeat | None = None
         engine.later(START_SECONDS, self, self._start)
 
@@ -161,7 +164,7 @@ class Agent(Launcher):
                     if isinstance(message, Renewed):
                         self._renewed(message.at)
                     else:
-                        self._feed(message)
+                        self.feed(message)
 
     def knows(self, epoch: int, instance: str) -> bool:
         """Whether it has obeyed this very coordinator."""
@@ -179,10 +182,10 @@ class Agent(Launcher):
         wire.answered = self.engine.now
         self._renewed(self._hello_at)  # the coordinator has heard the hello
         self._offer_due = False
-        self._say(Inventory(known=self.table.inventory(self.machine.clock())), self._whole_offer())
-        self._say(*self.table.unacknowledged())
+        self.say(Inventory(known=self.table.inventory(self.machine.clock())), self._whole_offer())
+        self.say(*self._owning.introduction(self.machine.clock()), *self.table.unacknowledged())
 
-    def _say(self, *messages: Any) -> None:
+    def say(self, *messages: Any) -> None:
         """To the coordinator, if it is there, with what else this turn brings."""
         if not self.session:
             return
@@ -207,7 +210,7 @@ class Agent(Launcher):
     def _beat(self) -> None:
         self.engine.later(self.machine.seconds(BEAT), self, self._beat)
         now, wire = self.engine.now, self._wire
-        if now < self._stirred or now >= self._again:
+        if now < self._stirred or now >= self._again or self._owning.stirs:
             self._observe()
         if wire is None or not self.session:
             return
@@ -219,12 +222,12 @@ class Agent(Launcher):
             return
         self._leased = {key: lease for key, lease in self._leased.items() if self.table.runs(key)}
         if self._leased:
-            self._say(Heartbeat(sample=self.machine.sample(), at=self.machine.clock()))
+            self.say(Heartbeat(sample=self.machine.sample(), at=self.machine.clock()))
             return
         if self._heartbeat is None or self._heartbeat.sample is not self.machine.sample():
             self._heartbeat = Heartbeat(sample=self.machine.sample())
         if self._outbox or not wire.quick or not wire.ends[1].heartbeat(wire, self._heartbeat):
-            self._say(self._heartbeat)
+            self.say(self._heartbeat)
 
     def _renewed(self, at: float) -> None:
         """All leases run anew from then, but for those that are over: they may be given up by now."""
@@ -248,7 +251,16 @@ class Agent(Launcher):
         sample = msgspec.structs.replace(self.machine.sample(), at=clock)
         offer = self._lender.observe(sample, self.table.holdings(), clock)
         if offer is not None:
-            self._say(offer)
+            self.say(offer)
+        self._owning.measured(sample, clock)
+        if self._lender.closed != self._owning.closed:
+            self._lender.closed = self._owning.closed
+            self._offer_soon()
+
+    def took(self, told: Suspended) -> None:
+        """What the supervisor has frozen, or let go on."""
+        self._owning.took(told, self.machine.clock())
+        self._stir()
 
     def _whole_offer(self) -> Offer:
         clock = self.machine.clock()
@@ -257,15 +269,15 @@ class Agent(Launcher):
 
     def _offer_soon(self) -> None:
         self._offer_due = True
-        self._say()
+        self.say()
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
     def report(self, event: Started | Exited) -> None:
         """What the supervisor tells is for the table."""
-        self._feed(event)
+        self.feed(event)
 
-    def _feed(self, event: Event) -> None:
+    def feed(self, event: Event) -> None:
         for command in self.table.handle(event, self.machine.clock()):
             self._perform(command)
 
@@ -300,7 +312,7 @@ class Agent(Launcher):
         elif isinstance(message, Stale):
             self.engine.note(f"{message.allocation} is not started on {self.machine.name}: {message.reason}")
             self._offer_soon()
-        self._say(message)
+        self.say(message)
 
     # --- a launch -----------------------------------------------------------------------------------------------------
 
@@ -319,7 +331,7 @@ class Agent(Launcher):
             return
         del self._preparing[launch.allocation]
         if hangs:
-            self._feed(Stale(allocation=launch.allocation, reason="measuring this node hangs"))
+            self.feed(Stale(allocation=launch.allocation, reason="measuring this node hangs"))
         else:
             self._sampled = self.machine.clock()
             self._claim(launch)
@@ -327,7 +339,7 @@ class Agent(Launcher):
     def _claim(self, launch: Launch) -> None:
         sample = msgspec.structs.replace(self.machine.sample(), at=self._sampled)
         stale = self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
-        self._feed(stale or Ready(launch.allocation))
+        self.feed(stale or Ready(launch.allocation))
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 

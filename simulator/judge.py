@@ -34,6 +34,10 @@ class Run:
         self.alive = True
         self.code: int | None = None
         self.signal = 0
+        self.frozen_at: float | None = None
+        self.frozen_for = 0.0
+        self.done: tuple[int | None, float] | None = None
+        """What was to be its end while it was frozen: its code, and the frozen seconds that were counted then."""
 
 
 def number_of(job: str) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from distributed_grid.protocol.jobs import Outcome
-from distributed_grid.protocol.messages import Exited, Started
+from distributed_grid.protocol.messages import Exited, Started, Suspended
 from distributed_grid.simulator.engine import Engine, Process
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.supervisor import Supervisor
@@ -86,6 +86,23 @@ class Launcher(Process):
         if stops:
             self._unanswered[key] = stops
         self.report(Started(allocation=key))
+
+    def suspended(self, supervisor: Supervisor, told: Suspended) -> None:
+        """The supervisor says that this is frozen, or goes on."""
+        if supervisor is self.machine.supervisor and supervisor.agent is self:
+            self.took(told)
+
+    def took(self, told: Suspended) -> None:
+        """That is so."""
+        raise NotImplementedError
+
+    def freeze(self, allocation: str, why: str, seconds: float) -> None:
+        """Have it frozen for so long, unless asked again. Not waited for: it is said again with the next sample."""
+        self._send({"op": "freeze", "id": allocation, "why": why, "for": seconds})
+
+    def thaw(self, allocation: str) -> None:
+        """Have it go on."""
+        self._send({"op": "thaw", "id": allocation})
 
     def _exited(self, key: str, outcome: Outcome) -> None:
         self._unanswered.pop(key, None)

@@ -7,11 +7,13 @@ import msgspec
 
 from distributed_grid.agent.core.spare import Limits, lendable
 from distributed_grid.protocol.messages import Launch
-from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, Sample
-from distributed_grid.simulator.engine import Engine, Process
+from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, OwnerPolicy, Sample
+from distributed_grid.simulator.engine import Engine, Process, Violation
 from distributed_grid.simulator.judge import Judge, Run, index_of, number_of
 from distributed_grid.simulator.network import Link
 from distributed_grid.simulator.plan import GPU_MEMORY, NodePlan
+
+_OWNERS = (OwnerPolicy.CONTINUE, OwnerPolicy.SUSPEND, OwnerPolicy.SUSPEND, OwnerPolicy.RECALL)
 
 
 class Machine:
@@ -43,7 +45,16 @@ class Machine:
         self.main_over: dict[str, None] = {}
         self._sample: Sample | None = None
         # An idle node offers sooner than by default, and says more often that its offer holds.
-        self.limits = Limits(offer_after=1.0, offer_expiry=60.0, check_interval=plan.says_every)
+        self.limits = Limits(
+            offer_after=1.0,
+            offer_expiry=60.0,
+            check_interval=plan.says_every,
+            # From a chance of its own, so that what is drawn for all else stays as it was.
+            owner_policy=random.Random(f"owner {plan.seed}").choice(_OWNERS),
+            owner_quiet=3.0,
+            owner_most=8.0,
+            owner_hold=2.0,
+        )
         gpus = tuple(GpuFacts(f"{self.name}-gpu{i}", i, "card", GPU_MEMORY) for i in range(plan.gpus))
         self._facts = NodeFacts(
             name=self.name,
@@ -74,6 +85,8 @@ class Machine:
         """The owner uses this part of all cores from now on, and of the GPUs."""
         self.owner_uses = part
         self._sample = None
+        if self.agent is not None and not self.agent.dead:
+            self.agent.stir()
 
     def sample(self) -> Sample:
         """What is measured now."""
@@ -104,7 +117,7 @@ class Machine:
         self.runs[allocation] = run
         member = index_of(run.job) if plan.members else 0
         attempt = len(self.judge.of_key[plan.number, member]) - 1 + member  # so that not all of an array end alike
-        self.engine.later(plan.seconds, self.boot, self._main_ends, run, plan.codes[attempt % len(plan.codes)], 0)
+        self.engine.later(plan.seconds, self.boot, self._done, run, plan.codes[attempt % len(plan.codes)], 0.0)
 
     def _main_ends(self, run: Run, code: int | None, signal: int) -> None:
         if run.allocation in self.main_over or not run.alive:
@@ -119,10 +132,49 @@ class Machine:
         if self.supervisor is not None and not self.supervisor.dead:
             self.supervisor.main_ended(run.allocation, (code, signal))
 
+    def _done(self, run: Run, code: int | None, counted: float) -> None:
+        """Its main process has had its time, but for what it was frozen and that was not counted yet."""
+        if run.frozen_at is not None:
+            run.done = code, counted
+        elif run.frozen_for > counted:
+            self.engine.later(run.frozen_for - counted, self.boot, self._done, run, code, run.frozen_for)
+        else:
+            self._main_ends(run, code, 0)
+
+    def freeze(self, allocation: str) -> None:
+        """Nothing of it runs from now on."""
+        run = self.runs.get(allocation)
+        if run is not None and run.alive and run.frozen_at is None:
+            run.frozen_at = self.engine.now
+            self.engine.note(f"{allocation} is frozen on {self.name}")
+
+    def thaw(self, allocation: str) -> None:
+        """It goes on where it was."""
+        run = self.runs.get(allocation)
+        if run is None or run.frozen_at is None:
+            return
+        run.frozen_for, run.frozen_at = run.frozen_for + self.engine.now - run.frozen_at, None
+        self.engine.note(f"{allocation} goes on on {self.name}")
+        if run.done is not None:
+            (code, counted), run.done = run.done, None
+            self._done(run, code, counted)
+
+    def had_its_time(self, allocation: str, limit: float) -> None:
+        """Its supervisor ends it for its time limit: not before it could run for so long."""
+        run = self.runs.get(allocation)
+        if run is None or not run.alive:
+            return
+        frozen = run.frozen_for + (self.engine.now - run.frozen_at if run.frozen_at is not None else 0.0)
+        ran = self.engine.now - run.began - frozen
+        if ran < self.seconds(limit) - 0.01:
+            raise Violation(run.job, f"{run.allocation} is ended for its time limit of {limit:g} s after {ran:.2f} s")
+
     def terminate(self, allocation: str) -> None:
         """SIGTERM to all of it."""
         run = self.runs.get(allocation)
         if run is not None and run.alive:
+            if run.frozen_at is not None:
+                raise Violation(run.job, f"{allocation} is asked to end while it is frozen: it cannot hear that")
             self.engine.later(self.judge.plans[number_of(run.job)].dying, self.boot, self._dies, run, 15)
 
     def kill(self, allocation: str) -> None:

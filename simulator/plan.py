@@ -146,6 +146,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
         faults += _drains(random.Random(f"{seed} maintenance"), shape, busy, moments)
+        faults += _visits(random.Random(f"returns in {seed}"), shape, busy, len(faults))
     return Plan(
         seed=seed,
         shape=shape,
@@ -156,6 +157,23 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
         jobs=tuple(job for job in jobs if f"job{job.number}" not in without),
         faults=tuple(one for one in faults if f"fault{one.number}" not in without and one.kind not in without),
     )
+
+
+def _visits(chance: random.Random, shape: Shape, busy: int, first: int) -> list[FaultPlan]:
+    """In some worlds owners come back, again and again, to the nodes where most jobs run."""
+    if chance.random() >= 0.15:
+        return []
+    return [
+        FaultPlan(
+            number=first + number,
+            kind="owner",
+            at=chance.uniform(1.0, shape.seconds),
+            seconds=chance.choice((1.0, chance.uniform(3.0, 8.0), chance.uniform(8.0, 25.0))),
+            node=chance.randrange(busy),
+            how=chance.random(),
+        )
+        for number in range(14)
+    ]
 
 
 def _node(chance: random.Random, number: int, large: bool) -> NodePlan:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed_grid.protocol.jobs import Cause, Outcome
+from distributed_grid.protocol.messages import Suspended
 from distributed_grid.simulator.engine import Engine, Process
 from distributed_grid.simulator.machine import Machine
 
 NEVER = float("inf")
 LEASE_GRACE = 1.0
+FROZEN_STAYS = 30.0
 
 
 class Job:
@@ -26,6 +28,14 @@ class Job:
         self.text = ""
         self.kill_at = NEVER
         self.spawned = False
+        self.frozen_at: float | None = None
+        self.frozen_for = 0.0
+        self.frozen_why = ""
+        self.frozen_until = 0.0
+        self.limit_met = False
+        """Its time limit came while it was frozen."""
+        self.limit_counts = 0.0
+        """The frozen seconds by which its time limit was put off."""
 
 
 class Supervisor(Process):
@@ -56,6 +66,10 @@ class Supervisor(Process):
                 self.jobs[key].spawned = True
             elif kind == "stop":
                 self.jobs[key].cause, self.jobs[key].text = rest
+            elif kind == "freeze":
+                self.jobs[key].frozen_at, self.jobs[key].frozen_why = rest
+            elif kind == "thaw":
+                self.jobs[key].frozen_at, self.jobs[key].frozen_for = None, rest[0]
             elif kind == "renewed":
                 self.renewed = key
             elif kind == "exit":
@@ -70,8 +84,11 @@ class Supervisor(Process):
             if boot and boot != now:
                 job.outcome = Outcome(Cause.REBOOTED, text="the node was restarted while it ran")
             elif job.spawned and self.machine.lives(job.id) and job.id not in self.machine.main_over:
+                job.limit_counts = job.frozen_for
                 if job.cause:
                     self._end(job, job.grace)
+                elif job.frozen_at is not None:
+                    self._stay_frozen(job, FROZEN_STAYS)
                 self._arm(job)
                 self._lease(job)
             else:
@@ -91,6 +108,9 @@ class Supervisor(Process):
         """An agent comes and is told all there is. What is over and not on disk yet is told as running still."""
         self.agent = agent
         over = [job.id for job in self._over]
+        for job in self.jobs.values():
+            if job.outcome is None and job.frozen_at is not None:
+                self._tell_frozen(job, 0.0)
         known = [job for job in self.jobs.values() if job.id not in over or (job.outcome and job.outcome.started)]
         return [(job, None if job.id in over else job.outcome) for job in known]
 
@@ -105,6 +125,11 @@ class Supervisor(Process):
                 self._launch(op)
             case "stop":
                 self._stop(op)
+            case "freeze":
+                self._freeze(op)
+            case "thaw":
+                if op["id"] in self.jobs:
+                    self._thaw(self.jobs[op["id"]])
             case "renew":
                 self._renew(op["at"])
             case "forget":
@@ -206,6 +231,7 @@ class Supervisor(Process):
     def _begun(self, jobs: list[Job]) -> None:
         for job in jobs:
             self._append("start", job.id)
+            job.spawned = True
             self._tell(job)
             self._arm(job)
             self._lease(job)
@@ -219,7 +245,15 @@ class Supervisor(Process):
     def _limit(self, job: Job) -> None:
         if self._syncing(self._limit, job):
             return
+        if job.frozen_at is not None:
+            job.limit_met = True
+            return
+        if job.frozen_for > job.limit_counts:
+            put_off, job.limit_counts = job.frozen_for - job.limit_counts, job.frozen_for
+            self.engine.later(self.machine.seconds(put_off), self, self._limit, job)
+            return
         if job.outcome is None and job.status is None and not job.cause:
+            self.machine.had_its_time(job.id, job.limit)
             self._ask_end(job, Cause.TIME_LIMIT, "ran longer than its time limit", job.grace)
 
     def _lease(self, job: Job) -> None:
@@ -259,7 +293,49 @@ class Supervisor(Process):
             self._append("stop", job.id, cause, text)
         self._end(job, grace if grace >= 0 else job.grace)
 
+    # --- the owner ----------------------------------------------------------------------------------------------------
+
+    def _freeze(self, op: dict[str, Any]) -> None:
+        job = self.jobs.get(op["id"])
+        if job is None or not job.spawned or job.outcome is not None or job.cause or job.status is not None:
+            return
+        if job.frozen_at is None:
+            job.frozen_at, job.frozen_why = self.machine.clock(), op["why"]
+            self._append("freeze", job.id, job.frozen_at, job.frozen_why)
+            self.machine.freeze(job.id)
+            self._tell_frozen(job, 0.0)
+        self._stay_frozen(job, op["for"])
+
+    def _stay_frozen(self, job: Job, seconds: float) -> None:
+        job.frozen_until = self.engine.now + self.machine.seconds(seconds)
+        self.engine.at(job.frozen_until, self, self._frozen_long, job)
+
+    def _frozen_long(self, job: Job) -> None:
+        if self.engine.now >= job.frozen_until - 1e-6:
+            self._thaw(job)
+
+    def _thaw(self, job: Job) -> None:
+        if job.frozen_at is None:
+            return
+        lasted = self.machine.clock() - job.frozen_at
+        job.frozen_for, job.frozen_at = job.frozen_for + lasted, None
+        self.machine.thaw(job.id)
+        self._append("thaw", job.id, job.frozen_for)
+        self._tell_frozen(job, lasted)
+        if job.limit_met:
+            job.limit_met = False
+            self._limit(job)
+
+    def _tell_frozen(self, job: Job, lasted: float) -> None:
+        why = ""
+        if job.frozen_at is not None:
+            why, lasted = job.frozen_why, self.machine.clock() - job.frozen_at
+        told = Suspended(allocation=job.id, why=why, lasted=lasted, in_all=job.frozen_for + (lasted if why else 0.0))
+        if self.agent is not None:
+            self.engine.later(0.0003, self.agent, self.agent.suspended, self, told)
+
     def _end(self, job: Job, grace: float) -> None:
+        self._thaw(job)
         if grace > 0 and job.kill_at == NEVER:
             self.machine.terminate(job.id)
         kill_at = self.engine.now + grace
