@@ -2,6 +2,7 @@
 to, and it starts on that, or those who have given way for nothing resume first on what they gave.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,7 +27,9 @@ EVERY = 1.0
 """Seconds between two looks at whether somebody may give way to the same job."""
 JOBS = 16
 """So many urgent jobs are looked at in a pass."""
-NODES = 128
+PLANS = 4
+"""So many plans are tried in a pass; it takes some milliseconds each where many may give way."""
+NODES = 64
 """On so many nodes it is looked for victims: those that were granted something last, where least is lost."""
 ALLOCATIONS = 4096
 """So many allocations are gone through for that, the newest first."""
@@ -74,6 +77,9 @@ def look(ledger: "Ledger") -> None:
             continue
         at = book.urgent[name]
         if at <= ledger.now:
+            if len(refused) == PLANS and job.request not in refused:
+                later = min(later or math.inf, ledger.now + EVERY / 4)
+                continue
             found = refused.get(job.request) or _plan(ledger, job.request)
             if isinstance(found, Plan):
                 del book.urgent[name]
@@ -82,7 +88,9 @@ def look(ledger: "Ledger") -> None:
             refused[job.request] = found
             _say(ledger, job, found)
             at = ledger.now + EVERY
-            at = book.urgent[name] = min(at, found.again or at)
+            at = min(at, found.again or at)
+            del book.urgent[name]  # it goes behind the others, so that many of them keep nobody from being looked at
+            book.urgent[name] = at
         later = min(later or at, at)
     if later:
         ledger.deadlines.arm("preempt", "", later)
@@ -119,12 +127,14 @@ def spent(ledger: "Ledger") -> float:
 def _views(ledger: "Ledger", request: Request) -> list[View]:
     """The nodes that are looked at, with who may give way there. The newest allocations have least to lose."""
     nodes: dict[str, bool] = {}
+    count = 0
     bounds = ledger.index.homes.bounds(request.constraints)
     for allocation in islice(reversed(ledger.allocations.values()), ALLOCATIONS):
         if allocation.node not in nodes and _may(request, ledger.jobs[allocation.job]):
             node = ledger.nodes[allocation.node]
             nodes[allocation.node] = usable(node) and able(node, request) and _in_bounds(bounds, allocation.node)
-            if sum(nodes.values()) == NODES:
+            count += nodes[allocation.node]
+            if count == NODES:
                 break
     return [_view(ledger, ledger.nodes[name], request) for name, fit in nodes.items() if fit]
 

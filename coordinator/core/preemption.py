@@ -23,7 +23,7 @@ somebody's place can never be made to give it back to them."""
 STEPS = 1024
 """So many choices are tried on one node beyond the first: all there are where up to 8 may give way. Among more, the
 cheapest found by then."""
-STEPS_IN_ALL = 8192
+STEPS_IN_ALL = 4096
 """And so many on all nodes."""
 NAMED = 5
 """So many other nodes are named as alternatives."""
