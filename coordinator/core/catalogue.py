@@ -120,8 +120,10 @@ class Catalogue(Index):
         for trait, kind in self._kinds.items():
             if has_trait(trait, facts.gpus, labels):
                 kind.members[name] = None
-            else:
-                kind.members.pop(name, None)
+            elif name in kind.members:
+                del kind.members[name]
+                for view in kind.views.values():
+                    view.index.drop(name)
         self.touch(name)
 
     def _list(self, name: str, host: str, labels: dict[str, str], gpus: tuple[GpuFacts, ...], there: bool) -> None:
@@ -228,7 +230,8 @@ class Catalogue(Index):
             names = self._where if kind is self._everything else kind.members
             view.index.fill((name, self._where[name]) for name in names if self._belongs(name, kind, pool))
         elif view.seen < now:
-            for name in set(self._changes[view.seen - self._before :]):
+            changed, members = set(self._changes[view.seen - self._before :]), kind.members
+            for name in changed if kind is self._everything else [name for name in changed if name in members]:
                 if self._belongs(name, kind, pool):
                     view.index.copy(name, self)
                 else:

@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core.index import Accept
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.coordinator.core.strategies import confidence, scores
+from distributed_grid.coordinator.core.strategies import parts, weighted
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.orders import Drain
@@ -168,19 +168,20 @@ def place(
 ) -> Placement | Refusal:  # fmt: skip
     """The best node of those that fit, by the request's strategy. `rooms` stand in for those of some nodes: copies in
     which something was taken or given back, to see where the request would go then."""
-    chosen, said, sure = "", {}, -1.0
-    weights = policy.weights_of(request.strategy)
+    chosen, best, sure = "", [0.0], -1.0
+    strategy = parts(policy.weights_of(request.strategy))
     for name in candidates(nodes, index, request, policy, 0, rooms):
         node = nodes[name]
         room = rooms.get(name) or node.room
         assert room is not None
-        parts = scores(node, room, request, weights)
-        if (mean := confidence(parts, weights)) > sure:
-            chosen, said, sure = name, parts, mean
+        values = [score(node, room, request) for _, score, _ in strategy]
+        if (mean := weighted(strategy, values)) > sure:
+            chosen, best, sure = name, values, mean
     if not chosen:
         return Refusal(len(index))
     room, wanted = rooms.get(chosen) or nodes[chosen].room, request.resources
     assert room is not None and room.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"
+    said = {name: value for (name, _, _), value in zip(strategy, best, strict=True)}
     return Placement(chosen, room.choose(wanted, request.constraints), sure, said)
 
 

@@ -35,8 +35,9 @@ NAMED = 3
 """So many nodes are named in a sentence."""
 
 
-def find(ledger: "Ledger", request: Request, job: str = "") -> Reason:
-    """Why this request cannot start now. `job`: whose it is, if it waits already."""
+def find(ledger: "Ledger", request: Request, job: str = "", away: int = -1) -> Reason:
+    """Why this request cannot start now. `job`: whose it is, if it waits already; `away`: how many nodes cannot be
+    reached, where that was counted before."""
     wanted = request.resources
     if ledger.holding:
         return Reason("Held", "the coordinator cannot store what it would start; see `grid status`")
@@ -50,7 +51,7 @@ def find(ledger: "Ledger", request: Request, job: str = "") -> Reason:
     bounds = ledger.index.homes.bounds(request.constraints)
     if bounds.missing:
         return Reason("Affinity", f"waits for {called(bounds.missing)} to have a place, to be near to it")
-    away = sum(node.state is not NodeState.UP for node in ledger.nodes.values())
+    away = away if away >= 0 else _away(ledger)
     if away == len(ledger.nodes):
         return Reason("NoOffers", f"{f'all {away} nodes' if away > 1 else 'the only node'} cannot be reached")
     asked = _in_question(ledger, request)
@@ -119,6 +120,11 @@ def _kept(ledger: "Ledger", request: Request, job: str) -> Reason | None:
             until = reserving.clock(kept.at)
             return Reason("Reserved", f"{what} and starts there by {until}; a time limit that ends before would do")
     return None
+
+
+def _away(ledger: "Ledger") -> int:
+    """How many nodes cannot be reached."""
+    return sum(node.state is not NodeState.UP for node in ledger.nodes.values())
 
 
 def _in_question(ledger: "Ledger", request: Request) -> Collection[str]:
@@ -198,9 +204,10 @@ def _behind(ledger: "Ledger", job: Job) -> Reason:
 
 def announce(ledger: "Ledger", refused: list[Line], fresh: dict[str, None]) -> None:
     """After a pass: say of the lines that were refused, and of the jobs that are new, why they wait."""
+    away = _away(ledger) if any(line.reason is None for line in refused[:LINES]) else 0
     for line in refused[:LINES]:
         if line.reason is None:
-            line.reason = find(ledger, line.request, ledger.queue.head(line)[1])
+            line.reason = find(ledger, line.request, ledger.queue.head(line)[1], away)
         _publish(ledger, line)
     told = 0
     for name in fresh:
@@ -231,8 +238,8 @@ def renew(ledger: "Ledger", line: Line) -> None:
 
 def refresh(ledger: "Ledger") -> None:
     """Look again why the first lines wait, since something has changed."""
-    lines = list(ledger.queue.lines.values())[:LINES]
+    lines, away = list(ledger.queue.lines.values())[:LINES], _away(ledger)
     for line in lines:
         if line.blocked:
-            line.reason = find(ledger, line.request, ledger.queue.head(line)[1])
+            line.reason = find(ledger, line.request, ledger.queue.head(line)[1], away)
             _publish(ledger, line)

@@ -232,9 +232,17 @@ class Room:
     @property
     def left(self) -> Resources:
         """What can still be had, as an amount; debts count as nothing."""
-        cpu = self.whole * MILLI + sum(self.parts.values())
-        gpu = self.whole_gpus * MILLI + sum(self.gpu_parts.values())
-        return Resources(cpu, max(0, self.free_memory), gpu)
+        return Resources(self.cpu_left, max(0, self.free_memory), self.gpu_left)
+
+    @property
+    def cpu_left(self) -> int:
+        """Milli-cores that can still be had."""
+        return len(self.free) * MILLI + sum(self.parts.values())
+
+    @property
+    def gpu_left(self) -> int:
+        """Milli-GPUs that can still be had."""
+        return self.whole_gpus * MILLI + sum(self.gpu_parts.values())
 
     @property
     def free_memory(self) -> int:

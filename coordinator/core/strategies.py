@@ -4,7 +4,7 @@ weight; the weighted mean is the confidence.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -14,16 +14,18 @@ from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Request
 
 Score = Callable[[Node, Room, Request], float]
+Strategy = tuple[tuple[str, Score, float], ...]
+"""Scores by name, each with its weight."""
 
 
 def _fit(node: Node, room: Room, request: Request) -> float:
     """How little is left over of what the node lends: full nodes first, so that large rooms stay whole."""
-    lendable, left, wanted = node.facts.lendable, room.left, request.resources
-    cpu = (left.cpu - wanted.cpu) / lendable.cpu if lendable.cpu else 0.0
-    memory = (left.memory - wanted.memory) / lendable.memory if lendable.memory else 0.0
+    lendable, wanted = node.facts.lendable, request.resources
+    cpu = (room.cpu_left - wanted.cpu) / lendable.cpu if lendable.cpu else 0.0
+    memory = (room.free_memory - wanted.memory) / lendable.memory if lendable.memory else 0.0
     over = max(0.0, cpu) + max(0.0, memory)
     if wanted.gpu and lendable.gpu:
-        return 1.0 - min(1.0, (over + (left.gpu - wanted.gpu) / lendable.gpu) / 3)
+        return 1.0 - min(1.0, (over + (room.gpu_left - wanted.gpu) / lendable.gpu) / 3)
     return 1.0 - min(1.0, over / 2)
 
 
@@ -100,7 +102,7 @@ SCORES: dict[str, Score] = {
 
 
 @functools.cache
-def parts(weights: Weights) -> tuple[tuple[str, Score, float], ...]:
+def parts(weights: Weights) -> Strategy:
     """A strategy: the scores that count for anything, by name, each with its weight."""
     amounts = msgspec.structs.astuple(weights)
     return tuple((name, score, weight) for (name, score), weight in zip(SCORES.items(), amounts, strict=True) if weight)
@@ -113,5 +115,11 @@ def scores(node: Node, room: Room, request: Request, weights: Weights) -> dict[s
 
 def confidence(said: Mapping[str, float], weights: Weights) -> float:
     """The weighted mean of the scores."""
+    strategy = parts(weights)
+    return weighted(strategy, [said[name] for name, _, _ in strategy])
+
+
+def weighted(strategy: Strategy, values: Sequence[float]) -> float:
+    """The same, of what the scores of a strategy say, in their order."""
     # fsum: what sum() makes of floats depends on the version of Python, and a replay must come to the same node.
-    return min(1.0, math.fsum(weight * said[name] for name, _, weight in parts(weights)))
+    return min(1.0, math.fsum([one[2] * value for one, value in zip(strategy, values, strict=True)]))

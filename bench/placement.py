@@ -1,0 +1,169 @@
+"""What it costs to find a place among 10,000 nodes with GPUs and labels: requests of all strategies with and without
+constraints, with 1,000 requests waiting; beside it the floor, the index alone for the same amounts.
+
+.venv/bin/python bench/run.py placement
+"""
+
+import random
+import time
+from collections.abc import Callable
+
+from bench.ledger import job
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.matching import Placement, place
+from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Told
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.messages import Inventory
+from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer
+from distributed_grid.protocol.placing import Constraints, Strategy, parse_label
+from distributed_grid.protocol.resources import GIB, MILLI, Resources
+
+NODES = 10_000
+WAITING = 1_000
+PLACED = 5_000
+MODELS = (("T4", 16), ("T4", 16), ("A10", 24), ("A100-40GB", 40), ("A100-80GB", 80), ("H100", 80))
+
+
+def node(number: int, rng: random.Random) -> NodeFacts:
+    """A node of one of ten zones; some have a fast disk, few are the team's own, and some have GPUs."""
+    cores, (model, gib) = rng.choice((4, 8, 16, 32, 64)), rng.choice(MODELS)
+    labels = {"zone": f"z{rng.randrange(10)}", "rack": f"r{number // 40}"}
+    labels |= {"disk": "ssd"} if rng.random() < 0.3 else {}
+    labels |= {"team": "physics"} if rng.random() < 0.002 else {}
+    name, gpus = f"node{number:05}", rng.choice((0, 0, 0, 1, 2, 4, 8))
+    return NodeFacts(
+        name=name,
+        hostname=name,
+        boot_id="b",
+        incarnation=1,
+        cores=tuple(range(cores)),
+        memory=cores * 4 * GIB,
+        lendable=Resources(cores * MILLI, cores * 4 * GIB, gpus * MILLI),
+        gpus=tuple(GpuFacts(f"{name}-{i}", i, model, gib * GIB) for i in range(gpus)),
+        labels=labels,
+    )
+
+
+def offer(of: NodeFacts, rng: random.Random) -> Offer:
+    """Part of what the node has."""
+    lent = rng.sample(of.gpus, rng.randint(0, len(of.gpus)))
+    gpus = tuple(GpuOffer(one.uuid, one.index, one.model, one.memory, one.memory) for one in lent)
+    cores, memory = of.cores[: rng.randint(0, len(of.cores))], rng.randrange(len(of.cores) * 4) * GIB
+    return Offer(number=1, expires_in=1e9, cores=cores, memory=memory, gpus=gpus)
+
+
+def grid(rng: random.Random) -> Ledger:
+    """A ledger with these nodes, partly idle."""
+    ledger = Ledger()
+    for number in range(NODES):
+        of = node(number, rng)
+        for event in (NodeUp(of, "s"), Told(of.name, Inventory(known=())), Told(of.name, offer(of, rng))):
+            ledger.handle(event, 0.0)
+    ledger.settle(0.0)
+    return ledger
+
+
+def amount(rng: random.Random) -> Resources:
+    """Cores, memory, and now and then GPUs or a part of one."""
+    gpu = rng.choice((0, 0, 0, 250, 500, 1000, 2000, 4000))
+    return Resources(rng.choice((500, 1000, 2000, 4000, 8000)), rng.choice((0, 1, 4, 16, 64)) * GIB, gpu)
+
+
+def plain(rng: random.Random) -> Request:
+    """No constraints."""
+    return Request(amount(rng))
+
+
+def common(rng: random.Random) -> Request:
+    """Labels of a tenth or a third of the nodes, and a GPU model."""
+    wanted = amount(rng)
+    rules = rng.choice((("disk=ssd",), (f"zone=z{rng.randrange(10)}",), ("disk", f"zone!=z{rng.randrange(10)}")))
+    model = rng.choice(("", "a100", "h100", "*80gb")) if wanted.gpu else ""
+    return Request(wanted, constraints=Constraints(labels=tuple(map(parse_label, rules)), gpu_model=model))
+
+
+def rare(rng: random.Random) -> Request:
+    """A rack, or the team's own nodes: 20 to 40 of 10,000."""
+    rule = rng.choice(("team=physics", f"rack=r{rng.randrange(20)}"))
+    return Request(amount(rng), constraints=Constraints(labels=(parse_label(rule),)))
+
+
+def gpu_memory(rng: random.Random) -> Request:
+    """A GPU, or a part of one, with so much free memory."""
+    wanted = Resources(1000, GIB, rng.choice((100, 500, 1000)))
+    return Request(wanted, constraints=Constraints(gpu_memory=rng.choice((8, 20, 40, 60)) * GIB))
+
+
+def strategies(rng: random.Random) -> Request:
+    """Each of the strategies."""
+    return Request(amount(rng), strategy=rng.choice(list(Strategy)))
+
+
+def queue(ledger: Ledger, rng: random.Random) -> None:
+    """Requests that wait, each another one, of all these kinds: for more memory than anybody offers now."""
+    jobs = []
+    for number in range(WAITING):
+        asked = rng.choice((common, rare))(rng)
+        wanted = Resources(64 * MILLI, 256 * GIB - number)
+        jobs.append(
+            job(number, Request(wanted, constraints=Constraints(labels=(asked.constraints or Constraints()).labels)))
+        )
+    for one in jobs:
+        ledger.handle(JobsSubmitted(1, (one,)), 0.0)
+    ledger.settle(0.0)
+
+
+def placements(ledger: Ledger, kind: Callable[[random.Random], Request], rng: random.Random) -> list[float]:
+    """Seconds of single placements that are then taken off the room, and every other one given back."""
+    took = []
+    for number in range(PLACED):
+        request = kind(rng)
+        begin = time.perf_counter()
+        found = place(ledger.nodes, ledger.index, request)
+        took.append(time.perf_counter() - begin)
+        if isinstance(found, Placement):
+            room = ledger.nodes[found.node].room
+            assert room is not None
+            room.take(found.grant)
+            if number % 2:
+                room.give(found.grant)
+            ledger.index.put(found.node, 1.0, room)
+    return sorted(took)
+
+
+def floor(ledger: Ledger, rng: random.Random) -> float:
+    """Seconds that the index alone takes at the median."""
+    took = []
+    for _ in range(PLACED):
+        wanted = amount(rng)
+        begin = time.perf_counter()
+        ledger.index.candidates(wanted, 4)
+        took.append(time.perf_counter() - begin)
+    return sorted(took)[PLACED // 2]
+
+
+def main() -> None:
+    """Measure and print."""
+    rng = random.Random(7)
+    ledger = grid(rng)
+    queue(ledger, rng)
+    lowest = floor(ledger, rng)
+    print(f"among {NODES:,} nodes with {len(ledger.queue):,} waiting; the index alone: {lowest * 1e6:.0f} us")
+    for kind in (plain, common, rare, gpu_memory, strategies):
+        first = placements(ledger, kind, rng)
+        again = placements(ledger, kind, rng)
+        p50, p99 = again[PLACED // 2] * 1e6, again[PLACED * 99 // 100] * 1e6
+        print(
+            f"{kind.__name__}: median {p50:.0f} us ({p50 / lowest / 1e6:.1f} of the floor), p99 {p99:.0f} us"
+            f"  (goal 60, 300); slowest while its views were made {first[-1] * 1e3:.1f} ms"
+        )
+    name = next(iter(ledger.nodes))
+    begin = time.perf_counter()
+    ledger.handle(Told(name, offer(ledger.nodes[name].facts, rng)), 0.5)
+    ledger.settle(0.5)
+    took = (time.perf_counter() - begin) * 1e3
+    print(f"a pass over {len(ledger.queue):,} that wait, after one node has grown: {took:.1f} ms  (goal 50)")
+
+
+if __name__ == "__main__":
+    main()
