@@ -84,4 +84,4 @@ def reason(job: Job) -> Reason:
         return Reason("Returning", f"what it gave on {kept.node} is kept for it until {clock(kept.until)}")
     count = len(kept.receipt.victims)
     jobs = "1 job ends" if count == 1 else f"{count} jobs end"
-    return Reason("Preempting", f"{jobs} on {kept.node} until {clock(kept.until)}")
+    return Reason("Preempting", f"{jobs} on {kept.node} until {clock(kept.ends or kept.until)}")

@@ -14,6 +14,8 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     grant: Grant
     until: float
     receipt: Receipt | None = None
+    ends: float = 0.0
+    """By when all have ended that it waits for."""
 
 
 class RecordReceipt(msgspec.Struct, frozen=True, gc=False):

@@ -221,7 +221,7 @@ def _open(ledger: "Ledger", job: Job, found: Plan) -> None:
         loser.taken_by = job.id
         words = f"gives way to {job.id} ({job.request.priority.word}, {job.user})"
         stopping.ask(ledger, allocation, Cause.PREEMPTED, words, grace)
-    holds.keep(ledger, job, Kept(found.node, found.grant, ends + policy.hold, receipt))
+    holds.keep(ledger, job, Kept(found.node, found.grant, ends + policy.hold, receipt, ends))
     _record(ledger, receipt)
     ledger.tell(job, f"{_jobs(len(found.victims))} to give way on {found.node}, {found.lost:.0f} core-seconds are lost")
     job.reason = holds.reason(job)

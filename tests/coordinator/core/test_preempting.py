@@ -346,7 +346,7 @@ def test_it_says_what_it_waits_for_and_the_victim_who_has_its_place() -> None:
     ledger = full()
     urgent(ledger, "u", 50.0, time_limit=600.0)
     why = ledger.view("u").reason  # type: ignore[union-attr]
-    assert why is not None and (why.code, why.text) == ("Preempting", "1 job ends on n1 until 00:01:05 UTC")
+    assert why is not None and (why.code, why.text) == ("Preempting", "1 job ends on n1 until 00:00:55 UTC")
     ends(ledger, "a3.1", 52.0)
     step(ledger, Told("n1", Started(allocation="u.1")), 53.0)
     mine = ledger.view("a3").reason  # type: ignore[union-attr]
