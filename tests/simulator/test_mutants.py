@@ -270,6 +270,20 @@ def forget_who_is_to_be_excluded(patch: Patch) -> None:
     patch(matching, "_accept", lax)
 
 
+def do_not_wake_who_is_to_end(patch: Patch) -> None:
+    end = Supervisor._end
+
+    def deaf(self: Supervisor, job: Any, grace: float) -> None:
+        thaw = Supervisor._thaw
+        Supervisor._thaw = lambda self, job: None  # type: ignore[method-assign]
+        try:
+            end(self, job, grace)
+        finally:
+            Supervisor._thaw = thaw  # type: ignore[method-assign]
+
+    patch(Supervisor, "_end", deaf)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 75,
     acknowledge_before_commit: 0,
@@ -297,6 +311,7 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     let_all_of_an_array_go_at_once: 3,
     do_not_ask_for_labels: 19,
     forget_who_is_to_be_excluded: 7,
+    do_not_wake_who_is_to_end: 119,
 }
 
 
