@@ -20,6 +20,7 @@ COMMANDS: dict[str, Lazy] = {
     "run-shared": Lazy(_AT + "run_shared:run_shared", "Run a command on borrowed resources of another node."),
     "submit": Lazy(_AT + "submit:submit", "Submit the jobs of a file, all or none, and print their ids."),
     "shared-status": Lazy(_AT + "overview:shared_status", "Show what is offered and what is lent, and why not more."),
+    "shares": Lazy(_AT + "shares:shares", "Show who holds how much, and who is served next."),
     "status": Lazy(_AT + "overview:status", "Show how the grid is, on one screen."),
     "nodes": Lazy(_AT + "nodes:nodes", "List the nodes."),
     "node": Lazy(_AT + "nodes:node", "Order something for nodes: drain, undrain, label."),

@@ -38,12 +38,14 @@ from distributed_grid.protocol.messages import (
     Files,
     GetReceipts,
     GetShared,
+    GetShares,
     GetStatus,
     Jobs,
     LabelNodes,
     ListJobs,
     Receipts,
     Shared,
+    Shares,
     ShowJobs,
     SignalJob,
     Status,
@@ -210,6 +212,11 @@ class GridClient:
     async def shared(self, node: str = "") -> Shared:
         """What is offered and what is lent, on all nodes or one."""
         answer: Shared = await self._session.ask_all(GetShared(id=self._session.number(), node=node))
+        return answer
+
+    async def shares(self) -> Shares:
+        """Who holds how much, and who is next (docs/shares.md)."""
+        answer: Shares = await self._session.ask(GetShares(id=self._session.number()))
         return answer
 
     async def drain(self, *nodes: str, reason: str = "", deadline: float | str | None = None) -> str:

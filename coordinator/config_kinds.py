@@ -172,6 +172,13 @@ def _pairs(parts: list[str]) -> dict[str, str]:
     return pairs
 
 
+def _weights(parts: list[str]) -> dict[str, float]:
+    weights = {name: float(value) for name, value in _pairs(parts).items()}
+    if not all(0.001 <= value <= 1000.0 for value in weights.values()):
+        raise ValueError
+    return weights
+
+
 _DURATION = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
 _DURATION_OR_NONE = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
 
@@ -188,4 +195,8 @@ PORT = count(0, 65535, "a port from 0 to 65535")
 PORTS = Kind("ports such as 29500-29999", _ports, {"type": ["string", "integer"]})
 CORES = Kind("a list of cores such as 0-3,6", _cores, {"type": ["array", "string", "integer"]}, "list")
 WORDS = Kind("a list", _words, {"type": ["array", "string"], "items": {"type": ["string", "integer"]}}, "list")
+_WEIGHT = {"type": "number", "minimum": 0.001, "maximum": 1000}
+WEIGHTS = Kind(
+    "names with a number from 0.001 to 1000 each", _weights, {"type": "object", "additionalProperties": _WEIGHT}, "map"
+)
 PAIRS = Kind("pairs of name and value", _pairs, {"type": "object", "additionalProperties": {"type": "string"}}, "map")

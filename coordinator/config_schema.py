@@ -19,6 +19,7 @@ from distributed_grid.coordinator.config_kinds import (
     SECONDS_OR_NONE,
     SIZE,
     TEXT,
+    WEIGHTS,
     WORDS,
     Kind,
     choice,
@@ -180,6 +181,14 @@ class Unused:
 
 
 @dataclass(frozen=True)
+class FairShare:
+    """Who is served next among users of one class of priority (docs/shares.md)."""
+
+    half_life: float = setting(86_400.0, SECONDS, "after so long what somebody held counts half as much")
+    weights: dict[str, float] = setting({}, WEIGHTS, "who may have more or less than others, such as ann: 2; else 1")
+
+
+@dataclass(frozen=True)
 class NodeSharing:
     """What one node lends at most, and its own owner's policy. Unset: all that is spare, and as in resource_sharing."""
 
@@ -240,6 +249,7 @@ class Root:
     ray: Ray = field(default_factory=Ray)
     unused: Unused = field(default_factory=Unused)
     preemption: Preemption = field(default_factory=Preemption)
+    fair_share: FairShare = field(default_factory=FairShare)
 
 
 class Setting(NamedTuple):

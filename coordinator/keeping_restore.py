@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from distributed_grid.coordinator.core.doubt import hold_back
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import RECORDS, Audit
+from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
 from distributed_grid.coordinator.keeping import (
     BLOBS,
     STORE,
@@ -29,7 +29,7 @@ from distributed_grid.coordinator.keeping import (
     sync_tree,
 )
 from distributed_grid.coordinator.keeping_check import refuse_unsound
-from distributed_grid.coordinator.store import Record, Store
+from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_failed import failure
 from distributed_grid.coordinator.store_open import connect, sync
 from distributed_grid.protocol.errors import GridError

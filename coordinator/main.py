@@ -16,7 +16,7 @@ import structlog
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Preempting, Unused
+from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Preempting, Sharing, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.pki import PKI, Pki
@@ -46,7 +46,8 @@ class CoordinatorSettings:
     name none.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
-    `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there."""
+    `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there; `half_life` and `shares` (weights of
+    users): as Sharing there."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -64,6 +65,8 @@ class CoordinatorSettings:
     unused_threshold: float = DEFAULT.unused.threshold
     unused_release_after: float = DEFAULT.unused.release_after
     preemption: Mapping[str, float] = field(default_factory=dict)
+    half_life: float = DEFAULT.sharing.half_life
+    shares: tuple[tuple[str, float], ...] = ()
 
 
 class CannotStart(GridError):
@@ -144,6 +147,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         strategy=settings.strategy,
         weights=WEIGHTS[settings.strategy],
         preempting=Preempting(**settings.preemption),
+        sharing=Sharing(half_life=settings.half_life, weights=dict(settings.shares)),
         unused=Unused(
             window=settings.unused_window,
             threshold=settings.unused_threshold,
@@ -151,7 +155,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         ),
     )
     ledger = Ledger(store.epoch, policy=policy)
-    begin = clock(), store.restored, living.orders, living.groups
+    begin = clock(), store.restored, living.orders, living.groups, living.shares
     ledger.preempting.remember(living.receipts)
     restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
     _spare_the_collector()

@@ -20,7 +20,7 @@ from distributed_grid import __version__
 from distributed_grid.coordinator import pages
 from distributed_grid.coordinator.audit import RequestLog, about
 from distributed_grid.coordinator.blobs import Blobs, Uploads
-from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core import accounts, explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Accepted,
@@ -51,6 +51,7 @@ from distributed_grid.protocol.messages import (
     Failed,
     GetReceipts,
     GetShared,
+    GetShares,
     GetStatus,
     JobUpdate,
     LabelNodes,
@@ -60,6 +61,7 @@ from distributed_grid.protocol.messages import (
     MissingBlobs,
     PutBlob,
     Receipts,
+    Shares,
     ShowJobs,
     SignalJob,
     Status,
@@ -210,6 +212,10 @@ class Requests:
             case GetShared():
                 shared = pages.shared(self._ledger, self._clock(), message.id, message.node, message.past)
                 self._reply(client, shared)
+            case GetShares():
+                users, ledger = accounts.views(self._ledger, self._clock()), self._ledger
+                half_life = ledger.policy.sharing.half_life
+                self._reply(client, Shares(message.id, users, ledger.shares.capacity, half_life))
             case AskWhy():
                 self._why(client, message)
             case GetReceipts():

@@ -73,6 +73,13 @@ CREATE TABLE node_orders (
     body BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- What users held, for their shares: a decayed average, as it was at that time. What they hold follows from the jobs.
+CREATE TABLE shares (
+    user TEXT PRIMARY KEY,
+    past REAL NOT NULL,
+    at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Messages that came too late or from nowhere: nothing was changed by them. The oldest go.
 CREATE TABLE audit (
     at REAL NOT NULL,

@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator import store_receipts
+from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Audit,
     Group,
     Job,
+    Record,
     RecordAllocation,
     RecordGroup,
     RecordJob,
@@ -49,8 +51,6 @@ _CHUNKS = (64, 16, 4, 1)
 """Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
 writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
 
-Record = RecordJob | RecordAllocation | RecordGroup | RecordNode | RecordOrders | RecordReceipt | Audit
-
 
 @dataclass(slots=True)
 class Snapshot:
@@ -63,13 +63,14 @@ class Snapshot:
     nodes: list[Sequence[Any]] = field(default_factory=list)
     node_orders: list[Sequence[Any]] = field(default_factory=list)
     receipts: list[Sequence[Any]] = field(default_factory=list)
+    shares: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Living:
     """What a restart begins with: jobs not ended (oldest first, members of a group by their index), allocations not
-    ended, all nodes ever seen, what was ordered for them, and groups not ended."""
+    ended, all nodes ever seen, what was ordered for them, groups not ended, and the past of users (how much, when)."""
 
     jobs: list[Job]
     allocations: list[Allocation]
@@ -78,6 +79,7 @@ class Living:
     groups: list[Group]
     receipts: list[Receipt] = field(default_factory=list)
     """Preemptions of the last hour."""
+    shares: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -107,6 +109,7 @@ _UPSERTS = {
     ),
     "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body) VALUES {}", 2),
     "receipts": ("INSERT OR REPLACE INTO receipts (id, at, node, jobs, body) VALUES {}", 5),
+    "shares": ("INSERT OR REPLACE INTO shares (user, past, at) VALUES {}", 3),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
 }
 _STATEMENTS = {
@@ -192,6 +195,7 @@ class Store:
         nodes: dict[str, NodeFacts] = {}
         orders: dict[str, NodeOrders] = {}
         receipts: dict[str, Receipt] = {}
+        shares: dict[str, tuple[str, float, float]] = {}
         for record in records:
             match record:
                 case RecordJob(job):
@@ -206,6 +210,8 @@ class Store:
                     orders[node] = ordered
                 case RecordReceipt(receipt):
                     receipts[receipt.id] = receipt
+                case RecordShare(user, past, at):
+                    shares[user] = (user, past, at)
                 case Audit(node, what):
                     out.audit.append((clock, node, what[:AUDIT_TEXT]))
         newest: dict[str, bytes] = {}
@@ -223,6 +229,7 @@ class Store:
         out.groups = [(g.id, g.key, g.user, g.submitted, g.ended, _encode(g)) for g in groups.values()]
         out.nodes = [(facts.name, clock, _encode(facts)) for facts in nodes.values()]
         out.receipts = [store_receipts.row(receipt) for receipt in receipts.values()]
+        out.shares = list(shares.values())
         out.node_orders = [(name, _encode(ordered)) for name, ordered in orders.items()]
         return out
 
@@ -239,6 +246,7 @@ class Store:
                 ("nodes", snapshot.nodes),
                 ("node_orders", snapshot.node_orders),
                 ("receipts", snapshot.receipts),
+                ("shares", snapshot.shares),
                 ("audit", snapshot.audit),
             ):
                 at = 0
@@ -311,6 +319,7 @@ class Store:
             {name: _orders(body) for name, body in read("SELECT name, body FROM node_orders")},
             [_group(row[0]) for row in read("SELECT body FROM groups INDEXED BY groups_live WHERE ended = 0")],
             store_receipts.find(self._reader, store_receipts.ROWS, since=self.clock - HOUR),
+            {user: (past, at) for user, past, at in read("SELECT user, past, at FROM shares WHERE past > 0")},
         )
 
     def receipts(self, limit: int, job: str = "", node: str = "") -> list[Receipt]:

@@ -14,7 +14,7 @@ import structlog
 from distributed_grid.coordinator.store_failed import StoreFailed
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
-SCHEMA = 5
+SCHEMA = 6
 MIGRATIONS: dict[int, str] = {
     1: """
         ALTER TABLE nodes ADD COLUMN seen REAL NOT NULL DEFAULT 0;
@@ -60,6 +60,13 @@ MIGRATIONS: dict[int, str] = {
         ) STRICT, WITHOUT ROWID;
 
         CREATE INDEX receipts_at ON receipts (at);
+    """,
+    5: """
+        CREATE TABLE shares (
+            user TEXT PRIMARY KEY,
+            past REAL NOT NULL,
+            at REAL NOT NULL
+        ) STRICT, WITHOUT ROWID;
     """,
 }
 """What makes a store of the next schema out of one of this. schema.sql says where they lead to."""

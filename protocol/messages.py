@@ -73,6 +73,7 @@ from distributed_grid.protocol.messages_hello import (
 from distributed_grid.protocol.messages_nodes import DrainNodes, LabelNodes, UndrainNodes
 from distributed_grid.protocol.messages_receipts import GetReceipts, Receipts
 from distributed_grid.protocol.nodes import Offer
+from distributed_grid.protocol.shares import GetShares, Shares
 
 FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse
 ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData | Renewed
@@ -87,6 +88,7 @@ FromClient = (
     | ShowJobs
     | GetStatus
     | GetShared
+    | GetShares
     | AskWhy
     | WantOutput
     | WantFiles
@@ -112,6 +114,7 @@ ToClient = (
     | Jobs
     | Status
     | Shared
+    | Shares
     | Why
     | Receipts
     | Output
@@ -141,6 +144,7 @@ __all__ = [
     "FunnelStep",
     "GetReceipts",
     "GetShared",
+    "GetShares",
     "GetStatus",
     "Heartbeat",
     "Hello",
@@ -167,6 +171,7 @@ __all__ = [
     "Refused",
     "Renewed",
     "Shared",
+    "Shares",
     "ShowJobs",
     "Signal",
     "SignalJob",

@@ -33,6 +33,7 @@ TABLE: dict[type, frozenset[Role]] = {
     # people
     messages.GetStatus: ALL,
     messages.GetShared: ALL,
+    messages.GetShares: ALL,
     messages.ListJobs: ALL,
     messages.ShowJobs: ALL,
     messages.Watch: ALL,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     Allocation,
@@ -54,6 +55,7 @@ class Snapshot:
     past: list[str] = field(default_factory=list)
     nodes: list[tuple[str, bytes]] = field(default_factory=list)
     orders: list[tuple[str, NodeOrders]] = field(default_factory=list)
+    shares: list[tuple[str, tuple[float, float]]] = field(default_factory=list)
     groups: list[tuple[str, bytes]] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
 
@@ -71,6 +73,7 @@ class Disk:
         self.node_orders: dict[str, bytes] = {}
         self.group_rows: dict[str, bytes] = {}
         self.receipts: dict[str, Receipt] = {}
+        self.shares: dict[str, tuple[float, float]] = {}
 
     def copy(self) -> "Disk":
         """The same once more."""
@@ -78,7 +81,7 @@ class Disk:
         other.epoch, other.clock = self.epoch, self.clock
         other.rows, other.keys, other.past = dict(self.rows), dict(self.keys), dict(self.past)
         other.nodes, other.node_orders = dict(self.nodes), dict(self.node_orders)
-        other.group_rows, other.receipts = dict(self.group_rows), dict(self.receipts)
+        other.group_rows, other.shares, other.receipts = dict(self.group_rows), dict(self.shares), dict(self.receipts)
         return other
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -95,6 +98,7 @@ class Disk:
         self.node_orders.update((node, _encode(orders)) for node, orders in snapshot.orders)
         self.group_rows.update(snapshot.groups)
         self.receipts.update((receipt.id, receipt) for receipt in snapshot.receipts)
+        self.shares.update(snapshot.shares)
         for group in map(_group, dict(snapshot.groups).values()):
             self.keys[group.user, group.key] = group.id
 
@@ -150,6 +154,8 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
                 out.receipts.append(receipt)
             case RecordOrders(node, orders):
                 out.orders.append((node, orders))
+            case RecordShare(user, past, at):
+                out.shares.append((user, (past, at)))
     newest: dict[str, bytes] = {}
     for one in allocations.values():
         of = jobs.get(one.job)

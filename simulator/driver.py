@@ -73,6 +73,7 @@ class Driver(Process):
                 self.clock(),
                 ordered=disk.orders(),
                 many=disk.groups(),
+                past=disk.shares,
             )
         )
         self.ledger.check()

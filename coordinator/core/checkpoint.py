@@ -71,10 +71,12 @@ class QueueAt(msgspec.Struct, frozen=True):
 
 
 class SharesAt(msgspec.Struct, frozen=True):
-    """The accounts of the users, who of them is to be ranked anew, and when all were."""
+    """The accounts of the users, who of them is to be ranked anew and who is to be saved, and when all were
+    ranked."""
 
     accounts: dict[str, Account]
     stale: list[str]
+    unsaved: list[str]
     ranked: float | None
 
 
@@ -157,6 +159,7 @@ def take(ledger: Ledger) -> Checkpoint:
         shares=SharesAt(
             ledger.shares.accounts,
             list(ledger.shares.stale),
+            list(ledger.shares.unsaved),
             ledger.shares.ranked if ledger.shares.ranked > -math.inf else None,
         ),
         kept=ledger.kept,
@@ -277,6 +280,7 @@ def _share(shares: Shares, at: Checkpoint) -> None:
         shares.know(Resources(), node.facts.lendable)
     shares.accounts = at.shares.accounts
     shares.stale = dict.fromkeys(at.shares.stale)
+    shares.unsaved = dict.fromkeys(at.shares.unsaved)
     shares.ranked = -math.inf if at.shares.ranked is None else at.shares.ranked
 
 

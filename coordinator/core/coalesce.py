@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     AckExits,
@@ -42,6 +43,8 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["orders", node] = record
             case RecordReceipt(receipt):
                 kept["receipt", receipt.id] = record
+            case RecordShare(user):
+                kept["share", user] = record
             case Audit():
                 lines.append(record)
             case _:

@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import agents, dependencies, failing, orders, preempting, requests
+from distributed_grid.coordinator.core import (
+    accounts,
+    agents,
+    dependencies,
+    failing,
+    orders,
+    preempting,
+    requests,
+)
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
@@ -55,4 +63,5 @@ DUE: dict[str, Callable[["Ledger", str], None]] = {
     "aside": failing.due,
     "kept": preempting.kept_due,
     "preempt": preempting.due,
+    "shares": accounts.due,
 }

@@ -10,7 +10,6 @@ so that many short ones cannot slip through beneath it.
 """
 
 import math
-from collections.abc import Iterable
 
 import msgspec
 
@@ -31,6 +30,15 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
     at: float = 0.0
 
 
+class RecordShare(msgspec.Struct, frozen=True, gc=False):
+    """A record: make it durable what this user's past was at that moment. A command of the ledger, as in model.py."""
+
+    user: str
+    past: float
+    at: float
+    soon: bool = False
+
+
 class Shares:
     """The accounts of all users who hold something, or held it not long ago."""
 
@@ -40,6 +48,8 @@ class Shares:
         self.accounts: dict[str, Account] = {}
         self.stale: dict[str, None] = {}
         """Users whose share has changed since they were ranked."""
+        self.unsaved: dict[str, None] = {}
+        """Users whose account is not as on the disk."""
         self.ranked = -math.inf
         """When all were ranked last."""
 
@@ -85,12 +95,13 @@ class Shares:
             return 0.0
         return (dominant(account.held, self.capacity) + self.past(account, now, policy)) / weight(user, policy)
 
-    def drop(self, users: Iterable[str], now: float, policy: Sharing) -> None:
-        """Forget these users as far as they hold nothing and what they held hardly counts any more."""
-        for user in users:
-            account = self.accounts.get(user)
-            if account is not None and not account.held and self.past(account, now, policy) < FORGOTTEN:
-                del self.accounts[user]
+    def drop(self, now: float, policy: Sharing) -> list[str]:
+        """Forget users who hold nothing and for whom what they held hardly counts any more. Those."""
+        accounts = self.accounts.items()
+        gone = [user for user, one in accounts if not one.held and self.past(one, now, policy) < FORGOTTEN]
+        for user in gone:
+            del self.accounts[user]
+        return gone
 
 
 FORGOTTEN = 1e-6

@@ -5,11 +5,11 @@ number or talks to anybody; the same events give the same commands. Who deals wi
 each kind of event is in `events.py`; whatever they do to a state, they do through `move`.
 """
 
-import math
 from collections import deque
 from collections.abc import Container, Iterable, Mapping
 
 from distributed_grid.coordinator.core import (
+    accounts,
     attempts,
     checks,
     deadlines,
@@ -132,10 +132,11 @@ class Ledger:
         unknown_before: float = 0.0,
         ordered: Mapping[str, NodeOrders] = {},
         many: Iterable[Group] = (),
+        past: Mapping[str, tuple[float, float]] = {},
     ) -> list[Command]:
         """Take up what was on disk."""
         self.now, self.unknown_before = now, unknown_before
-        restoring.take_up(self, jobs, allocations, nodes, ordered, many)
+        restoring.take_up(self, jobs, allocations, nodes, ordered, many, past)
         return self._take_out()
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -279,7 +280,7 @@ class Ledger:
         gangs.granted(self, allocation)
         self.allocations[allocation.id] = node.allocations[allocation.id] = allocation
         self.placements[allocation.id] = placement
-        self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
+        accounts.granted(self, job.user, placement.grant.resources)
         job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
         job.unused = ""
         assert node.room is not None
@@ -361,8 +362,7 @@ class Ledger:
         gangs.released(self, allocation)
         self.placements.pop(allocation.id, None)
         self.idle.pop(allocation.id, None)
-        ran = self.now - allocation.granted if allocation.started else math.inf
-        self.shares.give(self.jobs[allocation.job].user, allocation.grant.resources, ran, self.now, self.policy.sharing)
+        accounts.released(self, allocation)
         node = self.nodes[allocation.node]
         del node.allocations[allocation.id]
         homes.released(self, allocation)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from distributed_grid.coordinator.core.conditions import Condition
+from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.group import Group as Group
 from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
 from distributed_grid.coordinator.core.parts import Part
@@ -368,22 +369,8 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
 
 
-Command = (
-    RecordJob
-    | RecordAllocation
-    | RecordGroup
-    | RecordNode
-    | RecordOrders
-    | RecordReceipt
-    | Audit
-    | Send
-    | AckExits
-    | Publish
-    | Over
-    | Accepted
-    | Rejected
-    | Granted
-)
-RECORDS = (RecordJob, RecordAllocation, RecordGroup, RecordNode, RecordOrders, RecordReceipt, Audit)
-MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup)
+Record = RecordJob | RecordAllocation | RecordGroup | RecordNode | RecordOrders | RecordReceipt | RecordShare | Audit
+Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted
+RECORDS = (RecordJob, RecordAllocation, RecordGroup, RecordNode, RecordOrders, RecordReceipt, RecordShare, Audit)
+MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare)
 """Those of which some may wait: see `soon`."""

@@ -228,15 +228,16 @@ class Queue:
         stand before). An estimate: whose jobs are small gets more turns."""
         standing = self._line_of[job].standing
         mine = count = standing.before(self.turns[job])
-        place = self._place(standing)
+        place = self.place(standing)
         for (priority, _), other in self.standings.items():
             if priority > standing.priority:
                 count += other.count
             elif priority == standing.priority and other is not standing:
-                count += min(other.count, mine + (self._place(other) < place))
+                count += min(other.count, mine + (self.place(other) < place))
         return count
 
-    def _place(self, standing: Standing) -> tuple[float, int]:
+    def place(self, standing: Standing) -> tuple[float, int]:
+        """Where a standing is among the others of its class: its rank, and the turn of its first job."""
         line = self.first_line(standing)
         return standing.rank, 1 << 62 if line is None else self.head(line)[0]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import agents, dependencies, following, gangs, groups, orders
+from distributed_grid.coordinator.core import accounts, agents, dependencies, following, gangs, groups, orders
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
@@ -20,6 +20,7 @@ def take_up(
     nodes: Iterable[NodeFacts],
     ordered: Mapping[str, NodeOrders],
     many: Iterable[Group],
+    past: Mapping[str, tuple[float, float]],
 ) -> None:
     """Take up what lives, in the order it was submitted. All nodes are disconnected since now, so their agents have
     time to return before anything is taken for lost."""
@@ -38,7 +39,6 @@ def take_up(
     for job in sorted(jobs, key=lambda job: job.submitted):
         if job.state is not State.ENDED:
             ledger.enter(job)
-    for held in ledger.allocations.values():
-        ledger.shares.take(ledger.jobs[held.job].user, held.grant.resources, ledger.now, ledger.policy.sharing)
+    accounts.restore(ledger, past)
     following.follow(ledger)
     groups.go_on(ledger)

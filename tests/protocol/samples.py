@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from distributed_grid.protocol import groups, jobs, messages, nodes, usage
+from distributed_grid.protocol import groups, jobs, messages, nodes, shares, usage
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.receipts import Alternative, Receipt, Victim
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources
@@ -202,6 +202,25 @@ MESSAGES: dict[str, Any] = {
     "Jobs": messages.Jobs(id=9, jobs=(VIEW,), more=True),
     "ShowJobs": messages.ShowJobs(id=10, jobs=("j-a",)),
     "GetStatus": messages.GetStatus(id=11),
+    "GetShares": messages.GetShares(id=12),
+    "Shares": messages.Shares(
+        id=12,
+        users=(
+            shares.UserShare(
+                user="ada",
+                holds=Resources(cpu=2000),
+                held=0.25,
+                past=0.125,
+                share=0.1875,
+                weight=2.0,
+                running=2,
+                waiting={"high": 1},
+                position=1,
+            ),
+        ),
+        capacity=Resources(cpu=8000),
+        half_life=86400.0,
+    ),
     "Status": messages.Status(
         id=11,
         grid="g-1",
