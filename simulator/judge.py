@@ -216,7 +216,10 @@ class Judge:
         elif run is None:
             request = self.plans[number_of(job)].request
             retried = outcome.cause in (Cause.CANCELLED, Cause.GANG) and (request.retries or request.gang)
-            if not retried and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
+            before = outcome.cause is Cause.CANCELLED and any(
+                one in self.taken_back and one.rpartition(".")[0] == job for one in self.runs
+            )
+            if not (retried or before) and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
                 raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")
         elif run.alive and outcome.cause is not Cause.NODE_LOST:
             raise Violation(job, f"it is told to be over ({_words(outcome)}), {allocation} runs on {run.node}")
