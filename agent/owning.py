@@ -15,9 +15,9 @@ from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import NodeFacts, Sample
 
-HOLDS = 30.0
-"""Seconds that a job stays frozen on our word. It is said again with every sample; where we are gone, or hang, the jobs
-go on."""
+HOLDS, SAMPLES = 30.0, 3
+"""Seconds, and intervals between samples if these are more, that a job stays frozen on our word. It is said again with
+every sample; where we are gone, or hang, the jobs go on."""
 
 
 class Owning:
@@ -27,6 +27,7 @@ class Owning:
     def __init__(
         self,
         state_dir: Path,
+        interval: float,
         limits: Limits,
         facts: NodeFacts,
         launcher: Launcher,
@@ -36,6 +37,7 @@ class Owning:
         stirred: Callable[[], None],
     ) -> None:
         self._dir = state_dir
+        self._holds = max(HOLDS, SAMPLES * interval)
         self._owner = Owner(limits, len(facts.cores))
         self._launcher, self._table, self._stop = launcher, table, stop
         self._say, self._stirred = say, stirred
@@ -53,7 +55,7 @@ class Owning:
         self._recalled = {key: told for key, told in self._recalled.items() if self._table.runs(key)}
         for order in self._owner.observe(sample, self._table.running(), boot_clock()):
             if isinstance(order, Freeze):
-                self._launcher.freeze(order.allocation, order.why, HOLDS)
+                self._launcher.freeze(order.allocation, order.why, self._holds)
             elif isinstance(order, Thaw):
                 self._launcher.thaw(order.allocation)
             else:

@@ -101,7 +101,15 @@ class Runtime:
         self._data = Data(place.url, self._dir, self._outputs, self._data_hello, log.info)
         self._disk = Disk(self._dir, self._openness_changed)
         self._owning = Owning(
-            self._dir, limits, facts, launcher, self.table, self._feed, self._say, self._openness_changed
+            self._dir,
+            place.interval,
+            limits,
+            facts,
+            launcher,
+            self.table,
+            self._feed,
+            self._say,
+            self._openness_changed,
         )
         blobs = BlobCache(self._dir / "blobs", self._data.part)
         self._preparing = Preparing(self._dir, self._meter, blobs, self._disk, self._verify, self._feed)
