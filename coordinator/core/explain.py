@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distributed_grid.coordinator.core import reasons, views
+from distributed_grid.coordinator.core import groups, reasons, views
 from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.constraints import unmet
 from distributed_grid.coordinator.core.feasible import steps_of
@@ -83,6 +83,8 @@ def _placing(ledger: "Ledger", job: Job | None, user: str, now: float) -> Callab
 
 
 def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now: float) -> Why:
+    if job is not None and groups.is_pending(ledger, job):
+        return _pending(ledger, job)
     place = _placing(ledger, job, user, now)
     found = place(request)
     chosen = None if isinstance(found, Refusal) else found[0]
@@ -109,6 +111,13 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now:
         epoch=ledger.epoch,
         job=views.job_view(job, reason) if job is not None else None,
     )
+
+
+def _pending(ledger: "Ledger", job: Job) -> Why:
+    """It waits for something that no node has to do with."""
+    reason = reasons.now_for(ledger, job) or Reason("Resources")
+    view = views.job_view(job, reason)
+    return Why(id=0, reason=reason, snapshot=ledger.snapshot, epoch=ledger.epoch, job=view)
 
 
 def _ahead(ledger: "Ledger", request: Request, job: Job | None) -> int:
@@ -211,4 +220,8 @@ def _hint(ledger: "Ledger", request: Request) -> str:
         return "start an agent on a machine that may lend: grid agent run"
     away = [node for node in ledger.nodes.values() if node.state is not NodeState.UP]
     gone = next((node.facts.name for node in away if able(node, request)), "")
-    return f"bring back {gone}: it could lend this" if gone else ""
+    if gone:
+        return f"bring back {gone}: it could lend this"
+    closed = (node for node in ledger.nodes.values() if not node.orders.open)
+    shut = next((node.facts.name for node in closed if able(node, request)), "")
+    return f"grid node undrain {shut}: it could lend this" if shut else ""

@@ -4,8 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Accepted, JobsSubmitted, NodeDown, Rejected, Told
+from distributed_grid.coordinator.core.model import Accepted, DrainAsked, JobsSubmitted, NodeDown, Rejected, Told
+from distributed_grid.protocol.after import After
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import GIB, Resources
@@ -88,3 +90,20 @@ def test_an_explanation_names_the_state_of_the_ledger_that_it_was_made_of() -> N
     assert explain.why(ledger, None, Request(Resources(cpu=1000)), 9.0).snapshot == first
     ledger.settle(10.0)
     assert explain.why(ledger, None, Request(Resources(cpu=1000)), 10.0).snapshot == first + 1
+
+
+def test_where_a_drained_node_could_serve_that_is_what_would_help() -> None:
+    ledger = grid([(2, 4, 0, True)], [])
+    step(ledger, DrainAsked(1, ("n0",), "ann", "new disk"), 1.0)
+    said = explain.why(ledger, None, Request(Resources(cpu=1000)), 2.0)
+    assert (said.reason.code, said.hint) == ("Drained", "grid node undrain n0: it could lend this")
+
+
+def test_a_job_that_waits_for_another_is_not_said_to_wait_for_nodes() -> None:
+    ledger = grid([(2, 4, 0, True)], [])
+    step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000))),)), 1.0)
+    later = job("b", Request(Resources(cpu=1000)))
+    later.after = (Condition("a", After.ENDED),)
+    step(ledger, JobsSubmitted(2, (later,)), 1.0)
+    said = explain.why(ledger, "b", None, 2.0)
+    assert said.reason.code == "Dependency" and not (said.funnel or said.verdicts or said.hint or said.chosen)
