@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distributed_grid.coordinator.core import groups, reasons, views
+from distributed_grid.coordinator.core import dependencies, reasons, views
 from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.constraints import unmet
 from distributed_grid.coordinator.core.feasible import steps_of
@@ -83,7 +83,7 @@ def _placing(ledger: "Ledger", job: Job | None, user: str, now: float) -> Callab
 
 
 def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now: float) -> Why:
-    if job is not None and groups.is_pending(ledger, job):
+    if job is not None and dependencies.is_held(ledger, job):
         return _pending(ledger, job)
     place = _placing(ledger, job, user, now)
     found = place(request)

@@ -2,6 +2,7 @@
 after each. The vocabulary is in `Scene.say`."""
 
 from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
@@ -100,6 +101,8 @@ def line(command: Command) -> str:
             return f"save {'new ' if new else ''}{job.id}: {job.state.value}"
         case RecordAllocation(allocation):
             return f"save {allocation.id}: {allocation.state.value} on {allocation.node}, {words(allocation.grant)}"
+        case RecordShare(user):
+            return f"save share of {user}"
         case RecordNode(of):
             return f"save node {of.name}"
         case RecordReceipt(receipt):
