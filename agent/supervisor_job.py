@@ -12,8 +12,9 @@ from distributed_grid.faults import fault
 
 NEVER = float("inf")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_RESET = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ)
-"""Signals that the supervisor (or Python for it) treats otherwise than a fresh process does."""
+_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+"""A job treats all signals as a fresh process does, whatever we, or who started us (a shell in the background ignores
+some), made of them."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
 
 

@@ -30,7 +30,7 @@ def read_member(folder: Path) -> Member | None:
     """The membership in this folder, if there is one. Raises GridError where it cannot be read."""
     try:
         return msgspec.json.decode((folder / MEMBER).read_bytes(), type=Member)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise GridError(f"{folder / MEMBER} cannot be read", why=str(error), hint="join the grid again") from None

@@ -125,10 +125,10 @@ class Disk:
         """Those of which a member lives."""
         return [group for group in map(_group, self.group_rows.values()) if not group.ended]
 
-    def was_granted(self, job: str) -> bool:
-        """Whether a job was ever granted anything."""
+    def last_of(self, job: str) -> Allocation | None:
+        """What a job was granted last."""
         row = self.rows.get(job)
-        return row is not None and row.held is not None
+        return _allocation(row.held) if row is not None and row.held is not None else None
 
     def orders(self) -> dict[str, NodeOrders]:
         """What is ordered for nodes."""

@@ -1,6 +1,7 @@
 """What must be true of preemptions: each is followed by the start of the one it was for, or by a roll-back; and nobody
 gives way to somebody of his own class or the next one."""
 
+from distributed_grid.coordinator.core.model import Allocation
 from distributed_grid.coordinator.core.preemption import may
 from distributed_grid.protocol.receipts import Receipt
 from distributed_grid.simulator.engine import Violation
@@ -12,8 +13,8 @@ class Preemptions:
     def __init__(self) -> None:
         self.known: dict[str, Receipt] = {}
 
-    def stored(self, receipt: Receipt, granted: bool) -> None:
-        """The disk took this receipt, and says by then whether the one it is for was ever granted anything."""
+    def stored(self, receipt: Receipt, last: Allocation | None) -> None:
+        """The disk took this receipt, and knows what the one it is for was granted last."""
         before = self.known.get(receipt.id)
         self.known[receipt.id] = receipt
         if before is not None and before.result and before != receipt:
@@ -25,8 +26,13 @@ class Preemptions:
             others = [one.id for one in self.known.values() if one.job == receipt.job and not one.result]
             if len(others) > 1:
                 raise Violation(receipt.job, f"{' and '.join(others)} are open at once")
-        elif receipt.result == "started" and not granted:
-            raise Violation(receipt.job, f"{receipt.id} says that it started on {receipt.node}, and it did not")
+        elif receipt.result == "started":
+            if last is None or last.granted < receipt.closed:
+                raise Violation(receipt.job, f"{receipt.id} says that it started on {receipt.node}, and it did not")
+            # It may have been granted something else since, if the disk was slow.
+            here = last.node == receipt.node and (last.grant == receipt.grant or bool(receipt.text))
+            if last.granted == receipt.closed and not here:
+                raise Violation(receipt.job, f"{receipt.id} freed a set on {receipt.node}, and it started on another")
 
     def unfinished(self) -> tuple[str, str] | None:
         """One that came to nothing, in the end."""

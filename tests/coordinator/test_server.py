@@ -191,6 +191,7 @@ async def test_a_list_goes_on_behind_what_one_answer_holds(tmp_path: Path, monke
         ended = [name for _ in range(5) for name in await ann.submit(*(job("true") for _ in range(5)))]
         for name in ended:
             await ann.ended(name)
+        await worker.close()  # so that none of the others starts, and ends, while the list is read
         waiting = [name for _ in range(6) for name in await ann.submit(*(job("true", cpu=4000) for _ in range(5)))]
         asked: ListJobs | None = ListJobs(300, ended=True, limit=50)
         pages: list[Jobs] = []
@@ -208,7 +209,6 @@ async def test_a_list_goes_on_behind_what_one_answer_holds(tmp_path: Path, monke
         async with GridClient(grid.url) as everybody:
             assert {view.id for view in await everybody.jobs(ended=True)} == {*ended, *waiting}
         await ann.close()
-        await worker.close()
 
 
 async def test_more_nodes_than_one_answer_holds_are_told_in_several(

@@ -20,11 +20,11 @@ def grid(tmp_path: Path) -> Iterator[Grid]:
         yield made
 
 
-def begin(grid: Grid, name: str, code: int, cpus: int = 1) -> Path:
+def begin(grid: Grid, name: str, code: int, cpus: int = 1, priority: str = "medium") -> Path:
     """A job that runs until its file `NAME.go` is there, then writes a line to the path that is returned and exits."""
     went = grid.home / f"{name}.went"
     script = WAITS.format(go=grid.home / f"{name}.go", went=went, code=code)
-    words = ("--cpus", str(cpus), "--no-ship", "--detach", "--name", name, "sh", "-c", script)
+    words = ("--cpus", str(cpus), "--no-ship", "--detach", "--name", name, "--priority", priority, "sh", "-c", script)
     done = grid.run("run-shared", *words)
     assert done.returncode == 0, done.stderr
     return went
@@ -42,7 +42,7 @@ def audit(grid: Grid) -> str:
 def test_a_lost_coordinator_is_restored_and_no_job_is_lost_on_the_way_or_run_twice(grid: Grid) -> None:
     begin(grid, "runs", 3)
     until(lambda: state(grid, "runs") == "running", "the first job runs")
-    begin(grid, "large", 0, cpus=3)  # there is no room for it now
+    begin(grid, "large", 0, cpus=3, priority="low")  # there is no room for it now, and none is kept for its class
     done = grid.run("coordinator", "backup", "saved", "--state-dir", str(grid.home / "coordinator"))
     assert done.returncode == 0, done.stderr
     # Since then: a new job runs, and nothing of it is in the backup.
