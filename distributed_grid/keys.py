@@ -5,7 +5,6 @@
 import base64
 import hashlib
 import os
-import stat
 from pathlib import Path
 
 from cryptography import x509
@@ -13,8 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from distributed_grid.protocol.errors import GridError
-from distributed_grid.tls import AUTHORITY, CERTIFICATE, KEY
+from distributed_grid.tls import AUTHORITY, CERTIFICATE, KEY, check_private
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -43,19 +41,8 @@ def write_secret(path: Path, content: bytes) -> None:
 
 def read_secret(path: Path) -> bytes:
     """A file with a secret. Raises GridError where it is not there, or others can read it."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise GridError(f"cannot read {path}", why=os.strerror(error.errno or 0)) from None
-    with os.fdopen(fd, "rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & 0o077:
-            raise GridError(
-                f"{path} can be read by others",
-                why=f"it holds a private key, and its mode is {mode:04o}",
-                hint=f"chmod 600 {path}, and make new keys if somebody may have read it",
-            )
-        return file.read()
+    check_private(path)
+    return path.read_bytes()
 
 
 def request_for(key: ec.EllipticCurvePrivateKey) -> bytes:
