@@ -52,7 +52,7 @@ class RunShared(Sectioned):
 @click.option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
 @click.option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
 @click.option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
-@click.option("--priority", default="medium", metavar="WORD", help="low, medium, high or urgent.")
+@click.option("--priority", default="medium", metavar="WORD", help="low, medium (normal), high or urgent (critical).")
 @click.option(
     "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
 )

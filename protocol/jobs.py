@@ -20,15 +20,18 @@ class Priority(IntEnum):
 
     LOW = 0
     MEDIUM = 1
+    NORMAL = 1
     HIGH = 2
     URGENT = 3
+    CRITICAL = 3
 
     @property
     def word(self) -> str:
+        """What it is called wherever it is printed."""
         return self.name.lower()
 
 
-_PRIORITY_WORDS = {p.word: p for p in Priority} | {"normal": Priority.MEDIUM, "critical": Priority.URGENT}
+_PRIORITY_WORDS = {name.lower(): one for name, one in Priority.__members__.items()}
 
 
 def parse_priority(text: str) -> Priority:

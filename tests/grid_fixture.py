@@ -135,9 +135,9 @@ class Grid:
         options.setdefault("cwd", self.here)
         return subprocess.Popen([*GRID, *words], env=self.environment, **options)
 
-    def json(self, *words: str) -> Any:
+    def json(self, *words: str, **options: Any) -> Any:
         """What `grid -o json …` prints."""
-        done = self.run("-o", "json", *words)
+        done = self.run("-o", "json", *words, **options)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -3,4 +3,6 @@
 from distributed_grid.protocol.jobs import Priority
 from distributed_grid.protocol.resources import ResourceType
 
-__all__ = ["Priority", "ResourceType"]
+AllocationPriority = Priority
+
+__all__ = ["AllocationPriority", "Priority", "ResourceType"]
