@@ -43,8 +43,9 @@ def _nobody(told: Suspended) -> None:
 class Launcher:
     """Jobs of one node. `report` gets a Started or an Exited for each launch and stop, in the order they happened, also
     for what was launched by an earlier agent; `pids_limit` is how many processes and threads any job may have at once
-    (0: as it asked); `log` gets sentences about the supervisor's own fate. `pids` are the main
-    processes of what runs, by allocation, and `limits` says who keeps which limit, as the supervisor found.
+    (0: as it asked), `nice` how far all of them stand back for others' programs; `log` gets sentences about the
+    supervisor's own fate. `pids` are the main processes of what runs, by allocation, and `limits` says who keeps which
+    limit, as the supervisor found.
 
     `cgroup`: where its groups go, as supervisor_cgroups.survey takes it."""
 
@@ -57,6 +58,7 @@ class Launcher:
         log: Callable[[str], None] = _nothing,
         pids_limit: int = 0,
         cgroup: str = "none",
+        nice: int = 0,
     ) -> None:
         self.supervisor_pid = 0
         self.suspended: Callable[[Suspended], None] = _nobody
@@ -69,6 +71,7 @@ class Launcher:
         self._log = log
         self._pids_limit = pids_limit
         self._cgroup = cgroup
+        self._nice = nice
         self.limits: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -114,6 +117,7 @@ class Launcher:
                     "cpu": launch.grant.resources.cpu if spec.limits.cpu else 0,
                     "signal": spec.limits.warn_signal,
                     "before": spec.limits.warn_before,
+                    "nice": self._nice,
                 },
             }
         )

@@ -50,7 +50,7 @@ class AgentSettings:
     """How to run an agent. `cores` None: all this process may use; `memory` bytes to manage (0: all there is); `gpus`
     by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
     between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
-    limit but its own)."""
+    limit but its own); `nice`: how far jobs stand back for other programs."""
 
     name: str
     state_dir: Path
@@ -67,6 +67,7 @@ class AgentSettings:
     priority: float = 1.0
     keep: Bounds = Bounds()
     pids_limit: int = 0
+    nice: int = 0
     cgroup: str = "none"
     log_level: str = "info"
 
@@ -166,6 +167,7 @@ async def _run(settings: AgentSettings) -> None:
         lambda told: runtimes[0].told(told),
         log=lambda text: log.warning(text),
         pids_limit=settings.pids_limit,
+        nice=settings.nice,
         cgroup=settings.cgroup,
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.

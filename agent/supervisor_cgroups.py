@@ -228,6 +228,7 @@ class Cgroups:
         self._places = places
         self._log = log
         self._left: set[str] = set()
+        self._nice = 0
 
     def find(self, job: Job) -> None:
         """A supervisor before us may have made its groups."""
@@ -236,6 +237,7 @@ class Cgroups:
     def confine(self, job: Job, members: Callable[[], Iterable[int]]) -> None:
         """Put all that lives of it into groups with its limits. What it forks from then on is there by itself. A
         controller that fails is used no more."""
+        self._stand_back(job.nice)
         amounts = {"memory": job.memory, "pids": job.pids, "cpuset": len(job.cores), "cpu": job.cpu_limit}
         wanted = [name for name in self._places if amounts[name] and name not in job.confined]
         for name in wanted:
@@ -250,6 +252,19 @@ class Cgroups:
                 self._log(f"{path} cannot be used ({error.strerror}): {name} is limited without a cgroup from now on")
                 continue
             job.confined |= {name}
+
+    def _stand_back(self, nice: int) -> None:
+        """Between groups the kernel shares time out by their weights, and a process's niceness counts for nothing. What
+        systemd delegated has its weight from its slice."""
+        place = self._places.get("cpu")
+        if place is None or nice == self._nice or _is_given(place.path):
+            return
+        self._nice = nice
+        with contextlib.suppress(OSError):
+            if place.version == 2:
+                _write(f"{place.path}/cpu.weight.nice", str(nice))
+            else:  # what a process of this niceness weighs (sched_prio_to_weight in the kernel)
+                _write(f"{place.path}/cpu.shares", str(round(1024 * 0.8**nice)))
 
     def refused(self, job: Job) -> Refused:
         """What the kernel kept from it so far."""

@@ -69,6 +69,7 @@ class Job:
         self.memory = int(self.limits.get("memory", 0))
         self.pids = int(self.limits.get("pids", 0))
         self.cpu_limit = int(self.limits.get("cpu", 0))
+        self.nice = int(self.limits.get("nice", 0))
         self.confined: frozenset[str] = frozenset()
         self.warn_signal = int(self.limits.get("signal", 0))
         self.warned = False

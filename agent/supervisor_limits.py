@@ -1,5 +1,5 @@
 """What a job may take at most: kept by the kernel where there are cgroups, else by looking at its processes now and
-then. Stdlib only.
+then; and that it gives way to others' programs. Stdlib only.
 
 Entering a group takes a tenth of a millisecond to a whole one, so only a job with a limit of memory or CPU is in from
 its start, where it counts; any other one enters with the first look at it, and short ones never do.
@@ -33,6 +33,7 @@ class _Watched:
         self.job = job
         self.early = self.due = now
         self.entered = False
+        self.modest = not job.nice or job.adopted
 
 
 class Limits:
@@ -66,6 +67,7 @@ class Limits:
             self._cgroups.find(job)
         elif job.memory or job.cpu_limit:
             self._confine(watched)
+        self._stand_back(watched)
         self._plan(watched, 0, 0.0, now)
 
     def leave(self, job: Job) -> None:
@@ -86,6 +88,7 @@ class Limits:
                 began = time.perf_counter()
                 if not watched.entered:
                     self._confine(watched)
+                self._stand_back(watched)
                 used = self._look(watched.job)
                 self._plan(watched, used, time.perf_counter() - began, now)
             self.due = min(self.due, watched.due)
@@ -127,6 +130,10 @@ class Limits:
     def _confine(self, watched: _Watched) -> None:
         watched.entered = True
         self._cgroups.confine(watched.job, lambda: self._tree.members(watched.job))
+
+    def _stand_back(self, watched: _Watched) -> None:
+        if not watched.modest:
+            watched.modest = procs.stand_back(watched.job.pid, watched.job.nice)
 
     def _plan(self, watched: _Watched, used: int, cost: float, now: float) -> None:
         """When to look again: before it can have grown over its limit, as far as looking does not cost too much."""

@@ -4,6 +4,7 @@ stranger. A thin layer over /proc, pidfds and the three kernel calls that Python
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -49,6 +50,27 @@ def punch(fd: int, start: int, end: int) -> None:
     """Give the disk blocks of [start, end) back; the file keeps its size and reads as zeros there."""
     if _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) != 0:
         raise OSError(ctypes.get_errno(), "fallocate(PUNCH_HOLE)")
+
+
+def stand_back(pid: int, nice: int) -> bool:
+    """Have a process that leads its session give way to all programs outside of it. False: not now, try again.
+
+    The kernel may share time out between sessions (autogroups), and a process's own niceness then counts only within
+    its session; that of the session is set beside it (sched(7)). Who is not root may do that ten times a second.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, pid, nice)
+    try:
+        fd = os.open(f"/proc/{pid}/autogroup", os.O_WRONLY)
+    except OSError:
+        return True  # it is gone, or this kernel has none
+    try:
+        os.write(fd, str(nice).encode())
+    except OSError as error:
+        return error.errno != errno.EAGAIN
+    finally:
+        os.close(fd)
+    return True
 
 
 def now() -> float:

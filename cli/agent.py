@@ -133,6 +133,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         labels=(member.labels if member is not None else {}) | own.labels,
         priority=config.limits_for(name).priority,
         pids_limit=own.pids_limit,
+        nice=own.nice,
         cgroup=own.cgroup,
         keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
         log_level=log_level,

@@ -108,6 +108,9 @@ class Agent:
     pids_limit: int = setting(
         10_000, count(0, 1 << 22, "a whole number from 0 up"), "processes and threads one job may have; 0: as it asks"
     )
+    nice: int = setting(
+        15, count(0, 19, "a whole number from 0 to 19"), "how far jobs stand back for others' programs: 0 not, 19 most"
+    )
     cgroup: str = setting(
         "auto", CGROUP, "cgroup below which jobs get theirs: auto (what systemd delegated), none, or a path like /grid"
     )

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+os.environ["GRID_AGENT__NICE"] = "0"
+"""Jobs give way to all else on the machine, and what that does is no part of a test's scene: here they are equals."""
+
 
 @functools.cache
 def lacks(marker: str) -> str | None:

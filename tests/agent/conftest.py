@@ -21,7 +21,9 @@ from distributed_grid.protocol.resources import Grant
 class Bench:
     """Launches commands and waits for what is reported; `restart` is a new agent, `kill_supervisor` the worst case."""
 
-    def __init__(self, state_dir: Path, limit: int = 256 << 20, pids: int = 0, cgroup: str = "none") -> None:
+    def __init__(
+        self, state_dir: Path, limit: int = 256 << 20, pids: int = 0, cgroup: str = "none", nice: int = 0
+    ) -> None:
         self.dir = state_dir
         self.reports: list[Started | Exited] = []
         self.log: list[str] = []
@@ -29,6 +31,7 @@ class Bench:
         self._limit = limit
         self._pids = pids
         self._cgroup = cgroup
+        self._nice = nice
         self._changed = asyncio.Event()
         self._count = 0
         self._ours = secrets.token_hex(4)  # supervisors find their jobs by id: no other run on this machine has these
@@ -36,7 +39,9 @@ class Bench:
         self.launcher = self._make()
 
     def _make(self) -> Launcher:
-        return Launcher(self.dir, "node1", self._take, self._limit, self.log.append, self._pids, self._cgroup)
+        return Launcher(
+            self.dir, "node1", self._take, self._limit, self.log.append, self._pids, self._cgroup, self._nice
+        )
 
     def _take(self, report: Started | Exited) -> None:
         self.reports.append(report)
@@ -159,8 +164,8 @@ def runs(pid: int) -> bool:
 async def make_bench(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
     made: list[Bench] = []
 
-    async def make(limit: int = 256 << 20, cgroup: str = "none") -> Bench:
-        bench = Bench(tmp_path / f"node{len(made)}", limit, cgroup=cgroup)
+    async def make(limit: int = 256 << 20, cgroup: str = "none", nice: int = 0) -> Bench:
+        bench = Bench(tmp_path / f"node{len(made)}", limit, cgroup=cgroup, nice=nice)
         bench.dir.mkdir(mode=0o700)
         made.append(bench)
         await bench.start()

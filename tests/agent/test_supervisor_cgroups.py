@@ -72,7 +72,7 @@ async def confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     places = settled(setting).places
     if not places:
         pytest.skip(f"no cgroup can be made here: {sorted(set(settled(setting).missing.values()))}")
-    made = Bench(tmp_path / "node", cgroup=setting)
+    made = Bench(tmp_path / "node", cgroup=setting, nice=1)
     made.dir.mkdir(mode=0o700)
     await made.start()
     try:
@@ -100,6 +100,13 @@ def test_without_cgroups_it_is_said_who_keeps_each_limit_and_why() -> None:
     found = survey("none")
     assert described(found) == {"memory": "polling", "pids": "polling", "cpuset": "polling", "cpu": "none"}
     assert set(found.missing.values()) == {"switched off (agent.cgroup: none)"}
+
+
+async def test_all_groups_together_stand_back_for_the_rest_of_the_machine(confined: Confined) -> None:
+    base = Path(confined.needs("cpu"))
+    await confined.bench.run("true", grant=Grant(memory=50 * MIB))  # one with a limit is in its groups from its start
+    files = {base / "cpu.weight.nice": "1", base / "cpu.shares": "819"}
+    assert [file.read_text().strip() == told for file, told in files.items() if file.exists()] == [True]
 
 
 async def test_the_agent_is_told_who_keeps_each_limit(confined: Confined) -> None:

@@ -41,11 +41,18 @@ async def test_a_foreign_busy_process_shrinks_the_offer_within_two_samples(
             assert busy_core_0.stdin
             busy_core_0.stdin.write(b"\n")
             busy_core_0.stdin.flush()
-            began = time.monotonic()
+            began = await newest(client)
             await grid.until(lambda: no_cpu(client), "the core is not offered any more", patience=20)
-            assert time.monotonic() - began < 2 * interval + 1.0
+            assert await newest(client) - began < 3 * interval, "two samples, and one that was under way"
             withheld = (await shared(client)).offers[0].withheld
             assert any("cpu" in w.what and "%" in w.why for w in withheld), withheld
+
+
+async def newest(client: GridClient) -> float:
+    """When the node measured itself last."""
+    sample = (await client.nodes())[0].sample
+    assert sample is not None
+    return sample.at
 
 
 async def all_cpu(client: GridClient) -> bool:
@@ -77,7 +84,7 @@ async def one_core_left(client: GridClient) -> bool:
     return await quiet(client) and offer.room.cpu == 1000 and not [w for w in offer.withheld if w.what == "cpu"]
 
 
-async def test_a_process_that_appears_on_a_gpu_before_the_claim_sends_the_job_elsewhere_within_a_second() -> None:
+async def test_a_process_that_appears_on_a_gpu_before_the_claim_sends_the_job_elsewhere_at_once() -> None:
     async with scene() as grid:
         # Samples far apart, so that the newest one is from before the process appeared.
         start = (grid.agent(name, cores=[0, 1], virtual=True, gpus=1, interval=8) for name in ("gpu1", "gpu2"))
@@ -86,7 +93,7 @@ async def test_a_process_that_appears_on_a_gpu_before_the_claim_sends_the_job_el
         async with GridClient(grid.url) as client:
             began = time.monotonic()
             result = await client.run(["sh", "-c", "echo $GRID_NODE"], gpus=1, nodes=["gpu1"])
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < 5.0, "nobody had to wait for the next sample"
             assert (result.exit_code, result.stdout) == (0, "gpu2\n")
             story = [step.text for step in (await client.show(result.job_id)).story]
         assert any("process 1 of" in text for text in story), story
