@@ -15,6 +15,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from distributed_grid import __version__
+from distributed_grid.local import LOCAL_URI, NoSocket, dial, socket_path
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.link import PROTOCOL, Link
@@ -80,17 +81,24 @@ class Connection:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _dial(self, timeout: float) -> None:
+        path = socket_path(self.url)
         try:
-            uri = parse_uri(self.url)
+            uri = parse_uri(self.url if path is None else LOCAL_URI)
         except (InvalidURI, ValueError):
-            raise BadValue(f"{self.url!r} is not a coordinator's address", hint="write it as ws://HOST:PORT") from None
+            hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
+            raise BadValue(f"{self.url!r} is not a coordinator's address", hint=hint) from None
         deadline = time.monotonic() + timeout
         try:
-            self._socket = socket.create_connection((uri.host, uri.port), timeout)
+            if path is None:
+                self._socket = socket.create_connection((uri.host, uri.port), timeout)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            else:
+                self._socket = dial(path, timeout)
+        except NoSocket as error:
+            raise Unreachable(self.url, error.why, error.hint) from None
         except OSError as error:
             raise Unreachable(self.url, _reason(error)) from None
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if uri.secure:
                 self._socket = _secured(self._socket, self.url, uri.host)
             self._protocol = ClientProtocol(uri, max_size=BULK_BYTES + 1024)

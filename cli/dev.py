@@ -239,8 +239,9 @@ def _offers(connection: "Connection", with_gpus: set[str]) -> dict[str, str]:
 
 def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seconds: float) -> None:
     from distributed_grid.cli import words
+    from distributed_grid.coordinator.config_places import near_address
 
-    found = os.environ.get("GRID_COORDINATOR") or f"ws://127.0.0.1:{DEFAULT_PORT}"
+    found = os.environ.get("GRID_COORDINATOR") or near_address()
     if invocation.output in ("json", "jsonl"):
         content: dict[str, Any] = {"coordinator": url, "dir": str(plan.home), "nodes": plan.names, "started": started}
         words.emit_json(invocation, content)

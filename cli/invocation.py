@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from distributed_grid.cli.connection import Connection
     from distributed_grid.coordinator.config import ClusterConfig
 
-DEFAULT_URL = "ws://127.0.0.1:7433"
 FORMS = ("table", "json", "jsonl", "quiet")
 COLORS = ("auto", "always", "never")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -47,15 +46,18 @@ class Invocation:
         return config
 
     def url(self) -> str:
-        """Where the coordinator is: --coordinator, GRID_COORDINATOR, the configuration, this machine."""
+        """Where the coordinator is: --coordinator, GRID_COORDINATOR, the configuration, the grid whose member we are,
+        this machine."""
         config = self.config()
         if self.coordinator:
             return self.coordinator
         if named := os.environ.get("GRID_COORDINATOR"):
             return named
-        if config and config.names_coordinator():
-            return config.coordinator_url()
-        return _joined() or (config.coordinator_url() if config else DEFAULT_URL)
+        if config:
+            return config.client_url()
+        from distributed_grid.coordinator.config_places import near_address
+
+        return near_address()
 
     def connect(self) -> "Connection":
         """An open connection to it."""
@@ -109,18 +111,6 @@ def _found() -> bool:
     from distributed_grid.coordinator.config_places import places  # light; the schema is not loaded for it
 
     return any(path.is_file() for path in places())
-
-
-def _joined() -> str:
-    """Where the coordinator of the grid is whose member we are; empty: we have joined none."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    if not os.path.isdir(os.path.join(base, "grid", "contexts")):  # most have none, and need not wait for more
-        return ""
-    from distributed_grid.member import contexts, current_context, read_member
-
-    name = current_context()
-    member = read_member(contexts() / name) if name else None
-    return member.url if member is not None else ""
 
 
 def current() -> Invocation:

@@ -30,7 +30,7 @@ class GridOrchestrator:
 
     def __init__(self, config: ClusterConfig | None = None) -> None:
         self.config = config or load()
-        self.client = GridClient(self.config.coordinator_url())
+        self.client = GridClient(self.config.client_url())
         self._shipping: asyncio.Task[str] | None = None
         self._shipping_next: dict[Path, asyncio.Task[str]] = {}
         self._naming: dict[str, asyncio.Lock] = {}

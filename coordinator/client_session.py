@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from distributed_grid import __version__
+from distributed_grid.local import LOCAL_URI, NoSocket, dial, socket_path
 from distributed_grid.member import identity_for
 from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
@@ -180,10 +181,12 @@ class Session:
     async def _dial(self) -> tuple[ClientConnection, Link]:
         """A connection that was let in, and taken into use: what is unanswered is said again at once."""
         loop = asyncio.get_running_loop()
+        path = socket_path(self.url)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 connection = await connect(
-                    self.url,
+                    self.url if path is None else LOCAL_URI,
+                    sock=dial(path, CONNECT_SECONDS) if path is not None else None,
                     ssl=_context(self.url),
                     compression=None,
                     proxy=None,
@@ -199,8 +202,11 @@ class Session:
                 (answer,) = link.receive(await connection.recv(), loop.time())
         except TimeoutError:
             raise unreachable(self.url, f"no answer within {CONNECT_SECONDS:g} s") from None
+        except NoSocket as error:
+            raise GridUnavailable(error.what, error.why, error.hint) from None
         except InvalidURI:
-            raise GridError(f"{self.url!r} is not a websocket address", hint="write it as ws://HOST:PORT") from None
+            hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
+            raise GridError(f"{self.url!r} is not a coordinator's address", hint=hint) from None
         except OSError as error:
             raise unreachable(self.url, _reason(error)) from None
         except (ConnectionClosed, InvalidHandshake) as error:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from distributed_grid.coordinator.config_kinds import ConfigError, Problem
-from distributed_grid.coordinator.config_places import find, places
+from distributed_grid.coordinator.config_places import find, local_address, near_address, places, state_dir
 from distributed_grid.coordinator.config_read import Found, Reader, Values
 from distributed_grid.coordinator.config_schema import (
     SETTINGS,
@@ -25,6 +25,7 @@ from distributed_grid.coordinator.config_schema import (
     sections_of,
     settings_of,
 )
+from distributed_grid.local import socket_path
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.resources import GIB, MIB, MILLI
@@ -121,6 +122,14 @@ class ClusterConfig(Root):
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.coordinator.host, self.coordinator.host)  # noqa: S104
         return f"ws://[{host}]:{self.coordinator.port}" if ":" in host else f"ws://{host}:{self.coordinator.port}"
 
+    def client_url(self) -> str:
+        """Where people on this machine find the coordinator: where it is said to be; by its socket, where it keeps its
+        state here; that of the grid whose member one is."""
+        if not self.names_coordinator():
+            return near_address()
+        local = "" if self.coordinator.url else local_address(self.coordinator_state_dir())
+        return local or self.coordinator_url()
+
     def names_coordinator(self) -> bool:
         """Whether somebody has said where the coordinator is, or is to listen."""
         named = ("coordinator.url", "coordinator.host", "coordinator.port")
@@ -199,14 +208,6 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
-def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Where a service keeps its state by default: `/var/lib/grid` for root, else the user's state directory."""
-    environment = os.environ if environment is None else environment
-    if base := environment.get("XDG_STATE_HOME"):
-        return Path(base) / "grid" / name
-    return Path("/var/lib/grid") / name if os.geteuid() == 0 else Path.home() / ".local/state/grid" / name
-
-
 def load(
     path: str | Path | None = None,
     *,
@@ -268,9 +269,9 @@ def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
             f"{where('resource_sharing.offer_expiry')}: offers expire after {sharing.offer_expiry:g} s, sooner than "
             f"check_interval ({sharing.check_interval:g} s); agents say them again in time all the same"
         )
-    if (url := root.coordinator.url) and not url.startswith(("ws://", "wss://")):
-        hint = f"ws://{url}" if "//" not in url else "write it as ws://HOST:PORT"
-        reader.problems.append(Problem(where("coordinator.url"), f"{url!r} is not a websocket address", hint))
+    if (url := root.coordinator.url) and not url.startswith(("ws://", "wss://")) and socket_path(url) is None:
+        hint = f"ws://{url}" if "//" not in url else "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
+        reader.problems.append(Problem(where("coordinator.url"), f"{url!r} is not a coordinator's address", hint))
     seen: dict[str, str] = {}
     for values in reader.nodes:
         if (found := values.get(("name",))) is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from distributed_grid.coordinator.local_door import OPEN_TO_PASS
 from distributed_grid.coordinator.pki import PKI, Pki
 from distributed_grid.coordinator.store_open import open_store
 from distributed_grid.keys import key_pem, new_key, request_for, save_identity
@@ -32,7 +33,7 @@ def found(state_dir: Path, hosts: Iterable[str], user: str, context: Path, url: 
     """Found the grid whose coordinator keeps its state here, with `user` as its first operator, whose identity goes to
     the folder `context`. Raises GridError; then nothing has changed."""
     check_name("a user", user)
-    prepare(state_dir)
+    prepare(state_dir, OPEN_TO_PASS)
     hint = "stop it first; it reads its authority when it starts"
     with locked(state_dir, "coordinator", hint):
         if context.exists():

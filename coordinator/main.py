@@ -19,6 +19,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Preempting, Sharing, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
+from distributed_grid.coordinator.local_door import OPEN_TO_PASS, closed_to_others
 from distributed_grid.coordinator.pki import PKI, Pki
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
@@ -82,8 +83,8 @@ def main(settings: CoordinatorSettings) -> int:
     try:
         _check_address(settings)
         configure_logs(settings.log_level)
-        prepare(settings.state_dir)
-        with locked(settings.state_dir, "coordinator", ANOTHER):
+        prepare(settings.state_dir, OPEN_TO_PASS)
+        with locked(settings.state_dir, "coordinator", ANOTHER), closed_to_others(settings.state_dir):
             _allow_many_files()
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(_run(settings))
@@ -178,6 +179,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     retention = Retention(settings.state_dir / "grid.db", keep, clock, connected)
     try:
         port = await _listen(server, settings)
+        await server.listen_locally(settings.state_dir)
         _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
         retention.start()
         stopping = asyncio.create_task(stop.wait())

@@ -6,13 +6,15 @@ own connection and nothing else.
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import structlog
 from websockets.asyncio.server import Server as Listener
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve, unix_serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
@@ -38,11 +40,14 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.joining import Joining
+from distributed_grid.coordinator.local_door import BACKLOG as LOCAL_BACKLOG
+from distributed_grid.coordinator.local_door import bind, identity_of_user, local_uid
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.relay import Agent, Relay
 from distributed_grid.coordinator.requests import Client, Requests
 from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.store import Store
+from distributed_grid.local import SOCKET
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
 from distributed_grid.protocol.identity import Role
@@ -92,7 +97,8 @@ class Server:
         self._joining = Joining(pki, audit) if pki is not None else None
         self._loopback = True
         self._instance = secrets.token_hex(8)
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
+        self._socket: Path | None = None
 
     def _job(self, job: str) -> Job | None:
         return self._ledger.jobs.get(job) or self._store.job(job)
@@ -102,30 +108,40 @@ class Server:
     async def listen(self, host: str, port: int) -> int:
         """Begin to take connections; the port that is listened on. Raises OSError."""
         self._loopback = host in LOOPBACK
-        self._listener = await serve(
-            self._serve,
-            host,
-            port,
-            ssl=server_context(self._pki.folder) if self._pki is not None else None,
-            create_connection=Wire,
-            process_request=self._turn_away,
-            compression=None,
-            server_header=None,
-            max_size=BULK_BYTES + 1024,
-            max_queue=16,
-            open_timeout=5,
-            close_timeout=2,
-            ping_interval=None,  # agents are heard by their heartbeats, clients are asked when they are quiet
-            backlog=BACKLOG,
-        )
-        bound: int = next(iter(self._listener.sockets)).getsockname()[1]
+        secured = server_context(self._pki.folder) if self._pki is not None else None
+        listener = await serve(self._serve, host, port, ssl=secured, backlog=BACKLOG, **self._options())
+        self._listeners.append(listener)
+        bound: int = next(iter(listener.sockets)).getsockname()[1]
         return bound
+
+    async def listen_locally(self, state_dir: Path) -> None:
+        """Begin to take connections of this machine's users. Raises GridError, OSError."""
+        ours, self._socket = bind(state_dir), state_dir / SOCKET
+        listener = await unix_serve(self._serve, sock=ours, backlog=LOCAL_BACKLOG, **self._options())
+        self._listeners.append(listener)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "create_connection": Wire,
+            "process_request": self._turn_away,
+            "compression": None,
+            "server_header": None,
+            "max_size": BULK_BYTES + 1024,
+            "max_queue": 16,
+            "open_timeout": 5,
+            "close_timeout": 2,
+            "ping_interval": None,  # agents are heard by their heartbeats, clients are asked when they are quiet
+        }
 
     async def close(self) -> None:
         """Take no more connections and end those there are. Agents and jobs go on."""
-        if self._listener is not None:
-            self._listener.close()
-            await self._listener.wait_closed()
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.unlink()
+        for listener in self._listeners:
+            listener.close()
+        for listener in self._listeners:
+            await listener.wait_closed()
 
     def _turn_away(self, wire: ServerConnection, request: Request) -> Response | None:
         """No web page may talk to us: browsers send Origin, and a name made to lead here is no name of ours."""
@@ -147,10 +163,12 @@ class Server:
             await self._joining.serve(wire)
             return
         connection = Connection(cast(Wire, wire))  # `create_connection` makes no others
-        peer = str(wire.remote_address)
+        uid = local_uid(wire)
+        peer = str(wire.remote_address) if uid is None else f"uid {uid}"
         try:
             hello = await self._hello(connection)  # read with the limits for strangers, so that they can be answered
-            connection.name, connection.rights = admitted(self._admission.identity(wire), hello)
+            who = self._admission.identity(wire) if uid is None else await identity_of_user(uid, self._store.grid)
+            connection.name, connection.rights = admitted(who, hello)
             match hello.role:
                 case "agent":
                     await self._serve_agent(connection, hello)

@@ -20,10 +20,13 @@ from distributed_grid.protocol.errors import GridError
 log = structlog.get_logger("service")
 
 
-def prepare(state_dir: Path) -> None:
-    """Make the state directory, for its owner alone. Raises GridError where it cannot be written."""
+def prepare(state_dir: Path, mode: int = 0o700) -> None:
+    """Make the state directory with this mode, or take the one that is there as it is. Raises GridError where it cannot
+    be written."""
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not state_dir.is_dir():
+            state_dir.mkdir(parents=True)
+            state_dir.chmod(mode)
         probe = state_dir / f".write-{os.getpid()}"
         probe.touch(mode=0o600)
         probe.unlink()

@@ -147,8 +147,8 @@ class End:
             await self._reader
 
 
-async def _dial(end: type[End], url: str, hello: Hello, **parts: Any) -> Any:
-    socket = await connect(url, compression=None, max_size=BULK_BYTES + 1024, ping_interval=None)
+async def _dial(end: type[End], url: str, hello: Hello, ways: dict[str, Any] | None = None, **parts: Any) -> Any:
+    socket = await connect(url, compression=None, max_size=BULK_BYTES + 1024, ping_interval=None, **(ways or {}))
     made = end(socket, hello)
     made.url = url
     for name, part in parts.items():
@@ -176,8 +176,9 @@ class ClientEnd(End):
         return update.job
 
 
-async def client(url: str, user: str = "ann") -> ClientEnd:
-    return await _dial(ClientEnd, url, Hello(protocol=(1, 0), software="test", role="client", name=user))
+async def client(url: str, user: str = "ann", **ways: Any) -> ClientEnd:
+    """`ways`: how to get there, as websockets' `connect` takes it (ssl, sock)."""
+    return await _dial(ClientEnd, url, Hello(protocol=(1, 0), software="test", role="client", name=user), ways)
 
 
 class AgentEnd(End):

@@ -241,7 +241,7 @@ def test_a_key_twice_and_a_low_mark_above_the_high_one_are_errors(written) -> No
 
 def test_an_url_that_is_none_is_refused_with_what_was_meant(written) -> None:
     assert problems(written("coordinator: {url: 'gpu-master:7433'}")) == [
-        "F:1: 'gpu-master:7433' is not a websocket address (ws://gpu-master:7433)"
+        "F:1: 'gpu-master:7433' is not a coordinator's address (ws://gpu-master:7433)"
     ]
 
 

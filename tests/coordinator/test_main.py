@@ -79,13 +79,16 @@ def test_it_says_where_it_listens_and_stops_on_sigterm(running: Process) -> None
     url = running.url()
     files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in running.state_dir.iterdir()}
     assert {"grid.db", "lock", "coordinator.pid", "coordinator.json", "audit.log", "blobs"} <= set(files)
-    assert stat.S_IMODE(running.state_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE(running.state_dir.stat().st_mode) == 0o711, "others may go through it to the socket"
+    assert files.pop("coordinator.sock") == 0o666
+    assert not any(mode & 0o077 for mode in files.values()), "and read nothing else"
     told = json.loads((running.state_dir / "coordinator.pid").read_text())
     assert told["pid"] == running.process.pid
     ticks = Path(f"/proc/{told['pid']}/stat").read_text().rpartition(")")[2].split()[19]
     assert told["start"] == int(ticks)
     assert running.end() == 0
     assert f"listening on {url}" in running.said()
+    assert not (running.state_dir / "coordinator.sock").exists()
 
 
 def test_a_second_coordinator_on_the_same_state_is_refused_with_the_firsts_pid(

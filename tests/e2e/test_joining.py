@@ -219,6 +219,20 @@ def test_a_certificate_that_is_taken_back_ends_its_connection_at_once_and_opens_
     assert nodes()["lab8"] != "up" and nodes()["lab1"] == "up"
 
 
+def test_on_the_master_itself_its_socket_is_found_and_no_certificate_is_needed(grid: Grid) -> None:
+    own, places = grid.environment, grid.home / "local" / "grid"
+    places.mkdir(parents=True)
+    (places / "coordinator").symlink_to(grid.home / "coordinator")
+    nowhere = {"XDG_STATE_HOME": str(grid.home / "local"), "XDG_CONFIG_HOME": str(grid.home / "none")}
+    grid.environment = {name: value for name, value in own.items() if name != "GRID_COORDINATOR"} | nowhere
+    try:
+        assert grid.run("token", "create").returncode == 0, "who runs the coordinator is an operator"
+        missing = grid.run("status", "--coordinator", f"unix://{grid.home}/none.sock")
+        assert missing.returncode == 1 and "there is no such socket" in missing.stderr
+    finally:
+        grid.environment = own
+
+
 def test_a_key_that_others_can_read_is_not_used(grid: Grid) -> None:
     assert joins(grid, invitation(grid, "--node", "lab9"), "lab9").returncode == 0
     (grid.home / "lab9" / "identity" / "own.key").chmod(0o644)
