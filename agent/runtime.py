@@ -38,6 +38,7 @@ from distributed_grid.agent.owning import Owning
 from distributed_grid.agent.preparing import Preparing
 from distributed_grid.agent.probe import Usage
 from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.retention import Bounds, Retention
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.protocol.errors import GridError
@@ -48,6 +49,7 @@ from distributed_grid.protocol.messages import (
     Hello,
     Inventory,
     Launch,
+    NewCertificate,
     OpenData,
     Refused,
     Renewed,
@@ -113,6 +115,7 @@ class Runtime:
         )
         blobs = BlobCache(self._dir / "blobs", self._data.part)
         self._preparing = Preparing(self._dir, self._meter, blobs, self._disk, self._verify, self._feed)
+        self._renewal = Renewal(self._dir / IDENTITY, place.url, lambda: self._session)
         self._session: Session | None = None
         self._fence = Fence(self._dir, self.table)
         self._leased: dict[str, tuple[float, float]] = {}  # what is here on a lease: seconds, and since when
@@ -135,6 +138,7 @@ class Runtime:
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self._disk.run(), name="disk"),
             asyncio.create_task(self._stay_connected(), name="control"),
+            asyncio.create_task(self._renewal.run(), name="renewal"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -199,6 +203,7 @@ class Runtime:
 
     async def _connection(self) -> None:
         """One connection, from its hello to its end."""
+        await self._renewal.revive()
         session = await dial(self._place.url, self._hello("agent"), boot_clock, self._dir / IDENTITY)
         if why := self._fence.pass_by(session.welcome):
             await session.close()
@@ -259,6 +264,8 @@ class Runtime:
             self._data.open()
         elif isinstance(message, Renewed):
             self._renewed(message.at)
+        elif isinstance(message, NewCertificate):
+            self._renewal.heard(message)
         elif isinstance(message, Refused):
             log.error("the coordinator ends the connection", what=message.what, why=message.why)
         elif not isinstance(message, Welcome):

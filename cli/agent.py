@@ -61,6 +61,7 @@ def run(insecure: bool, log_level: str, **options: Any) -> None:
 def join(name: str | None, state_dir: str | None, invitation: str) -> None:
     """Make this machine a node of a grid, with a token from `grid token create` on the master."""
     from distributed_grid import joining
+    from distributed_grid.renewing import has_expired
     from distributed_grid.tls import IDENTITY, has_identity
 
     asked = joining.parse_invitation(invitation)
@@ -70,7 +71,7 @@ def join(name: str | None, state_dir: str | None, invitation: str) -> None:
     def folder(given: str) -> Path:
         return Path(config.agent_state_dir(given)) / IDENTITY
 
-    if has_identity(folder(proposed)):
+    if has_identity(folder(proposed)) and not has_expired(folder(proposed)):
         from distributed_grid.protocol.errors import GridError
 
         where = folder(proposed)

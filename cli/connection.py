@@ -1,10 +1,12 @@
 """The command line's connection to the coordinator: blocking, and without asyncio, so that a command starts quickly."""
 
+import contextlib
 import os
 import pwd
 import socket
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from websockets.client import ClientProtocol
@@ -19,7 +21,7 @@ from distributed_grid.local import LOCAL_URI, NoSocket, dial, socket_path
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.link import PROTOCOL, Link
-from distributed_grid.protocol.messages import Failed, Hello, Refused, Welcome
+from distributed_grid.protocol.messages import Failed, Hello, NewCertificate, Refused, WantCertificate, Welcome
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -68,6 +70,7 @@ class Connection:
     def __init__(self, url: str, timeout: float = CONNECT_SECONDS) -> None:
         self.url = url
         self.heard = time.monotonic()
+        self._identity: Path | None = None
         self._numbers = 0
         self._inbox: deque[Any] = deque()
         self._parts: list[bytes] = []
@@ -100,7 +103,10 @@ class Connection:
             raise Unreachable(self.url, _reason(error)) from None
         try:
             if uri.secure:
-                self._socket = _secured(self._socket, self.url, uri.host)
+                from distributed_grid.tls import client_context
+
+                self._identity = _identity(self.url)
+                self._socket = client_context(self._identity).wrap_socket(self._socket, server_hostname=uri.host)
             self._protocol = ClientProtocol(uri, max_size=BULK_BYTES + 1024)
             self._protocol.send_request(self._protocol.connect())
             self._flush()
@@ -115,7 +121,10 @@ class Connection:
         except GridError:
             self.close()
             raise
-        self._enter(self._inbox.popleft())
+        welcome = self._inbox.popleft()
+        self._enter(welcome)
+        if self._identity is not None and welcome.renew:
+            self._renew(self._identity)
 
     def _enter(self, answer: Welcome | Refused) -> None:
         if isinstance(answer, Refused):
@@ -123,6 +132,17 @@ class Connection:
             if answer.final:
                 raise GridError(answer.what, answer.why, answer.hint)
             raise Unreachable(self.url, f"it turned us away: {answer.what}", answer.hint)
+
+    def _renew(self, folder: Path) -> None:
+        """Most of the life of our certificate is over: have a new one. If that fails, the next command tries again."""
+        from distributed_grid.renewing import Asked
+
+        with contextlib.suppress(GridError):
+            asked = Asked(folder)
+            question = WantCertificate(id=self.number(), request=asked.request)
+            answer: NewCertificate = self.call(question, CONNECT_SECONDS)
+            if answer.certificate:
+                asked.keep(answer.certificate)
 
     def _read(self, deadline: float) -> None:
         left = deadline - time.monotonic()
@@ -270,10 +290,9 @@ def _not_ours(response: Response, error: Exception) -> str:
     return f"it answered {response.status_code}: {body or error}"
 
 
-def _secured(plain: socket.socket, url: str, host: str) -> socket.socket:
-    """The same connection in TLS, with our identity in that grid. Raises GridError, OSError."""
+def _identity(url: str) -> Path:
+    """The folder of our identity in the grid at that address. Raises GridError."""
     from distributed_grid.member import identity_for
-    from distributed_grid.tls import client_context
 
     identity = identity_for(url)
     if identity is None:
@@ -282,7 +301,7 @@ def _secured(plain: socket.socket, url: str, host: str) -> socket.socket:
             why="you have joined no grid at that address",
             hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators; grid context list",
         )
-    return client_context(identity).wrap_socket(plain, server_hostname=host)
+    return identity
 
 
 def _reason(error: OSError) -> str:

@@ -49,6 +49,10 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         half_life=config.fair_share.half_life,
         shares=tuple(config.fair_share.weights.items()),
         gang_ports=config.coordinator.gang_ports,
+        agent_life=config.certificates.agent_life,
+        person_life=config.certificates.person_life,
+        server_life=config.certificates.server_life,
+        renew_expired=config.certificates.renew_expired,
     )
     raise SystemExit(main(settings))
 

@@ -56,9 +56,11 @@ def login(context: str, invitation: str) -> None:
     from distributed_grid.joining import join, parse_invitation
     from distributed_grid.member import contexts, use_context
     from distributed_grid.protocol.errors import GridError
+    from distributed_grid.renewing import has_expired
+    from distributed_grid.tls import has_identity
 
     folder = contexts() / _context(context)
-    if folder.exists():
+    if folder.exists() and not (has_identity(folder) and has_expired(folder)):
         raise GridError(f"there is a context {context!r} already", hint="give another --context, or remove its folder")
     joined = join(parse_invitation(invitation), user_name(), lambda _: folder)
     use_context(context)

@@ -8,7 +8,7 @@ import ssl
 
 from websockets.asyncio.server import ServerConnection
 
-from distributed_grid.coordinator.ca import identity_of, serial_of
+from distributed_grid.coordinator.ca import Presented, presented
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import PEOPLE, Identity, Role
@@ -26,8 +26,9 @@ class Admission:
         self._pki = pki
         self._grid = grid
 
-    def identity(self, wire: ServerConnection) -> Identity | None:
-        """Who a connection is of; None: nobody asks. The handshake has judged the certificate. Raises NotAdmitted."""
+    def presented(self, wire: ServerConnection) -> Presented | None:
+        """The certificate that a connection is of; None: nobody asks. The handshake has judged it. Raises
+        NotAdmitted."""
         if self._pki is None:
             return None
         socket: ssl.SSLObject = wire.transport.get_extra_info("ssl_object")
@@ -39,16 +40,17 @@ class Admission:
                 hint="grid agent join, or grid login, with a token from `grid token create` on the master",
             )
         try:
-            identity = identity_of(certificate)
+            shown = presented(certificate)
         except BadValue as error:
             raise NotAdmitted(error.what, error.why) from None
+        identity = shown.identity
         if identity.grid != self._grid or identity.role is Role.COORDINATOR:
             raise NotAdmitted(f"{identity.uri} is nobody who may connect to grid {self._grid}")
-        if serial_of(certificate) in self._pki.identities.revoked:
+        if shown.serial in self._pki.identities.revoked:
             raise NotAdmitted(
                 f"the certificate of {identity.role} {identity.name} was taken back", hint="ask for a new token"
             )
-        return identity
+        return shown
 
 
 def admitted(identity: Identity | None, hello: Hello) -> tuple[str, Role]:

@@ -9,6 +9,7 @@ import datetime
 import ipaddress
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -16,16 +17,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from distributed_grid.keys import key_pem, new_key, pin_of, read_secret, write_secret
+from distributed_grid.keys import Life, key_pem, life_of, new_key, pin_of, read_secret, write_secret
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Identity, Role, parse_uri
 
+DAY = 86400.0
 AUTHORITY_DAYS = 3650
-SERVER_DAYS = 90
-AGENT_DAYS = 7
-PERSON_DAYS = 90
 EARLY = datetime.timedelta(minutes=5)
-"""Certificates hold from a little before they are made: clocks of other machines may be behind."""
+"""Certificates hold from so long before they are made, but for a tenth of their life at most: clocks of other machines
+may be behind."""
 
 
 def identity_of(certificate: bytes) -> Identity:
@@ -38,9 +38,18 @@ def identity_of(certificate: bytes) -> Identity:
     return parse_uri(uris[0])
 
 
-def serial_of(certificate: bytes) -> str:
-    """The serial number of a certificate (DER), in hex."""
-    return f"{x509.load_der_x509_certificate(certificate).serial_number:x}"
+class Presented(NamedTuple):
+    """A certificate that somebody came with: whom it names, its serial number in hex, and how long it holds."""
+
+    identity: Identity
+    serial: str
+    life: Life
+
+
+def presented(certificate: bytes) -> Presented:
+    """What is to be known of a certificate (DER). Raises BadValue as `identity_of` does."""
+    read = x509.load_der_x509_certificate(certificate)
+    return Presented(identity_of(certificate), f"{read.serial_number:x}", life_of(read))
 
 
 class Authority:
@@ -93,13 +102,14 @@ class Authority:
         return pin_of(self.certificate)
 
     def sign(
-        self, request: bytes, identity: Identity, now: datetime.datetime, days: float, hosts: Iterable[str] = ()
+        self, request: bytes, identity: Identity, now: datetime.datetime, life: float, hosts: Iterable[str] = ()
     ) -> x509.Certificate:
-        """A certificate for who made this request, under the identity that we give it. `hosts`: names and addresses
-        that a coordinator is reached by. Raises BadValue for what is no request."""
+        """A certificate for who made this request, under the identity that we give it, for `life` seconds. `hosts`:
+        names and addresses that a coordinator is reached by. Raises BadValue for what is no request."""
         public = checked(request)
         if identity.grid != self.grid:
             raise ValueError(f"{identity.uri} is not of grid {self.grid}")
+        held = datetime.timedelta(seconds=life)
         serves = identity.role is Role.COORDINATOR
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri), *map(_host, hosts)]
@@ -109,8 +119,8 @@ class Authority:
             .issuer_name(self.certificate.subject)
             .public_key(public)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - EARLY)
-            .not_valid_after(min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc))
+            .not_valid_before(now - min(EARLY, abs(held) / 10))
+            .not_valid_after(min(now + held, self.certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=True)

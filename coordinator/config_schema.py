@@ -241,6 +241,18 @@ class Preemption:
 
 
 @dataclass(frozen=True)
+class Certificates:
+    """How long what the grid's authority signs holds (docs/security.md)."""
+
+    agent_life: float = setting(7 * 86_400.0, SECONDS, "a node's, which is renewed by itself")
+    person_life: float = setting(90 * 86_400.0, SECONDS, "a person's, which is renewed when it is used")
+    server_life: float = setting(90 * 86_400.0, SECONDS, "the coordinator's own, which is renewed by itself")
+    renew_expired: float = setting(
+        30 * 86_400.0, SECONDS_OR_NONE, "for how long after its end that of a node with live jobs may be renewed"
+    )
+
+
+@dataclass(frozen=True)
 class Root:
     """The whole file."""
 
@@ -253,6 +265,7 @@ class Root:
     unused: Unused = field(default_factory=Unused)
     preemption: Preemption = field(default_factory=Preemption)
     fair_share: FairShare = field(default_factory=FairShare)
+    certificates: Certificates = field(default_factory=Certificates)
 
 
 class Setting(NamedTuple):

@@ -12,6 +12,7 @@ import structlog
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosedError
 
+from distributed_grid.coordinator.ca import Presented
 from distributed_grid.faults import fault
 from distributed_grid.protocol.codec import CONTROL_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError
@@ -79,6 +80,8 @@ class Connection:
         self.name = ""
         self.role = ""
         self.rights = Role.VIEWER
+        self.presented: Presented | None = None
+        """The certificate that it came with."""
         self._flush_due = False
         self._closed = False
         self._tokens = FRAMES_AT_ONCE

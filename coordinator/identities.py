@@ -184,6 +184,24 @@ class Identities:
         )
         return found.fetchone() is not None
 
+    def certified(self, serial: str) -> Certified | None:
+        """The certificate of this serial number, if it is remembered."""
+        row = self._db.execute(
+            "SELECT role, name, expires, issued, token, revoked FROM certificates WHERE serial = ?", (serial,)
+        ).fetchone()
+        if row is None:
+            return None
+        role, name, expires, issued, token, revoked = row
+        return Certified(serial, Role(role), name, expires, issued, token, revoked or 0.0)
+
+    def joined_since(self, one: Certified) -> bool:
+        """Whether somebody has joined under that name by another token, after this certificate was signed."""
+        found = self._db.execute(
+            "SELECT 1 FROM certificates WHERE role = ? AND name = ? AND issued > ? AND token <> ? LIMIT 1",
+            (one.role.value, one.name, one.issued, one.token),
+        )
+        return found.fetchone() is not None
+
     def certificates(self, now: float) -> list[Certified]:
         """Those that have not expired, by role and name."""
         rows = self._db.execute(

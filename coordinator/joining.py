@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 
 import structlog
 from websockets.asyncio.server import ServerConnection
@@ -11,6 +10,7 @@ from websockets.exceptions import ConnectionClosed
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.ca import checked
 from distributed_grid.coordinator.pki import Pki
+from distributed_grid.coordinator.tries import Tries
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadFrame, GridError
 from distributed_grid.protocol.identity import Role
@@ -18,10 +18,6 @@ from distributed_grid.protocol.messages import Refused
 from distributed_grid.protocol.messages_join import Join, Joined
 
 JOIN_SECONDS = 10.0
-FAILURES, PER = 10, 60.0
-"""So many tries that fail are heard from one address in so many seconds."""
-ADDRESSES = 10_000
-"""Addresses whose failures are remembered; of more, the longest ago is forgotten."""
 
 log = structlog.get_logger("joining")
 
@@ -32,7 +28,7 @@ class Joining:
     def __init__(self, pki: Pki, audit: RequestLog) -> None:
         self._pki = pki
         self._audit = audit
-        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+        self._tries = Tries()
 
     async def serve(self, wire: ServerConnection) -> None:
         """Read one request to join and answer it."""
@@ -48,13 +44,13 @@ class Joining:
 
     def _answer(self, frame: bytes, peer: str) -> Joined | Refused:
         try:
-            self._judge(peer)
+            self._tries.judge(peer)
             join: Join = codec.decode_first(frame, Join)
             checked(join.request.encode())  # before the token is used up
             token = self._pki.identities.use(join.token, join.secret, join.name, time.time())
             certificate = self._pki.certify(join.request, token.role, token.name, token.id)
         except GridError as error:
-            self._failed(peer)
+            self._tries.failed(peer)
             log.warning("turned away", peer=peer, error=error.what, why=error.why)
             return Refused(error.what, error.why, error.hint, final=not isinstance(error, BadFrame))
         log.info("joined", peer=peer, role=token.role.value, name=token.name, token=token.id)
@@ -63,15 +59,3 @@ class Joining:
         return Joined(
             grid=self._pki.authority.grid, role=token.role, name=token.name, certificate=certificate, labels=labels
         )
-
-    def _judge(self, peer: str) -> None:
-        """Raise GridError for an address that has failed too often. Secrets have 256 bits: this is for the log's sake,
-        and many nodes may join through one address at once."""
-        failures = [at for at in self._failures.get(peer, []) if at > time.monotonic() - PER]
-        if len(failures) >= FAILURES:
-            raise GridError("too many tries to join from this address have failed", hint=f"wait for {PER:g} s")
-
-    def _failed(self, peer: str) -> None:
-        self._failures[peer] = [*self._failures.pop(peer, []), time.monotonic()][-FAILURES:]
-        if len(self._failures) > ADDRESSES:
-            self._failures.popitem(last=False)

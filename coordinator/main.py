@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, P
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.local_door import OPEN_TO_PASS, closed_to_others
-from distributed_grid.coordinator.pki import PKI, Pki
+from distributed_grid.coordinator.pki import LIVES, PKI, Lives, Pki
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
@@ -36,6 +36,8 @@ EX_CONFIG = 78
 
 log = structlog.get_logger("coordinator")
 
+LOOK_EVERY = 3600.0
+"""Seconds between looks at whether the coordinator's own certificate is to be renewed, at the most."""
 ANOTHER = "use that one, stop it first, or give another --state-dir"
 
 
@@ -48,7 +50,7 @@ class CoordinatorSettings:
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
     `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there; `half_life` and `shares` (weights of
-    users): as Sharing there."""
+    users): as Sharing there; `…_life`, `renew_expired`: as Lives in pki.py."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -68,6 +70,10 @@ class CoordinatorSettings:
     preemption: Mapping[str, float] = field(default_factory=dict)
     half_life: float = DEFAULT.sharing.half_life
     shares: tuple[tuple[str, float], ...] = ()
+    agent_life: float = LIVES.agent
+    person_life: float = LIVES.person
+    server_life: float = LIVES.server
+    renew_expired: float = LIVES.renew_expired
 
 
 class CannotStart(GridError):
@@ -170,7 +176,8 @@ async def _run(settings: CoordinatorSettings) -> None:
     )
     pki = None
     if Pki.exists(settings.state_dir / PKI) and not settings.insecure:
-        pki = Pki(settings.state_dir / PKI, store.grid)
+        lives = Lives(settings.agent_life, settings.person_life, settings.server_life, settings.renew_expired)
+        pki = Pki(settings.state_dir / PKI, store.grid, lives)
         pki.refresh_self()
     server = Server(ledger, store, driver, blobs, audit, clock, pki)
     driver.begin(server.perform, restored)
@@ -183,11 +190,14 @@ async def _run(settings: CoordinatorSettings) -> None:
         _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
         retention.start()
         stopping = asyncio.create_task(stop.wait())
-        watchdog = asyncio.create_task(feed_watchdog())
+        background = [asyncio.create_task(feed_watchdog())]
+        if pki is not None:
+            background.append(asyncio.create_task(_stay_certified(pki, server)))
         ends: list[asyncio.Future[Any]] = [stopping, driver.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        watchdog.cancel()
+        for task in background:
+            task.cancel()
         sd_notify("STOPPING=1")
     finally:
         await server.close()
@@ -202,6 +212,18 @@ async def _run(settings: CoordinatorSettings) -> None:
     if driver.failed.done():
         driver.failed.result()
     log.info("stopped; agents and jobs go on")
+
+
+async def _stay_certified(pki: Pki, server: Server) -> None:
+    """The coordinator's own certificate is renewed before it expires; connections go on."""
+    while True:
+        await asyncio.sleep(min(LOOK_EVERY, pki.lives.server / 20))
+        try:
+            if await asyncio.to_thread(pki.refresh_self):
+                server.take_certificate()
+                log.info("own certificate renewed")
+        except (OSError, GridError) as error:
+            log.error("the coordinator's own certificate cannot be renewed now", error=str(error))
 
 
 def _spare_the_collector() -> None:

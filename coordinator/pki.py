@@ -4,33 +4,52 @@ import datetime
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from distributed_grid.coordinator.ca import (
-    AGENT_DAYS,
-    PERSON_DAYS,
-    SERVER_DAYS,
-    Authority,
-)
+from distributed_grid.coordinator.ca import DAY, Authority
 from distributed_grid.coordinator.identities import Identities
-from distributed_grid.keys import key_pem, new_key, request_for, write_secret
+from distributed_grid.keys import (
+    RENEW_AT,
+    certificate_in,
+    key_pem,
+    life_of,
+    new_key,
+    replace_identity,
+    request_for,
+)
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Identity, Role
-from distributed_grid.tls import AUTHORITY, CERTIFICATE, KEY
 
 PKI = "pki"
 """The folder, below the coordinator's state directory."""
-RENEW_AT = 1 / 3
-"""A certificate of the coordinator's own is renewed when this part of its life is left."""
+
+
+class Lives(NamedTuple):
+    """How long certificates hold, by whom they are for, and how long after its end a node that still has jobs may renew
+    its own: seconds."""
+
+    agent: float = 7 * DAY
+    person: float = 90 * DAY
+    server: float = 90 * DAY
+    renew_expired: float = 30 * DAY
+
+    def of(self, role: Role) -> float:
+        """That of a new certificate for this role."""
+        return {Role.AGENT: self.agent, Role.COORDINATOR: self.server}.get(role, self.person)
+
+
+LIVES = Lives()
 
 
 class Pki:
     """The authority at work. Times are taken from the wall clock: certificates are for other machines to judge."""
 
-    def __init__(self, folder: Path, grid: str) -> None:
+    def __init__(self, folder: Path, grid: str, lives: Lives = LIVES) -> None:
         self.folder = folder
+        self.lives = lives
         self.authority = Authority.load(folder, grid)
         self.identities = Identities(folder / "identities.db")
 
@@ -58,17 +77,15 @@ class Pki:
         """A new key and certificate for the coordinator, who is reached by these names and addresses."""
         key = new_key()
         identity = Identity(self.authority.grid, Role.COORDINATOR)
-        signed = self.authority.sign(request_for(key), identity, _now(), SERVER_DAYS, hosts)
+        signed = self.authority.sign(request_for(key), identity, _now(), self.lives.server, hosts)
         # The authority goes along, so that who joins can be asked for nothing but the token.
-        write_secret(self.folder / KEY, key_pem(key))
-        (self.folder / AUTHORITY).write_bytes(self.authority.pem)
-        (self.folder / CERTIFICATE).write_bytes(signed.public_bytes(serialization.Encoding.PEM) + self.authority.pem)
+        chain = signed.public_bytes(serialization.Encoding.PEM) + self.authority.pem
+        replace_identity(self.folder, key_pem(key), chain.decode())
 
     def refresh_self(self) -> bool:
         """Renew the coordinator's certificate if it is time, for the same names; whether it was."""
-        old = x509.load_pem_x509_certificate((self.folder / CERTIFICATE).read_bytes())
-        life = old.not_valid_after_utc - old.not_valid_before_utc
-        if old.not_valid_after_utc - _now() > life * RENEW_AT:
+        old = certificate_in(self.folder)
+        if time.time() < life_of(old).at(RENEW_AT):
             return False
         names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = [str(one) for kind in (x509.DNSName, x509.IPAddress) for one in names.get_values_for_type(kind)]
@@ -78,9 +95,8 @@ class Pki:
     def certify(self, request: str, role: Role, name: str, token: str = "") -> str:
         """A certificate (PEM) for an agent or a person, by its request (PEM), remembered. Raises BadValue."""
         now = _now()
-        days = AGENT_DAYS if role is Role.AGENT else PERSON_DAYS
         identity = Identity(self.authority.grid, role, name)
-        signed = self.authority.sign(request.encode(), identity, now, days)
+        signed = self.authority.sign(request.encode(), identity, now, self.lives.of(role))
         expires = signed.not_valid_after_utc.timestamp()
         self.identities.signed(signed.serial_number, role, name, expires, now.timestamp(), token)
         return signed.public_bytes(serialization.Encoding.PEM).decode()

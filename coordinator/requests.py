@@ -69,6 +69,7 @@ from distributed_grid.protocol.messages import (
     Submitted,
     UndrainNodes,
     WantBlobs,
+    WantCertificate,
     WantFile,
     WantFiles,
     WantOutput,
@@ -230,6 +231,8 @@ class Requests:
                     client.connection.send(Done(message.id))
             case MakeToken() | ListAccess() | Withdraw():
                 self._reply(client, self._access.answer(client.user, message))
+            case WantCertificate():
+                client.connection.send(self._access.renew(client.connection.presented, message))
             case DrainNodes() | UndrainNodes() | LabelNodes():
                 self._driver.trouble.refuse()
                 self._driver.put(order(message, client.user, lambda: self._answer_plainly(client, message.id)))

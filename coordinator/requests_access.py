@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable
 
+from distributed_grid.coordinator.ca import Presented
 from distributed_grid.coordinator.pki import Pki
+from distributed_grid.coordinator.renewing import Renewals
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import (
@@ -12,8 +14,10 @@ from distributed_grid.protocol.messages import (
     ListAccess,
     MakeToken,
     MemberView,
+    NewCertificate,
     TokenMade,
     TokenView,
+    WantCertificate,
     Withdraw,
 )
 
@@ -21,8 +25,9 @@ from distributed_grid.protocol.messages import (
 class AccessDesk:
     """Answers them. `cut` ends the live connections of a role and name; how many there were."""
 
-    def __init__(self, pki: Pki | None, cut: Callable[[Role, str], int]) -> None:
+    def __init__(self, pki: Pki | None, cut: Callable[[Role, str], int], renewals: Renewals | None) -> None:
         self._pki = pki
+        self._renewals = renewals
         self._cut = cut
 
     def answer(self, user: str, message: MakeToken | ListAccess | Withdraw) -> TokenMade | Access | Done:
@@ -40,6 +45,12 @@ class AccessDesk:
                 return self._list(self._pki, message)
             case Withdraw():
                 return self._withdraw(self._pki, message)
+
+    def renew(self, shown: Presented | None, asked: WantCertificate) -> NewCertificate:
+        """A new certificate for who is connected with this one."""
+        if self._renewals is None:
+            return NewCertificate(error="this grid has no authority", id=asked.id)
+        return self._renewals.renew(shown, asked)
 
     def _make(self, pki: Pki, user: str, asked: MakeToken) -> TokenMade:
         if asked.role is Role.COORDINATOR:

@@ -5,7 +5,8 @@ own connection and nothing else.
 """
 
 import secrets
-from collections.abc import Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -44,6 +45,7 @@ from distributed_grid.coordinator.local_door import BACKLOG as LOCAL_BACKLOG
 from distributed_grid.coordinator.local_door import bind, identity_of_user, local_uid
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.relay import Agent, Relay
+from distributed_grid.coordinator.renewing import Renewals
 from distributed_grid.coordinator.requests import Client, Requests
 from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.store import Store
@@ -52,10 +54,19 @@ from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
-from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, WantBlob, Welcome
-from distributed_grid.protocol.messages_join import AUTHORITY_PATH, JOIN_PATH
+from distributed_grid.protocol.messages import (
+    Ack,
+    Heartbeat,
+    Hello,
+    Launch,
+    Refused,
+    WantBlob,
+    WantCertificate,
+    Welcome,
+)
+from distributed_grid.protocol.messages_join import AUTHORITY_PATH, JOIN_PATH, RENEW_PATH
 from distributed_grid.protocol.nodes import NodeFacts
-from distributed_grid.tls import server_context
+from distributed_grid.tls import own, server_context
 
 HALF_OPEN = 1024
 """Connections that have not said who they are; more are turned away until some have."""
@@ -89,16 +100,27 @@ class Server:
         self._strangers = 0
         self._relay = Relay(self._agents, store, self._job)
         self._people: set[Connection] = set()
-        access = AccessDesk(pki, self._cut)
+        renewals = Renewals(pki, audit, self._busy) if pki is not None else None
+        self._renewals = renewals
+        self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
+        """Where who has no identity is heard, by path."""
+        access = self._access = AccessDesk(pki, self._cut, renewals)
         self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access)
         ledger.watched = self._requests.watched
         self._pki = pki
         self._admission = Admission(pki, store.grid)
-        self._joining = Joining(pki, audit) if pki is not None else None
+        if pki is not None and renewals is not None:
+            self._doors = {JOIN_PATH: Joining(pki, audit).serve, RENEW_PATH: renewals.serve}
+        self._tls: ssl.SSLContext | None = None
         self._loopback = True
         self._instance = secrets.token_hex(8)
         self._listeners: list[Listener] = []
         self._socket: Path | None = None
+
+    def _busy(self, name: str) -> bool:
+        """Whether something of the grid runs, or may run, on the node of this name."""
+        node = self._ledger.nodes.get(name)
+        return node is not None and bool(node.allocations or node.strays)
 
     def _job(self, job: str) -> Job | None:
         return self._ledger.jobs.get(job) or self._store.job(job)
@@ -108,8 +130,9 @@ class Server:
     async def listen(self, host: str, port: int) -> int:
         """Begin to take connections; the port that is listened on. Raises OSError."""
         self._loopback = host in LOOPBACK
-        secured = server_context(self._pki.folder) if self._pki is not None else None
-        listener = await serve(self._serve, host, port, ssl=secured, backlog=BACKLOG, **self._options())
+        if self._pki is not None:
+            self._tls = server_context(self._pki.folder)
+        listener = await serve(self._serve, host, port, ssl=self._tls, backlog=BACKLOG, **self._options())
         self._listeners.append(listener)
         bound: int = next(iter(listener.sockets)).getsockname()[1]
         return bound
@@ -132,6 +155,11 @@ class Server:
             "close_timeout": 2,
             "ping_interval": None,  # agents are heard by their heartbeats, clients are asked when they are quiet
         }
+
+    def take_certificate(self) -> None:
+        """Connections that are made from now on are made with the certificate that is there now. Raises GridError."""
+        if self._pki is not None and self._tls is not None:
+            own(self._tls, self._pki.folder)
 
     async def close(self) -> None:
         """Take no more connections and end those there are. Agents and jobs go on."""
@@ -159,15 +187,20 @@ class Server:
     # --- a connection -------------------------------------------------------------------------------------------------
 
     async def _serve(self, wire: ServerConnection) -> None:
-        if self._joining is not None and wire.request is not None and wire.request.path == JOIN_PATH:
-            await self._joining.serve(wire)
+        door = self._doors.get(wire.request.path) if wire.request is not None else None
+        if door is not None:
+            await door(wire)
             return
         connection = Connection(cast(Wire, wire))  # `create_connection` makes no others
         uid = local_uid(wire)
         peer = str(wire.remote_address) if uid is None else f"uid {uid}"
         try:
             hello = await self._hello(connection)  # read with the limits for strangers, so that they can be answered
-            who = self._admission.identity(wire) if uid is None else await identity_of_user(uid, self._store.grid)
+            if uid is None:
+                shown = connection.presented = self._admission.presented(wire)
+                who = shown.identity if shown is not None else None
+            else:
+                who = await identity_of_user(uid, self._store.grid)
             connection.name, connection.rights = admitted(who, hello)
             match hello.role:
                 case "agent":
@@ -202,6 +235,8 @@ class Server:
             self._strangers -= 1
 
     def _welcome(self, connection: Connection, session: str) -> None:
+        shown = connection.presented
+        renew = shown is not None and self._renewals is not None and self._renewals.due(shown)
         connection.accept(
             Welcome(
                 protocol=PROTOCOL,
@@ -210,6 +245,7 @@ class Server:
                 grid=self._store.grid,
                 session=session,
                 instance=self._instance,
+                renew=renew,
             )
         )
 
@@ -237,6 +273,8 @@ class Server:
                         return
                     if type(message) is Heartbeat:
                         self._driver.put(Heard(name, message.sample, message.at))
+                    elif type(message) is WantCertificate:
+                        connection.send(self._access.renew(connection.presented, message))
                     else:
                         self._driver.put(Told(name, message))
                 if self._driver.crowded:

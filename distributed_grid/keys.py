@@ -6,13 +6,18 @@ import base64
 import hashlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.tls import AUTHORITY, CERTIFICATE, KEY, check_private
+
+RENEW_AT = 2 / 3
+"""A certificate is renewed when this part of its life is over, at the latest."""
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -63,6 +68,36 @@ def pin_of(authority: x509.Certificate) -> str:
 def save_identity(folder: Path, key: bytes, certificate: str, authority: str) -> None:
     """Keep an identity that was given out: the certificate last, since it is what makes the folder an identity."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_secret(folder / KEY, key)
     write_secret(folder / AUTHORITY, authority.encode())
+    replace_identity(folder, key, certificate)
+
+
+def replace_identity(folder: Path, key: bytes, certificate: str) -> None:
+    """Keep a new key with its certificate. Both are in the one file that connections are made with, so that there is
+    the old pair or the new one, and never half of each; the certificate alone is there for others to read."""
+    write_secret(folder / KEY, key + certificate.encode())
     write_secret(folder / CERTIFICATE, certificate.encode())
+
+
+class Life(NamedTuple):
+    """From when to when a certificate holds, in seconds since the epoch."""
+
+    begin: float
+    end: float
+
+    def at(self, part: float) -> float:
+        """The moment when this part of it is over."""
+        return self.begin + (self.end - self.begin) * part
+
+
+def certificate_in(folder: Path) -> x509.Certificate:
+    """The certificate of an identity. Raises GridError."""
+    try:
+        return x509.load_pem_x509_certificate(read_secret(folder / KEY))
+    except ValueError as error:
+        raise GridError(f"the identity in {folder} cannot be read", str(error), "join the grid again") from None
+
+
+def life_of(certificate: x509.Certificate) -> Life:
+    """How long a certificate holds."""
+    return Life(certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp())

@@ -8,7 +8,9 @@ from pathlib import Path
 from distributed_grid.protocol.errors import GridError
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "own.crt", "own.key"
-"""What an identity is, as files of one folder: the grid's authority, one's own certificate, and its private key."""
+"""What an identity is, as files of one folder: the grid's authority, one's own certificate, and its private key. The
+key is followed by the certificate once more: connections are made with that one file, which a renewal replaces at once.
+"""
 IDENTITY = "identity"
 """The folder of a node's identity, below its agent's state directory."""
 
@@ -51,16 +53,21 @@ def blind_context() -> ssl.SSLContext:
 
 
 def _ready(context: ssl.SSLContext, folder: Path) -> ssl.SSLContext:
-    check_private(folder / KEY)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    own(context, folder)
+    return context
+
+
+def own(context: ssl.SSLContext, folder: Path) -> None:
+    """Be who the identity in this folder is, in connections that are made from now on. Raises GridError."""
+    check_private(folder / KEY)
     try:
         context.load_verify_locations(folder / AUTHORITY)
-        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+        context.load_cert_chain(folder / KEY)
     except (OSError, ssl.SSLError) as error:
         raise GridError(
             f"the identity in {folder} cannot be used", why=str(error), hint="join the grid again with a new token"
         ) from None
-    return context
 
 
 def check_private(path: Path) -> None:

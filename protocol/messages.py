@@ -70,13 +70,14 @@ from distributed_grid.protocol.messages_hello import (
     Refused,
     Welcome,
 )
+from distributed_grid.protocol.messages_join import NewCertificate, WantCertificate
 from distributed_grid.protocol.messages_nodes import DrainNodes, LabelNodes, UndrainNodes
 from distributed_grid.protocol.messages_receipts import GetReceipts, Receipts
 from distributed_grid.protocol.nodes import Offer
 from distributed_grid.protocol.shares import GetShares, Shares
 
-FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse
-ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData | Renewed
+FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse | WantCertificate
+ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData | Renewed | NewCertificate
 FromAgentData = Output | Files | FileData | WantBlob
 ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | BlobData
 FromClient = (
@@ -102,6 +103,7 @@ FromClient = (
     | MakeToken
     | ListAccess
     | Withdraw
+    | WantCertificate
 )
 ToClient = (
     Welcome
@@ -123,6 +125,7 @@ ToClient = (
     | MissingBlobs
     | TokenMade
     | Access
+    | NewCertificate
 )
 
 __all__ = [
@@ -161,6 +164,7 @@ __all__ = [
     "MemberView",
     "Message",
     "MissingBlobs",
+    "NewCertificate",
     "NodeVerdict",
     "Offer",
     "OpenData",
@@ -191,6 +195,7 @@ __all__ = [
     "UndrainNodes",
     "WantBlob",
     "WantBlobs",
+    "WantCertificate",
     "WantFile",
     "WantFiles",
     "WantOutput",

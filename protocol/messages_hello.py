@@ -25,7 +25,8 @@ class Hello(Message, frozen=True, tag="hello"):
 
 class Welcome(Message, frozen=True, tag="welcome"):
     """The coordinator's answer to a hello: its own versions, its epoch, the session, and how often to be heard.
-    `instance` is this coordinator process's own: two that claim the same epoch of a grid are told apart by it."""
+    `instance` is this coordinator process's own: two that claim the same epoch of a grid are told apart by it. `renew`:
+    the certificate that a client came with is old enough to be renewed (WantCertificate)."""
 
     protocol: tuple[int, int]
     software: str
@@ -34,6 +35,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     session: str
     heartbeat: float = 2.0
     instance: str = ""
+    renew: bool = False
 
 
 class Refused(Message, frozen=True, tag="refused"):

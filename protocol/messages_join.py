@@ -1,9 +1,11 @@
-"""How somebody becomes a member of a grid: one question and one answer, on a connection of their own at `/v1/join`."""
+"""How somebody becomes a member of a grid, and stays one: joining, on a connection of its own at `/v1/join`; renewal
+over the session; and renewal of what has expired, at `/v1/renew`."""
 
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages_hello import Message
 
 JOIN_PATH = "/v1/join"
+RENEW_PATH = "/v1/renew"
 AUTHORITY_PATH = "/v1/ca"
 """Answers a plain GET with the authority's certificate. Who asks compares it with the pin of the token it was given."""
 
@@ -26,3 +28,39 @@ class Joined(Message, frozen=True, tag="joined"):
     name: str
     certificate: str
     labels: dict[str, str] = {}
+
+
+class WantCertificate(Message, frozen=True, tag="want-certificate"):
+    """A new certificate for who is on this connection, by a request (PEM) for a key that was made anew; the one that
+    it was opened with stays good until it expires. Answered by NewCertificate; a client's has a number."""
+
+    request: str
+    id: int = 0
+
+
+class NewCertificate(Message, frozen=True, tag="new-certificate"):
+    """The certificate (PEM); or why there is none now, and what is held goes on."""
+
+    certificate: str = ""
+    error: str = ""
+    id: int = 0
+
+
+class Challenge(Message, frozen=True, tag="challenge"):
+    """The coordinator's first word at `/v1/renew`: what is to be signed, which is never the same twice."""
+
+    nonce: str
+
+
+class Renew(Message, frozen=True, tag="renew"):
+    """A node's answer, which has no certificate to connect with any more: the one that expired (PEM), a request (PEM)
+    for a new key, and the old key's signature (hex) of nonce and request. Answered by NewCertificate or Refused."""
+
+    certificate: str
+    request: str
+    signature: str
+
+
+def signed_to_renew(nonce: str, request: str) -> bytes:
+    """What the signature of a Renew is of."""
+    return f"grid renew\0{nonce}\0{request}".encode()

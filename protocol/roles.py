@@ -11,6 +11,8 @@ ALL = frozenset({Role.CLIENT, Role.OPERATOR, Role.VIEWER})
 """Everybody who is a person."""
 USERS = frozenset({Role.CLIENT, Role.OPERATOR})
 OPERATORS = frozenset({Role.OPERATOR})
+MEMBERS = AGENTS | ALL
+"""Whoever has a certificate, about that."""
 
 TABLE: dict[type, frozenset[Role]] = {
     # agents, on their control connection
@@ -28,6 +30,8 @@ TABLE: dict[type, frozenset[Role]] = {
     messages.Files: AGENTS,
     messages.FileData: AGENTS,
     messages.WantBlob: AGENTS,
+    # agents and people
+    messages.WantCertificate: MEMBERS,
     # people
     messages.GetStatus: ALL,
     messages.GetShared: ALL,

@@ -10,6 +10,7 @@ their own, and the `grid` command to drive it. Everything that was started is en
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -68,7 +69,9 @@ class Grid:
         port = self.url.rpartition(":")[2] or "0"
         self._start("coordinator", "coordinator", "run", "--port", port, "--state-dir", str(told.parent))
         until(told.exists, "the coordinator listens" + self.log("coordinator"))
-        self.url = json.loads(told.read_text())["url"]
+        url = json.loads(told.read_text())["url"]
+        # A founded grid is reached by the name it was founded with, which our own context is for.
+        self.url = url if url.startswith("ws:") else f"wss://localhost:{url.rpartition(':')[2]}"
         self.environment["GRID_COORDINATOR"] = self.url
 
     def start_agent(self, name: str, *flags: str, environment: dict[str, str] | None = None) -> None:
@@ -107,6 +110,13 @@ class Grid:
             return sum(bool(offer["offered"]["cpu"]) for offer in offers) >= count
 
         until(offering, f"{count} nodes offer cores{''.join(map(self.log, self.processes))}")
+
+    def join(self, name: str, *words: str) -> str:
+        """Make a token, `words` as for `grid token create`, and let a node of this name join with it; the token."""
+        token = self.run("token", "create", *words).stdout.strip()
+        joined = self.run("agent", "join", token, "--name", name, "--state-dir", str(self.home / name))
+        assert joined.returncode == 0, joined.stderr
+        return token
 
     # --- the command --------------------------------------------------------------------------------------------------
 
@@ -179,6 +189,22 @@ class Grid:
             if any(word.encode() in one for one in argv) and b"distributed_grid.cli.main" not in argv:
                 found.append(int(name))
         return found
+
+
+@contextmanager
+def founded_grid(home: Path, config: str = CONFIG) -> Iterator[Grid]:
+    """A grid with an authority and without nodes; we are its operator."""
+    grid = Grid(home, config)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    grid.url = f"wss://localhost:{port}"
+    try:
+        founded = grid.run("init", "--port", str(port), "--state-dir", str(grid.home / "coordinator"))
+        assert founded.returncode == 0, founded.stderr
+        grid.start_coordinator()
+        yield grid
+    finally:
+        grid.close()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from distributed_grid.coordinator.ca import Authority, identity_of, pin_of
+from distributed_grid.coordinator.ca import DAY, Authority, identity_of, pin_of
 from distributed_grid.keys import key_pem, new_key, read_secret, request_for, write_secret
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Identity, Role
@@ -26,11 +26,11 @@ NODE = Identity("0a1b", Role.AGENT, "n1")
 
 
 def paper(
-    folder: Path, authority: Authority, identity: Identity, days: float = 1.0, **more: object
+    folder: Path, authority: Authority, identity: Identity, now: datetime.datetime = NOW, **more: object
 ) -> tuple[Path, Path]:
     """A certificate and its key, as files."""
     key = new_key()
-    signed = authority.sign(request_for(key), identity, NOW, days, **more)  # type: ignore[arg-type]
+    signed = authority.sign(request_for(key), identity, now, 3600.0, **more)  # type: ignore[arg-type]
     stem = identity.role.value + identity.name + str(signed.serial_number)
     (folder / f"{stem}.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     write_secret(folder / f"{stem}.key", key_pem(key))
@@ -93,7 +93,8 @@ async def test_a_client_does_not_take_a_coordinator_of_another_authority(tmp_pat
 
 async def test_an_expired_certificate_opens_nothing(tmp_path: Path) -> None:
     authority = Authority.create("0a1b", NOW)
-    await refused(lambda: meet(tmp_path, authority, paper(tmp_path, authority, NODE, days=-0.001)))
+    old = paper(tmp_path, authority, NODE, NOW - datetime.timedelta(hours=2))
+    await refused(lambda: meet(tmp_path, authority, old))
 
 
 async def test_a_coordinators_certificate_is_no_clients(tmp_path: Path) -> None:
@@ -136,9 +137,9 @@ def test_a_request_that_is_not_signed_by_its_own_key_or_is_none_is_refused() -> 
 
 def test_a_certificate_outlives_neither_its_days_nor_its_authority() -> None:
     authority = Authority.create("0a1b", NOW)
-    signed = authority.sign(request_for(new_key()), NODE, NOW, 7)
+    signed = authority.sign(request_for(new_key()), NODE, NOW, 7 * DAY)
     assert signed.not_valid_after_utc - NOW <= datetime.timedelta(days=7)
-    late = authority.sign(request_for(new_key()), NODE, NOW, 36500)
+    late = authority.sign(request_for(new_key()), NODE, NOW, 36500 * DAY)
     assert late.not_valid_after_utc == authority.certificate.not_valid_after_utc
 
 

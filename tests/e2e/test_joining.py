@@ -26,22 +26,14 @@ from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Hello, Refused
 from distributed_grid.tls import client_context, trusting_context
 from tests.coordinator.core.scene import facts
-from tests.grid_fixture import Grid, until
+from tests.grid_fixture import Grid, founded_grid, until
 
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
     """A founded grid without nodes; we are its operator."""
-    grid = Grid(tmp_path_factory.mktemp("founded"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    grid.url = f"wss://localhost:{port}"
-    founded = grid.run("init", "--port", str(port), "--state-dir", str(grid.home / "coordinator"), "-o", "json")
-    assert founded.returncode == 0, founded.stderr
-    grid.start_coordinator()
-    grid.environment["GRID_COORDINATOR"] = f"wss://localhost:{port}"
-    yield grid
-    grid.close()
+    with founded_grid(tmp_path_factory.mktemp("founded")) as grid:
+        yield grid
 
 
 def invitation(grid: Grid, *words: str) -> str:
@@ -155,7 +147,7 @@ def identity(grid: Grid, folder: Path, role: Role, name: str, authority: Authori
     store = json.loads(grid.run("status", "-o", "json").stdout)["grid"]
     own = authority or Authority.load(grid.home / "coordinator" / "pki", store)
     key = new_key()
-    signed = own.sign(request_for(key), Identity(store, role, name), datetime.datetime.now(datetime.UTC), 1)
+    signed = own.sign(request_for(key), Identity(store, role, name), datetime.datetime.now(datetime.UTC), 3600)
     pem = signed.public_bytes(serialization.Encoding.PEM).decode()
     save_identity(folder, key_pem(key), pem, (grid.home / "coordinator" / "pki" / "ca.crt").read_text())
     return client_context(folder)

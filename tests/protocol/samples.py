@@ -283,5 +283,7 @@ MESSAGES: dict[str, Any] = {
         tokens=(messages.TokenView("0a1b2c3d", Role.AGENT, "lab*", 2, 100.0, "ada", {"zone": "a"}),),
         members=(messages.MemberView(Role.AGENT, "lab1", "7f", 1.0, 2.0, 1.5),),
     ),
+    "WantCertificate": messages.WantCertificate(request="-----BEGIN CERTIFICATE REQUEST-----", id=43),
+    "NewCertificate": messages.NewCertificate(certificate="-----BEGIN CERTIFICATE-----", error="no", id=43),
     "Withdraw": messages.Withdraw(id=42, token="0a1b2c3d", role=Role.AGENT, name="lab1"),
 }

@@ -11,7 +11,8 @@ from distributed_grid.protocol.roles import TABLE, may
 SPOKEN = {
     kind for union in (messages.FromAgent, messages.FromAgentData, messages.FromClient) for kind in get_args(union)
 }
-AGENTS = set(get_args(messages.FromAgent)) | {messages.WantBlob}
+MEMBERS = {messages.WantCertificate}
+AGENTS = (set(get_args(messages.FromAgent)) | {messages.WantBlob}) - MEMBERS
 CHANGES = {messages.Submit, messages.Cancel, messages.SignalJob, messages.PutBlob}
 
 

@@ -1,0 +1,98 @@
+"""The node's certificate is kept from expiring: renewed over the session when two thirds of its life are over, and by
+its old key where it expired while the coordinator could not be reached. The next connections are made with the new one.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from distributed_grid.agent.session import CannotConnect, Session
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.messages import NewCertificate, WantCertificate
+from distributed_grid.tls import has_identity
+
+LOOK_EVERY = 3600.0
+"""Seconds between looks at the clock at the latest: it may be set, and the machine may sleep."""
+ANSWER_SECONDS = 30.0
+PAUSE = 1.0
+AGAIN = 60.0
+"""Seconds, twice at most, until a renewal that failed is tried again."""
+
+log = structlog.get_logger("agent")
+
+
+class Renewal:
+    """That of one agent. `session` is the connection to the coordinator, where there is one. Without an identity there
+    is nothing to do."""
+
+    def __init__(self, folder: Path, url: str, session: Callable[[], Session | None]) -> None:
+        self._folder = folder
+        self._url = url
+        self._session = session
+        self._answer: asyncio.Future[NewCertificate] | None = None
+
+    async def run(self) -> None:
+        """Renew whenever it is time."""
+        if not self._url.startswith("wss:") or not has_identity(self._folder):
+            await asyncio.Event().wait()
+        from distributed_grid.renewing import renewal_time
+
+        at, tried = 0.0, 0.0
+        while True:
+            with contextlib.suppress(GridError):  # dialling says what is wrong with it
+                at = max(renewal_time(self._folder), tried)
+            if (left := at - time.time()) > 0:
+                await asyncio.sleep(min(left, LOOK_EVERY))
+            elif (session := self._session()) is None:
+                await asyncio.sleep(PAUSE)
+            elif not await self._renewed(session):
+                tried = time.time() + AGAIN * random.uniform(1, 2)  # noqa: S311
+
+    async def _renewed(self, session: Session) -> bool:
+        """Try once."""
+        from distributed_grid.renewing import Asked
+
+        asked = Asked(self._folder)
+        self._answer = asyncio.get_running_loop().create_future()
+        session.send(WantCertificate(request=asked.request))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._answer
+            if answer.error:
+                log.warning("the certificate is not renewed now", why=answer.error)
+                return False
+            await asyncio.to_thread(asked.keep, answer.certificate)
+        except TimeoutError:
+            return False
+        except GridError as error:
+            log.warning("the certificate is not renewed now", what=error.what, why=error.why)
+            return False
+        finally:
+            self._answer = None
+        log.info("certificate renewed")
+        return True
+
+    def heard(self, answer: NewCertificate) -> None:
+        """The coordinator's answer came."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    async def revive(self) -> None:
+        """To be called before connecting: renews what has expired. Raises CannotConnect."""
+        if not self._url.startswith("wss:") or not has_identity(self._folder):
+            return
+        from distributed_grid.renewing import NotRenewed, has_expired, revive
+
+        try:
+            if has_expired(self._folder):
+                await asyncio.to_thread(revive, self._folder, self._url)
+                log.info("certificate renewed after it had expired")
+        except NotRenewed as error:
+            raise CannotConnect(error.what, error.why, error.hint, error.final) from None
+        except GridError as error:
+            raise CannotConnect(error.what, error.why, error.hint) from None
