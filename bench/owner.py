@@ -1,20 +1,23 @@
 """How fast an owner's CPU-bound program runs on his node while jobs are lent every core of it, against its speed alone,
 by policy. Wants a machine where nothing else is at work.
 
-The whole figure holds the first seconds, in which he is not noticed yet: the longer he works, the nearer it gets to the
-steady one, which is that of the time after.
+A machine's own speed goes up and down, so each round measures it before and after. Beside the speed stands the share of
+one core's time that his program got, which that does not touch. The whole figure holds the first seconds, in which he
+is not noticed yet and the jobs only give way by their niceness; the one once suspended is that of the time after.
 """
 
 import json
+import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench._common import GRID, Grid, grid, report, wait_for
 
-SECONDS = 30.0
-ALONE = 8.0
+ROUNDS = 3
+SECONDS = 20.0
+ALONE = 6.0
 CONFIG = """
 resource_sharing:
   owner_policy: {policy}
@@ -28,21 +31,34 @@ end, done, begun = time.monotonic() + float(sys.argv[1]), 0, time.monotonic()
 while (now := time.monotonic()) < end:
     for _ in range(20000):
         done += 1
-    print(now - begun, done)
+    print(now - begun, done, time.process_time())
 """
 BURN = "while True: pass"
 
 
-def work(seconds: float) -> list[tuple[float, int]]:
-    """An owner's program: what it had done, by its time."""
+class Step(NamedTuple):
+    """How far an owner's program was at some time: seconds since its begin, work done, CPU seconds."""
+
+    at: float
+    done: int
+    cpu: float
+
+
+def work(seconds: float) -> list[Step]:
+    """An owner's program, from its begin to its end."""
     out = subprocess.run([sys.executable, "-c", WORK, str(seconds)], capture_output=True, check=True, text=True).stdout
-    return [(float(at), int(done)) for at, done in (line.split() for line in out.splitlines())]
+    return [Step(float(at), int(done), float(cpu)) for at, done, cpu in map(str.split, out.splitlines())]
 
 
-def speed(steps: list[tuple[float, int]], since: float = 0.0) -> float:
-    """Steps a second from then on."""
-    first = next(step for step in steps if step[0] >= since)
-    return (steps[-1][1] - first[1]) / (steps[-1][0] - first[0])
+def speed(steps: list[Step], since: float = 0.0) -> float:
+    """Work a second from then on."""
+    first = next(step for step in steps if step.at >= since)
+    return (steps[-1].done - first.done) / (steps[-1].at - first.at)
+
+
+def share(steps: list[Step]) -> float:
+    """How much of one core's time it got."""
+    return (steps[-1].cpu - steps[0].cpu) / (steps[-1].at - steps[0].at)
 
 
 def _ask(running: Grid, *words: str) -> dict[str, Any]:
@@ -52,22 +68,33 @@ def _ask(running: Grid, *words: str) -> dict[str, Any]:
 
 
 def measure(policy: str) -> dict[str, float]:
-    """One policy: the speed as parts of that alone, before and after."""
+    """One policy: medians of all rounds, as parts of what he has alone."""
     with grid(agents=1, config=CONFIG.format(policy=policy)) as running:
         cores = wait_for(lambda: _offered(running), "the offer of all cores (is the machine busy?)", 60.0)
-        before = speed(work(ALONE))
-        wait_for(lambda: _offered(running) >= cores, "the offer after that", 60.0)
-        for _ in range(cores):
-            command = ["run-shared", "-d", "--no-ship", sys.executable, "-c", BURN]
-            subprocess.run([*GRID, "--coordinator", running.url, *command], capture_output=True, check=True)
-        wait_for(lambda: _states(running, "running") == cores, "the start of the jobs", 60.0)
-        time.sleep(3)
-        steps = work(SECONDS)
-        ids = [one["id"] for one in _ask(running, "jobs")["jobs"]]
-        subprocess.run([*GRID, "--coordinator", running.url, "cancel", *ids], capture_output=True, check=True)
-        wait_for(lambda: _states(running, "running") == 0, "the end of the jobs", 60.0)
-        alone = (before + speed(work(ALONE))) / 2
-        return {"whole": speed(steps) / alone, "steady": speed(steps, 8.0) / alone, "cores": cores}
+        rounds = [_round(running, cores) for _ in range(ROUNDS)]
+        return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]} | {"cores": cores}
+
+
+def _round(running: Grid, cores: int) -> dict[str, float]:
+    before = work(ALONE)
+    wait_for(lambda: _offered(running) >= cores, "the offer of all cores after that", 60.0)
+    for _ in range(cores):
+        command = ["run-shared", "-d", "--no-ship", sys.executable, "-c", BURN]
+        subprocess.run([*GRID, "--coordinator", running.url, *command], capture_output=True, check=True)
+    wait_for(lambda: _states(running, "running") == cores, "the start of the jobs", 60.0)
+    time.sleep(3)
+    steps = work(SECONDS)
+    ids = [one["id"] for one in _ask(running, "jobs")["jobs"] if one["state"] == "running"]
+    subprocess.run([*GRID, "--coordinator", running.url, "cancel", *ids], capture_output=True, check=True)
+    wait_for(lambda: _states(running, "running") == 0, "the end of the jobs", 60.0)
+    after = work(ALONE)
+    alone = (speed(before) + speed(after)) / 2
+    return {
+        "speed": speed(steps) / alone,
+        "once_suspended": speed(steps, 8.0) / alone,
+        "share": share(steps) / ((share(before) + share(after)) / 2),
+        "drift": speed(after) / speed(before),
+    }
 
 
 def _offered(running: Grid) -> int:
@@ -84,11 +111,15 @@ def main() -> None:
     report(
         "owner",
         {
-            "speed_under_suspend": suspend["whole"],
-            "speed_once_suspended": suspend["steady"],
-            "speed_under_continue": beside["whole"],
+            "speed_under_suspend": suspend["speed"],
+            "share_under_suspend": suspend["share"],
+            "speed_once_suspended": suspend["once_suspended"],
+            "speed_under_continue": beside["speed"],
+            "share_under_continue": beside["share"],
+            "machine_after_to_before": suspend["drift"],
             "cores": suspend["cores"],
             "seconds": SECONDS,
+            "rounds": ROUNDS,
         },
     )
 
