@@ -47,7 +47,8 @@ class Launcher:
     supervisor's own fate. `pids` are the main processes of what runs, by allocation, and `limits` says who keeps which
     limit, as the supervisor found.
 
-    `cgroup`: where its groups go, as supervisor_cgroups.survey takes it."""
+    `cgroup`: where its groups go, as supervisor_cgroups.survey takes it. `hide`: keep jobs of our own user out of the
+    state directory, as supervisor_hide.py does."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Launcher:
         pids_limit: int = 0,
         cgroup: str = "none",
         nice: int = 0,
+        hide: bool = False,
     ) -> None:
         self.supervisor_pid = 0
         self.suspended: Callable[[Suspended], None] = _nobody
@@ -72,6 +74,7 @@ class Launcher:
         self._pids_limit = pids_limit
         self._cgroup = cgroup
         self._nice = nice
+        self._hide = hide
         self.limits: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -111,6 +114,7 @@ class Launcher:
                 "grace": spec.grace,
                 "lease": launch.lease,
                 "lease_from": lease_from,
+                "hide": self._hide,
                 "limits": {
                     "memory": launch.grant.memory,
                     "pids": min(filter(None, (spec.limits.pids, self._pids_limit)), default=0),

@@ -23,6 +23,7 @@ from distributed_grid.agent.probe import Probe, kin_roots
 from distributed_grid.agent.retention import Bounds
 from distributed_grid.agent.runtime import Place, Runtime
 from distributed_grid.agent.supervisor_cgroups import described, survey
+from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
@@ -31,6 +32,7 @@ from distributed_grid.service import (
     announce,
     configure_logs,
     feed_watchdog,
+    forbid_dumps,
     locked,
     loop_factory,
     prepare,
@@ -50,7 +52,8 @@ class AgentSettings:
     """How to run an agent. `cores` None: all this process may use; `memory` bytes to manage (0: all there is); `gpus`
     by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
     between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
-    limit but its own); `nice`: how far jobs stand back for other programs."""
+    limit but its own); `nice`: how far jobs stand back for other programs; `hide_state`: keep jobs of our own user out
+    of the state directory, where that can be done."""
 
     name: str
     state_dir: Path
@@ -69,6 +72,7 @@ class AgentSettings:
     pids_limit: int = 0
     nice: int = 0
     cgroup: str = "none"
+    hide_state: bool = True
     log_level: str = "info"
 
 
@@ -77,6 +81,7 @@ def main(settings: AgentSettings) -> int:
     stderr, in three lines."""
     configure_logs(settings.log_level)
     try:
+        forbid_dumps()
         prepare(settings.state_dir)
         with locked(settings.state_dir, "agent", ANOTHER), asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(settings))
@@ -169,6 +174,7 @@ async def _run(settings: AgentSettings) -> None:
         pids_limit=settings.pids_limit,
         nice=settings.nice,
         cgroup=settings.cgroup,
+        hide=settings.hide_state and not why_not(str(settings.state_dir)),
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)

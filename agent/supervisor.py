@@ -21,10 +21,11 @@ from distributed_grid.agent.supervisor_book import Book
 from distributed_grid.agent.supervisor_cgroups import Cgroups, described, freezer, survey
 from distributed_grid.agent.supervisor_endings import Endings
 from distributed_grid.agent.supervisor_freeze import Freezer, told
-from distributed_grid.agent.supervisor_job import NEVER, CannotStart, Job, never_ran, spawn
+from distributed_grid.agent.supervisor_job import NEVER, Job, never_ran
 from distributed_grid.agent.supervisor_limits import Limits
 from distributed_grid.agent.supervisor_output import Outputs
 from distributed_grid.agent.supervisor_socket import AgentSocket
+from distributed_grid.agent.supervisor_spawn import CannotStart, spawn
 from distributed_grid.agent.supervisor_tree import Tree
 
 VERSION = 3
@@ -68,7 +69,7 @@ class Supervisor:
         self._take_signals()
         self.oom_scores = procs.protect_from_oom()
         self._restore()
-        self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, log)
+        self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, log, self.tree.holds)
 
     def _take_signals(self) -> None:
         procs.become_subreaper()

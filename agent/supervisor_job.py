@@ -1,30 +1,11 @@
-"""One job as the supervisor sees it: what was asked, what is left of it, how it ended, and how its process is made.
-Stdlib only.
-"""
+"""One job as the supervisor sees it: what was asked, what is left of it, and how it ended. Stdlib only."""
 
-import errno
 import os
 import signal
 from collections.abc import Iterator
 from typing import Any
 
-from distributed_grid.faults import fault
-
 NEVER = float("inf")
-_PATH = "/usr/local/bin:/usr/bin:/bin"
-_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-"""A job treats all signals as a fresh process does, whatever we, or who started us (a shell in the background ignores
-some), made of them."""
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
-
-
-class CannotStart(Exception):
-    """No process was made: the outcome's cause, and why in words."""
-
-    def __init__(self, cause: str, text: str) -> None:
-        super().__init__(text)
-        self.cause = cause
-        self.text = text
 
 
 class Job:
@@ -167,90 +148,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
-
-
-def spawn(order: dict[str, Any], folder: str) -> int:
-    """Make the job's process, with its output in `folder`, and return its pid. Raises CannotStart.
-
-    Changes this process's directory, and its cores where the order names some, and leaves them so: the child has them
-    from its first instruction. The caller puts both back.
-    """
-    argv, cwd = order["argv"], order["cwd"]
-    try:
-        os.chdir(cwd)
-    except OSError as error:
-        raise CannotStart("workdir-failed", f"cannot use the working directory {cwd}: {error.strerror}") from None
-    if not argv or not argv[0]:
-        raise CannotStart("not-found", "there is no command")
-    program = find_program(argv[0], order["env"].get("PATH", _PATH))
-    try:
-        if order["cores"]:
-            os.sched_setaffinity(0, order["cores"])
-        pid = _make(program, argv, order["env"], os.path.join(folder, "stdout"), os.path.join(folder, "stderr"))
-    except (OSError, ValueError) as error:
-        raise _explain(error, program, folder, order["cores"]) from None
-    if not pid:  # no system does that; a fault point may
-        raise CannotStart("spawn-failed", f"{program} could not be started: no process was made")
-    return pid
-
-
-@fault("supervisor.spawn")
-def _make(program: str, argv: list[str], env: dict[str, str], out: str, err: str) -> int:
-    return os.posix_spawn(
-        program,
-        argv,
-        env,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, out, _CREATE, 0o600),
-            (os.POSIX_SPAWN_OPEN, 2, err, _CREATE, 0o600),
-        ],
-        setsid=True,
-        setsigmask=(),
-        setsigdef=_RESET,
-    )
-
-
-def _explain(error: OSError | ValueError, program: str, folder: str, cores: list[int]) -> CannotStart:
-    """Which of the steps inside posix_spawn failed: it has one error number for all of them."""
-    if isinstance(error, ValueError):
-        return CannotStart("spawn-failed", f"the command cannot be passed on: {error}")
-    match error.errno:
-        case errno.EEXIST:
-            # Output is there of an allocation that the journal does not know: its record was lost, not its past.
-            return CannotStart("supervisor-lost", "it was started before, and the record of that is lost")
-        case errno.ENOENT if os.path.isdir(folder):
-            if os.path.exists(program):
-                return CannotStart("not-found", f"{program}: the interpreter in its first line is not there")
-            return CannotStart("not-found", f"{program}: no such file")
-        case errno.ENOTDIR if os.path.isdir(folder):
-            return CannotStart("not-found", f"{program}: no such file")
-        case errno.EACCES | errno.EPERM:
-            return CannotStart("not-executable", f"{program}: {_why_not(program)}")
-        case errno.ENOEXEC:
-            return CannotStart("not-executable", f"{program}: neither a program nor a script with #! in its first line")
-        case errno.EINVAL if cores:
-            return CannotStart("spawn-failed", f"the cores {sorted(cores)} cannot be used on this node")
-        case _:
-            return CannotStart("spawn-failed", f"{program} could not be started: {error.strerror}")
-
-
-def _why_not(program: str) -> str:
-    return "is a directory" if os.path.isdir(program) else "permission denied (is it executable?)"
-
-
-def find_program(name: str, path: str) -> str:
-    """The file to run: `name` itself if it has a slash, else looked up in the job's own PATH. Raises CannotStart."""
-    if "/" in name:
-        return name
-    refused = ""
-    for folder in path.split(":"):
-        candidate = os.path.join(folder or ".", name)
-        if os.access(candidate, os.X_OK):
-            if not os.path.isdir(candidate):
-                return candidate
-        elif not refused and os.path.isfile(candidate):
-            refused = candidate
-    if refused:
-        raise CannotStart("not-executable", f"{refused}: permission denied (is it executable?)")
-    raise CannotStart("not-found", f"{name}: not found in PATH ({path})")

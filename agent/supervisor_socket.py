@@ -25,7 +25,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class AgentSocket:
     """Listens at `supervisor.sock` in the state directory. `greet` makes the first message for a new agent, `hear`
     takes each message of it. `due` is when a flush has to be: NEVER without anything to send, 0 for at once; what the
-    agent does not take yet is sent when the selector tells that it does."""
+    agent does not take yet is sent when the selector tells that it does. A process for which `of_a_job` holds is
+    not let in, though it is of the right user."""
 
     def __init__(
         self,
@@ -34,11 +35,12 @@ class AgentSocket:
         greet: Callable[[], dict[str, Any]],
         hear: Callable[[dict[str, Any]], None],
         log: Callable[[str], None],
+        of_a_job: Callable[[int], bool],
     ) -> None:
         self.connected = False
         self.due = NEVER
         self._selector = selector
-        self._greet, self._hear, self._log = greet, hear, log
+        self._greet, self._hear, self._log, self._of_a_job = greet, hear, log, of_a_job
         self._agent: socket.socket | None = None
         self._received = bytearray()
         self._unsent = bytearray()
@@ -89,9 +91,13 @@ class AgentSocket:
             peer, _ = self._listener.accept()
         except OSError:
             return
-        _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid not in (os.geteuid(), 0):
             self._log(f"user {uid} is not let in")
+            peer.close()
+            return
+        if self._of_a_job(pid):
+            self._log(f"process {pid} of a job is not let in")
             peer.close()
             return
         if self._agent is not None:

@@ -102,6 +102,18 @@ class Tree:
         for pid, start in stopped.items():
             procs.send(pid, start, signal.SIGKILL)
 
+    def holds(self, pid: int) -> bool:
+        """Whether this process is a job's, or below one: the chain of its parents leads to us, or over a job."""
+        watched = {job.pid for job in self.watched}
+        while pid > 1:
+            if pid == os.getpid() or pid in watched or self._is_ours(procs.allocation_of(pid) or "/"):
+                return True
+            seen = procs.stat(pid)
+            if seen is None:
+                return True  # who sends another and is gone does not want to be known
+            pid = seen.parent
+        return False
+
     def strays(self) -> dict[str, set[int]]:
         """All processes that were started for one of our allocations, whoever is their parent now."""
         found: dict[str, set[int]] = {}

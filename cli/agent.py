@@ -136,6 +136,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         pids_limit=own.pids_limit,
         nice=own.nice,
         cgroup=own.cgroup,
+        hide_state=own.hide_state,
         keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
         log_level=log_level,
     )

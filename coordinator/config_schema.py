@@ -114,6 +114,9 @@ class Agent:
     cgroup: str = setting(
         "auto", CGROUP, "cgroup below which jobs get theirs: auto (what systemd delegated), none, or a path like /grid"
     )
+    hide_state: bool = setting(
+        True, FLAG, "keep jobs that run as the agent's user out of its state directory, where that can be done"
+    )
     virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
     kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
 

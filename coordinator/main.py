@@ -29,7 +29,16 @@ from distributed_grid.coordinator.trouble import Trouble
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.gangs import parse_ports
 from distributed_grid.protocol.placing import Strategy
-from distributed_grid.service import announce, configure_logs, feed_watchdog, locked, loop_factory, prepare, sd_notify
+from distributed_grid.service import (
+    announce,
+    configure_logs,
+    feed_watchdog,
+    forbid_dumps,
+    locked,
+    loop_factory,
+    prepare,
+    sd_notify,
+)
 
 EX_SOFTWARE = 70
 EX_CONFIG = 78
@@ -89,6 +98,7 @@ def main(settings: CoordinatorSettings) -> int:
     try:
         _check_address(settings)
         configure_logs(settings.log_level)
+        forbid_dumps()
         prepare(settings.state_dir, OPEN_TO_PASS)
         with locked(settings.state_dir, "coordinator", ANOTHER), closed_to_others(settings.state_dir):
             _allow_many_files()

@@ -1,6 +1,7 @@
 """What both services do around their work: a state directory of their own, a lock on it, logs, and word to systemd."""
 
 import asyncio
+import ctypes
 import fcntl
 import io
 import json
@@ -18,6 +19,7 @@ import structlog
 from distributed_grid.protocol.errors import GridError
 
 log = structlog.get_logger("service")
+_PR_SET_DUMPABLE = 4
 
 
 def prepare(state_dir: Path, mode: int = 0o700) -> None:
@@ -36,6 +38,12 @@ def prepare(state_dir: Path, mode: int = 0o700) -> None:
             why=error.strerror or str(error),
             hint="give another one with --state-dir, or make this one yours",
         ) from None
+
+
+def forbid_dumps() -> None:
+    """Nobody of this user may look into this process's memory, where keys are, nor stop it as a debugger does; and it
+    leaves no core. Root may all the same."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 @contextmanager
