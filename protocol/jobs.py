@@ -188,7 +188,7 @@ def parse_retries(words: Iterable[str], retries: int | None, memory: str | None 
     return {"retry_on": tuple(dict.fromkeys(map(RetryOn, names))), "retries": retries, "retry_memory": factor}
 
 
-class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """What a job needs. `nodes` are preferred, not required. `immediate`: end as not placed if it cannot start now.
     `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so. `requeue`: it
     waits again, with its age, where the grid itself took its place back (preempted, recalled, drained); else it ends.

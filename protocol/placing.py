@@ -64,7 +64,7 @@ class LabelRule(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.key}{self.sign.value}{self.value}"
 
 
-class Constraints(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Constraints(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, cache_hash=True):
     """What a node has to be. `only`: one of these; `exclude`: none of these; each of the `labels` rules is met.
 
     The GPUs of the grant are of this `gpu_model` (see `same_model`), and each has `gpu_memory` bytes free that nobody

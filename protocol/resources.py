@@ -92,7 +92,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     def resources(self) -> Resources:
         """The same as a plain amount."""
         cpu = len(self.cores) * MILLI + self.shared_milli
-        return Resources(cpu, self.memory, sum(gpu.milli for gpu in self.gpus))
+        return Resources(cpu, self.memory, sum(gpu.milli for gpu in self.gpus) if self.gpus else 0)
 
     @property
     def affinity(self) -> tuple[int, ...]:

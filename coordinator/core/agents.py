@@ -270,8 +270,9 @@ def _started(ledger: "Ledger", node: Node, message: Started) -> None:
         return
     job = ledger.jobs[allocation.job]
     allocation.started = job.started = ledger.now
-    for device in _devices(allocation):
-        node.declined.pop(device, None)
+    if node.declined:
+        for device in _devices(allocation):
+            node.declined.pop(device, None)
     if node.failed or node.orders.aside is not None or ledger.failing:
         failing.started(ledger, node, job)
     if allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from distributed_grid.coordinator.core.constraints import Trait, has_trait
 from distributed_grid.coordinator.core.homes import Homes
-from distributed_grid.coordinator.core.index import Accept, Index
+from distributed_grid.coordinator.core.index import Accept, Index, Place
 from distributed_grid.coordinator.core.model import Job, Node
-from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.nodes import GpuFacts
 from distributed_grid.protocol.placing import Local, Sign, same_model
 from distributed_grid.protocol.resources import Resources
@@ -82,9 +81,8 @@ class Catalogue(Index):
         self._models: dict[str, dict[str, None]] = {}
         self._bundles: dict[str, dict[str, None]] = {}
 
-    def put(self, name: str, priority: float, room: Room) -> bool:
-        """This node has this room from now on. Whether that is news."""
-        news = super().put(name, priority, room)
+    def _lay(self, name: str, place: Place) -> bool:
+        news = super()._lay(name, place)
         if news:
             self.touch(name)
         return news
@@ -224,11 +222,12 @@ class Catalogue(Index):
         view = kind.views.get(pool)
         if view is None:
             view = kind.views[pool] = View()
+        where = self.laid()
         now = self._before + len(self._changes)
         if view.seen < self._before:
             view.index = Index()
-            names = self._where if kind is self._everything else kind.members
-            view.index.fill((name, self._where[name]) for name in names if self._belongs(name, kind, pool))
+            names = where if kind is self._everything else kind.members
+            view.index.fill((name, where[name]) for name in names if self._belongs(name, kind, pool))
         elif view.seen < now:
             changed, members = set(self._changes[view.seen - self._before :]), kind.members
             for name in changed if kind is self._everything else [name for name in changed if name in members]:

@@ -18,7 +18,7 @@ from distributed_grid.protocol.resources import MILLI, format_bytes
 Labels = Mapping[str, str]
 
 
-class Trait(msgspec.Struct, frozen=True):
+class Trait(msgspec.Struct, frozen=True, cache_hash=True):
     """What of a request's constraints follows from facts and labels: `gpus` devices at least are of the model and have
     this memory altogether."""
 

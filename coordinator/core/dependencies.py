@@ -251,8 +251,8 @@ def _meets(kind: After, end: End) -> bool:
 
 
 def _settle_all(ledger: "Ledger", name: str, end: End) -> None:
-    for kind in After:
-        if name in ledger.held.on[kind]:
+    for kind, waited_for in ledger.held.on.items():
+        if name in waited_for:
             _settle(ledger, kind, name, None if _meets(kind, end) else end)
 
 

@@ -120,13 +120,11 @@ def aged(waited: float, policy: Sharing) -> float:
 
 def dominant(amount: Resources, capacity: Resources) -> float:
     """The largest of its parts of the capacity, 0..1 (more where nodes have since become smaller)."""
-    most = 0.0
-    if amount.cpu:
-        most = amount.cpu / max(1, capacity.cpu)
-    if amount.memory:
-        most = max(most, amount.memory / max(1, capacity.memory))
-    if amount.gpu:
-        most = max(most, amount.gpu / max(1, capacity.gpu))
+    most = amount.cpu / (capacity.cpu or 1)
+    if amount.memory and (part := amount.memory / (capacity.memory or 1)) > most:
+        most = part
+    if amount.gpu and (part := amount.gpu / (capacity.gpu or 1)) > most:
+        most = part
     return most
 
 

@@ -4,7 +4,6 @@ A job that asks for such a place waits for more than room: for its neighbour to 
 is kept as well, and looked at again when it comes about.
 """
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from distributed_grid.coordinator.core.model import Allocation, Job
@@ -40,7 +39,7 @@ class Homes:
         """The jobs of each group and of each `user/name`, the newest last."""
         self._nodes: dict[str, dict[str, int]] = {}
         """How many of them hold something on which node."""
-        self._wanted: dict[str, dict[Key, int]] = {}
+        self.wanted: dict[str, dict[Key, int]] = {}
         """How many jobs wait, by their line, that want to be near to this or apart from it."""
         self._waiting: dict[str, tuple[Key, tuple[str, ...]]] = {}
         """Their lines and what they want, by their ids."""
@@ -110,32 +109,31 @@ class Homes:
         key, words = key_of(job), tuple(dict.fromkeys((*asked.near, *asked.apart)))
         self._waiting[job.id] = key, words
         for word in words:
-            lines = self._wanted.setdefault(word, {})
+            lines = self.wanted.setdefault(word, {})
             lines[key] = lines.get(key, 0) + 1
 
     def want_no_more(self, job: Job) -> None:
         """It does not wait any more, if it did."""
-        key, words = self._waiting.pop(job.id, (None, ()))
+        if job.id not in self._waiting:
+            return
+        key, words = self._waiting.pop(job.id)
         for word in words:
-            assert key is not None
-            self._wanted[word][key] -= 1
-            if not self._wanted[word][key]:
-                _take_off(self._wanted, word, key)
+            self.wanted[word][key] -= 1
+            if not self.wanted[word][key]:
+                _take_off(self.wanted, word, key)
 
     def waiting_for(self, job: Job) -> list[Key]:
         """The lines of those that want to be near to this job or apart from it."""
-        if not self._wanted:
-            return []
         words = (job.id, *_shared(job))
-        return list(dict.fromkeys(key for word in words for key in self._wanted.get(word, ())))
+        return list(dict.fromkeys(key for word in words for key in self.wanted.get(word, ())))
 
 
-def _shared(job: Job) -> Iterator[str]:
+def _shared(job: Job) -> tuple[str, ...]:
     """What it is called together with others."""
-    if job.group:
-        yield job.group
-    if job.spec.name:
-        yield f"{job.user}/{job.spec.name}"
+    if not job.spec.name:
+        return (job.group,) if job.group else ()
+    named = f"{job.user}/{job.spec.name}"
+    return (job.group, named) if job.group else (named,)
 
 
 def _take_off(lists: dict[str, dict[K, V]], word: str, key: K) -> None:
@@ -163,10 +161,13 @@ def waits(ledger: "Ledger", job: Job) -> None:
 def started(ledger: "Ledger", job: Job) -> None:
     """A job was granted its place."""
     ledger.fresh.pop(job.id, None)  # it was looked at again before its turn had come in the same pass
+    node = ledger.nodes[job.node]
     ledger.index.homes.want_no_more(job)
     ledger.index.homes.place(job, job.node)
+    if len(node.allocations) == 1:
+        ledger.index.touch(job.node)
     if job.spec.bundle:
-        ledger.index.shipped(ledger.nodes[job.node], job.spec.bundle)
+        ledger.index.shipped(node, job.spec.bundle)
     _look_again(ledger, job)
 
 
@@ -196,7 +197,7 @@ def take_up(ledger: "Ledger") -> None:
 
 def _look_again(ledger: "Ledger", job: Job) -> None:
     """Who wants to be near to this job, or apart from it, may have a place now."""
-    if not (keys := ledger.index.homes.waiting_for(job)):
+    if not ledger.index.homes.wanted or not (keys := ledger.index.homes.waiting_for(job)):
         return
     lines = [line for key in keys if (line := ledger.queue.lines.get(key)) is not None]
     for _, head, line in sorted((*ledger.queue.head(line), line) for line in lines):

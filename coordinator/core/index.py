@@ -3,6 +3,9 @@
 Nodes lie in shelves by their free GPUs and cores, and in a shelf by their free memory. Both are walked from the
 tightest fit upwards, so a request that needs no GPU meets the nodes without free ones first. The cost is that of the
 distinct shapes of room there are, not of the nodes.
+
+A room that has changed is only noted, and its node is laid elsewhere when something is searched for: of many changes to
+one node between two searches, the last one counts.
 """
 
 from bisect import bisect_left, insort
@@ -17,6 +20,9 @@ Shape = tuple[int, int]
 
 Place = tuple[int, Shape, Shape, int]
 """Where a node lies: its tier, the shapes of its free GPUs and cores, and its free memory in bytes."""
+
+NOWHERE: Place = (-1, (0, 0), (0, 0), 0)
+"""The place of a node that was not laid anywhere yet."""
 
 TIERS = 8
 """Nodes are told apart by their owner's `priority` in steps of a quarter, from 0 to 1.75 and more."""
@@ -47,7 +53,10 @@ class Index:
 
     def __init__(self) -> None:
         self._tiers = [Tier() for _ in range(TIERS)]
+        """Those of the highest priority first."""
         self._where: dict[str, Place] = {}
+        self._noted: dict[str, tuple[float, Room]] = {}
+        """Nodes that may have to be laid elsewhere, with their priority."""
 
     def __len__(self) -> int:
         return len(self._where)
@@ -55,17 +64,31 @@ class Index:
     def __contains__(self, name: str) -> bool:
         return name in self._where
 
-    def put(self, name: str, priority: float, room: Room) -> bool:
-        """This node has this room from now on. Whether that is news."""
-        tier = min(TIERS - 1, max(0, int(priority * 4)))
-        gpus = (room.whole_gpus, max(room.gpu_parts.values(), default=0))
-        cores = (room.whole, max(room.parts.values(), default=0))
-        memory = room.free_memory
-        return self._lay(name, (tier, gpus, cores, memory))
+    def put(self, name: str, priority: float, room: Room) -> None:
+        """This node has this room from now on."""
+        self._noted[name] = (priority, room)
+        if name not in self._where:
+            self._where[name] = NOWHERE
+
+    def drop(self, name: str) -> bool:
+        """This node gets no work for now. Whether that is news."""
+        self._noted.pop(name, None)
+        old = self._where.pop(name, None)
+        if old is not None and old is not NOWHERE:
+            self._remove(name, old)
+        return old is not None
+
+    def laid(self) -> dict[str, Place]:
+        """Where all nodes lie, now that each is where its room says."""
+        if self._noted:
+            noted, self._noted = self._noted, {}
+            for name, (priority, room) in noted.items():
+                self._lay(name, place_of(priority, room))
+        return self._where
 
     def copy(self, name: str, other: "Index") -> None:
         """This node has the room that it has in the other index, from now on; none, if it is not there."""
-        place = other._where.get(name)
+        place = other.laid().get(name)
         if place is None:
             self.drop(name)
         else:
@@ -86,10 +109,10 @@ class Index:
                     row.sort()
 
     def _lay(self, name: str, place: Place) -> bool:
-        old = self._where.get(name)
+        old = self._where.get(name, NOWHERE)
         if old == place:
             return False
-        if old is not None:
+        if old is not NOWHERE:
             self._remove(name, old)
         self._where[name] = place
         tier, gpus, cores, memory = place
@@ -104,13 +127,6 @@ class Index:
         else:
             insort(row, (memory, name))
         return True
-
-    def drop(self, name: str) -> bool:
-        """This node gets no work for now. Whether that is news."""
-        old = self._where.pop(name, None)
-        if old is not None:
-            self._remove(name, old)
-        return old is not None
 
     def _remove(self, name: str, place: Place) -> None:
         at, gpus, cores, memory = place
@@ -130,11 +146,12 @@ class Index:
     ) -> list[str]:
         """Up to `most` nodes of each tier with room for this amount, tightest fit first, or the widest rooms; empty:
         there is none. Those that are not to be accepted are passed over."""
+        self.laid()
         found: list[str] = []
-        for tier in reversed(self._tiers):
+        search = _search_loosest if loosest else _search
+        for tier in self._tiers:
             if tier.shapes:
                 end = len(found) + most
-                search = _search_loosest if loosest else _search
                 for shelf in _shelves(tier, wanted.gpu, loosest):
                     search(shelf, wanted, end, found, accept)
                     if len(found) >= end:
@@ -143,14 +160,23 @@ class Index:
 
     def most(self) -> list[str]:
         """A node with the most free GPUs, one with the most free cores and one with the most free memory there."""
+        self.laid()
         best: dict[str, None] = {}
-        for tier in reversed(self._tiers):
+        for tier in self._tiers:
             if tier.shapes:
                 last = tier.shelves[tier.shapes[-1]]
                 best[last.by_cores[last.shapes[-1]][-1][1]] = None
                 widest = max(tier.shelves.values(), key=lambda shelf: shelf.shapes[-1])
                 best[widest.by_cores[widest.shapes[-1]][-1][1]] = None
         return list(best)
+
+
+def place_of(priority: float, room: Room) -> Place:
+    """Where a node with this room belongs."""
+    tier = TIERS - 1 - min(TIERS - 1, max(0, int(priority * 4)))
+    gpus = (room.whole_gpus, max(room.gpu_parts.values()) if room.gpu_parts else 0)
+    cores = (len(room.free), max(room.parts.values()) if room.parts else 0)
+    return tier, gpus, cores, room.free_memory
 
 
 def _shelves(tier: Tier, gpu: int, loosest: bool) -> list[Shelf]:

@@ -197,17 +197,18 @@ def candidates(
     def fitting(names: Iterable[str]) -> list[str]:
         return [name for name in names if name in index and has_room(nodes[name], request, index, rooms.get(name))]
 
-    bounds = index.homes.bounds(asked)
+    bounds = index.homes.bounds(asked) if asked is not None else ANYWHERE
     if bounds.missing:
         return []
-    if preferred := fitting(request.nodes):
+    if request.nodes and (preferred := fitting(request.nodes)):
         return preferred
     if bounds.near is not None:
         return fitting(sorted(bounds.near))
     if asked is not None and asked.only:
         return fitting(asked.only)
-    trait, accept = trait_of(request), _accept(nodes, request, rooms, bounds.apart)
-    loosest = strategy in (Strategy.SPREAD, Strategy.LOAD_BALANCED)
+    trait = trait_of(request) if asked is not None else None
+    accept = _accept(nodes, request, rooms, bounds.apart) if asked is not None or rooms else None
+    loosest = strategy is Strategy.SPREAD or strategy is Strategy.LOAD_BALANCED
     first: list[str] = []
     if strategy is Strategy.PACK:
         first = index.search(wanted, most, trait, Pool.IN_USE, accept)

@@ -9,7 +9,7 @@ import msgspec
 from distributed_grid.protocol.placing import Strategy
 
 
-class Weights(msgspec.Struct, frozen=True, kw_only=True):
+class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """How much each score counts when nodes are compared; together 1. See `strategies.py` for what they score."""
 
     fit: float = 0.0

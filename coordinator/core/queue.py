@@ -152,9 +152,12 @@ class Queue:
 
     def head(self, line: Line) -> tuple[int, str]:
         """Turn and job of the first of a line."""
-        while not self._waits(line.heap[0], line):
-            heappop(line.heap)
-        return line.heap[0]
+        heap, turns, line_of = line.heap, self.turns, self._line_of
+        while True:
+            turn, job = first = heap[0]
+            if turns.get(job) == turn and line_of[job] is line:
+                return first
+            heappop(heap)
 
     # --- the order of service -----------------------------------------------------------------------------------------
 

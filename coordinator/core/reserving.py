@@ -13,7 +13,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.gang_places import places
 from distributed_grid.coordinator.core.matching import Placement, Refusal, able, has_room, place, usable
-from distributed_grid.coordinator.core.model import Allocation, Node
+from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.queue import Line
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Request, State
@@ -80,6 +80,13 @@ def asked(ledger: "Ledger", job: str) -> Ask:
 
 Places = tuple[Placement, ...] | Refusal
 """One place, or of a gang one for each member; or none."""
+
+
+def places_of(ledger: "Ledger", job: Job) -> Places:
+    """Where a job that waits goes now: see `places_for`."""
+    if not ledger.kept.by_job:
+        return _places(ledger, job.request)
+    return places_for(ledger, ledger.kept, asked(ledger, job.id), ledger.now)
 
 
 def places_for(ledger: "Ledger", kept: Kept, ask: Ask, now: float) -> Places:

@@ -199,9 +199,8 @@ class Room:
 
     def _has_cpu(self, milli: int) -> bool:
         whole, part = divmod(milli, MILLI)
-        if not part:
-            return self.whole >= whole
-        return self.whole > whole or (self.whole == whole and max(self.parts.values(), default=0) >= part)
+        free = len(self.free)
+        return free > whole or (free == whole and (not part or (bool(self.parts) and max(self.parts.values()) >= part)))
 
     def _has_gpu(self, milli: int) -> bool:
         if milli < MILLI:
@@ -237,7 +236,8 @@ class Room:
     @property
     def cpu_left(self) -> int:
         """Milli-cores that can still be had."""
-        return len(self.free) * MILLI + sum(self.parts.values())
+        whole = len(self.free) * MILLI
+        return whole + sum(self.parts.values()) if self.parts else whole
 
     @property
     def gpu_left(self) -> int:

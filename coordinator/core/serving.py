@@ -11,7 +11,7 @@ from distributed_grid.coordinator.core.feasible import Asked
 from distributed_grid.coordinator.core.matching import Placement, Refusal, has_room
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line, Standing, lesser
-from distributed_grid.coordinator.core.reserving import Ask, Places, asked, keep_first, keep_for, places_for, review
+from distributed_grid.coordinator.core.reserving import Ask, Places, keep_first, keep_for, places_for, places_of, review
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 
 if TYPE_CHECKING:
@@ -104,16 +104,17 @@ def _serve_new(ledger: "Ledger", fresh: dict[str, None]) -> list[Line]:
     ledger.kept = keep_first(ledger, ledger.kept, ledger.queue.least, ledger.now)
     while heads:
         line = heads[0][-1]
-        if (now := _place(ledger, line)) != heads[0][:-1]:  # its user was granted something
+        others = len(heads) > 1
+        if others and (now := _place(ledger, line)) != heads[0][:-1]:  # its user was granted something
             heapreplace(heads, (*now, line))
         elif not _serve(ledger, line, hopeless):
             refused.append(heappop(heads)[-1])
             if ledger.queue.first_line(line.standing) is line:
                 _waits(ledger, line, set())
-        elif line.count:
-            heapreplace(heads, (*_place(ledger, line), line))
-        else:
+        elif not line.count:
             heappop(heads)
+        elif others:
+            heapreplace(heads, (*_place(ledger, line), line))
     return refused
 
 
@@ -172,14 +173,15 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
     """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass room only shrinks:
     what is at least as much as something hopeless need not be tried, if that was asked of any node, or of the same."""
     wanted, nodes = line.request.resources, line.request.constraints
-    if not any(less.fits(wanted) and (of is None or of == nodes) for less, of in hopeless):
+    if not hopeless or not any(less.fits(wanted) and (of is None or of == nodes) for less, of in hopeless):
         job = ledger.jobs[ledger.queue.head(line)[1]]
-        found = places_for(ledger, ledger.kept, asked(ledger, job.id), ledger.now)
+        found = places_of(ledger, job)
         if not isinstance(found, Refusal):
             if _start(ledger, job, found):
                 line.blocked = False
-                for standing in _standings(ledger, job.user):
-                    ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
+                if len(ledger.queue.standings) > 1:  # who is alone comes first with any rank: the next pass ranks it
+                    for standing in _standings(ledger, job.user):
+                        ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
                 return True
         elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes))

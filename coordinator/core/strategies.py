@@ -21,9 +21,11 @@ Strategy = tuple[tuple[str, Score, float], ...]
 def _fit(node: Node, room: Room, request: Request) -> float:
     """How little is left over of what the node lends: full nodes first, so that large rooms stay whole."""
     lendable, wanted = node.facts.lendable, request.resources
-    cpu = (room.cpu_left - wanted.cpu) / lendable.cpu if lendable.cpu else 0.0
-    memory = (room.free_memory - wanted.memory) / lendable.memory if lendable.memory else 0.0
-    over = max(0.0, cpu) + max(0.0, memory)
+    over, cpu, memory = 0.0, room.cpu_left - wanted.cpu, room.free_memory - wanted.memory
+    if cpu > 0 and lendable.cpu:
+        over += cpu / lendable.cpu
+    if memory > 0 and lendable.memory:
+        over += memory / lendable.memory
     if wanted.gpu and lendable.gpu:
         return 1.0 - min(1.0, (over + (room.gpu_left - wanted.gpu) / lendable.gpu) / 3)
     return 1.0 - min(1.0, over / 2)
@@ -40,7 +42,7 @@ def _quiet(node: Node, room: Room, request: Request) -> float:
     """How little the owner's own programs do there."""
     if node.sample is None:
         return 0.5
-    return 1.0 - min(1.0, node.sample.foreign_cpu / max(1, len(node.facts.cores)))
+    return 1.0 - min(1.0, node.sample.foreign_cpu / (len(node.facts.cores) or 1))
 
 
 def _preferred(node: Node, room: Room, request: Request) -> float:

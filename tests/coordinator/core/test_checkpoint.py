@@ -72,7 +72,7 @@ class Twins(Grid):
 
 def assert_equal(one: Ledger, other: Ledger) -> None:
     assert encode(canonical(one)) == encode(canonical(other))
-    assert one.index._where == other.index._where
+    assert one.index.laid() == other.index.laid()
     one.check()
 
 

@@ -186,7 +186,7 @@ def test_nothing_is_left_in_mind_of_jobs_that_are_over_and_nobody_is_forgotten()
         stuck = [one.id for one in ledger.jobs.values()]
         assert not stuck, f"seed {seed}: {stuck} wait for ever"
         homes = ledger.index.homes
-        assert not (homes._live or homes._nodes or homes._wanted or homes._waiting), f"seed {seed}"
+        assert not (homes._live or homes._nodes or homes.wanted or homes._waiting), f"seed {seed}"
 
 
 def _end_one(ledger: Ledger, rng: random.Random) -> None:
