@@ -366,8 +366,7 @@ async def test_a_question_to_a_node_that_goes_away_is_answered_with_that(tmp_pat
 
 
 def wires(grid: Coordinator) -> list[Any]:
-    assert grid.server._listener is not None
-    return list(grid.server._listener.connections)
+    return list(grid.server._listeners[0].connections)
 
 
 # --- peers that misbehave ---------------------------------------------------------------------------------------------
