@@ -4,9 +4,11 @@ from typing import Any
 
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, printable
+from distributed_grid.cli.receipts import alternative_json, victim_json
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import NodeVerdict, Why
 from distributed_grid.protocol.nodes import AllocationView
+from distributed_grid.protocol.receipts import Preemption
 
 SHOWN = 20
 """Nodes in the table of verdicts."""
@@ -29,6 +31,8 @@ def show_why(invocation: Invocation, why: Why, request: Request | None = None) -
             words.emit(printable(f"  {step.left:>{width}} {step.what}{lost}") + "\n")
     if why.verdicts:
         words.emit(_table(invocation, why))
+    if why.preempts is not None:
+        words.emit(_victims(invocation, why.preempts))
     if why.holders:
         words.emit(_holders(invocation, why))
     if why.hint:
@@ -77,6 +81,17 @@ def _holders(invocation: Invocation, why: Why) -> str:
     return words.table(invocation, ("NODE", "HELD BY", "USER", "HOLDS", "UNTIL"), rows)
 
 
+def _victims(invocation: Invocation, would: Preemption) -> str:
+    """Who would give way to it, and what they would lose."""
+    header = ("GIVES WAY", "USER", "PRIORITY", "NODE", "HOLDS", "LOSES")
+    rows = []
+    for one in would.victims:
+        name = f"{one.job} and the {one.gang - 1} others of its gang" if one.gang > 1 else one.job
+        holds = words.grant_words(one.grant)
+        rows.append((name, one.user, one.priority.word, would.node, holds, f"{one.lost:.0f} core-seconds"))
+    return words.table(invocation, header, rows)
+
+
 def _until(one: AllocationView) -> str:
     if not one.ends:
         return f"{one.state.value}, no time limit" if one.state is not State.STARTING else "starting"
@@ -109,5 +124,17 @@ def _json(why: Why) -> dict[str, Any]:
             }
             for one in why.holders
         ],
+        "preempts": _preempts_json(why.preempts) if why.preempts is not None else None,
         "snapshot": {"epoch": why.epoch, "number": why.snapshot},
+    }
+
+
+def _preempts_json(would: Preemption) -> dict[str, Any]:
+    return {
+        "node": would.node,
+        "grant": words.grant_json(would.grant),
+        "victims": [victim_json(one) for one in would.victims],
+        "lost_core_seconds": would.lost,
+        "within_seconds": would.within,
+        "alternatives": [alternative_json(one) for one in would.alternatives],
     }

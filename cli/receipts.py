@@ -8,7 +8,7 @@ from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import nodes as complete_nodes
 from distributed_grid.cli.invocation import common, current, printable
 from distributed_grid.protocol.messages import GetReceipts, Receipts
-from distributed_grid.protocol.receipts import Receipt, Victim
+from distributed_grid.protocol.receipts import Alternative, Receipt, Victim
 
 HEADER = ("RECEIPT", "WHEN", "NODE", "FOR", "USER", "VICTIMS", "LOST", "WAITED", "RESULT")
 
@@ -61,12 +61,9 @@ def _json(one: Receipt) -> dict[str, Any]:
         "node": one.node,
         "grant": words.grant_json(one.grant),
         "why": one.why,
-        "victims": [_victim_json(victim) for victim in one.victims],
+        "victims": [victim_json(victim) for victim in one.victims],
         "lost_core_seconds": one.lost,
-        "alternatives": [
-            {"node": other.node, "victims": other.victims, "lost_core_seconds": other.lost, "why": other.why}
-            for other in one.alternatives
-        ],
+        "alternatives": [alternative_json(other) for other in one.alternatives],
         "result": one.result or "under-way",
         "closed": words.iso(one.closed),
         "seconds_until_start": one.waited if one.result == "started" else None,
@@ -74,7 +71,8 @@ def _json(one: Receipt) -> dict[str, Any]:
     }
 
 
-def _victim_json(victim: Victim) -> dict[str, Any]:
+def victim_json(victim: Victim) -> dict[str, Any]:
+    """One that gives way, for programs."""
     return {
         "job": victim.job,
         "allocation": victim.allocation,
@@ -83,4 +81,10 @@ def _victim_json(victim: Victim) -> dict[str, Any]:
         "grant": words.grant_json(victim.grant),
         "ran_seconds": victim.seconds,
         "lost_core_seconds": victim.lost,
+        "gang": victim.gang or None,
     }
+
+
+def alternative_json(other: Alternative) -> dict[str, Any]:
+    """Another node that was considered, for programs."""
+    return {"node": other.node, "victims": other.victims, "lost_core_seconds": other.lost, "why": other.why}

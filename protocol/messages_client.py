@@ -10,6 +10,7 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, State
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
+from distributed_grid.protocol.receipts import Preemption
 from distributed_grid.protocol.resources import Grant
 
 
@@ -243,7 +244,8 @@ class Why(Message, frozen=True, tag="why"):
     """The explanation: a dominant reason, the funnel from all nodes to those that fit, and the verdict per node.
     `chosen` is the node it is on or would go to, with `grant`; `ahead` counts jobs before it in the queue; `hint` is
     the smallest single change that would start it now. `holders` hold what it lacks, who ends first foremost.
-    `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts."""
+    `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts.
+    `preempts`: who would give way to a request that finds no room."""
 
     id: int
     reason: Reason
@@ -257,6 +259,7 @@ class Why(Message, frozen=True, tag="why"):
     holders: tuple[AllocationView, ...] = ()
     snapshot: int = 0
     epoch: int = 0
+    preempts: Preemption | None = None
 
 
 class WantBlobs(Message, frozen=True, tag="want-blobs"):

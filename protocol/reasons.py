@@ -22,6 +22,7 @@ WAITING: dict[str, str] = {
 }
 OTHER: dict[str, str] = {
     "Fits": "a request that was only asked about would start now",
+    "Preempts": "a request that was only asked about would start when others have given way (docs/preemption.md)",
     "Placed": "the job has its place",
     "Ended": "the job is over",
 }

@@ -8,7 +8,8 @@ from distributed_grid.protocol.resources import Grant, Resources
 
 
 class Victim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An allocation whose place is taken back. `seconds` it had run, `lost` in core-seconds: see docs/preemption.md."""
+    """An allocation whose place is taken back. `seconds` it had run, `lost` in core-seconds: see docs/preemption.md.
+    `gang`: how many members its gang has, which all end with it and are in what is lost; 0: it has none."""
 
     allocation: str
     job: str
@@ -17,6 +18,7 @@ class Victim(msgspec.Struct, frozen=True, omit_defaults=True):
     grant: Grant
     seconds: Finite = 0.0
     lost: Finite = 0.0
+    gang: Count = 0
 
 
 class Alternative(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -27,6 +29,18 @@ class Alternative(msgspec.Struct, frozen=True, omit_defaults=True):
     victims: Count = 0
     lost: Finite = 0.0
     why: str = ""
+
+
+class Preemption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What would be taken from whom for a request that was only asked about, as things are: these victims would lose
+    `lost` core-seconds and have ended `within` so many seconds, and `grant` would be kept for it."""
+
+    node: str
+    grant: Grant
+    victims: tuple[Victim, ...]
+    lost: Finite = 0.0
+    within: Finite = 0.0
+    alternatives: tuple[Alternative, ...] = ()
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

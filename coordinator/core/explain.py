@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distributed_grid.coordinator.core import dependencies, reasons, views
+from distributed_grid.coordinator.core import dependencies, preempting, reasons, views
 from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.constraints import unmet
 from distributed_grid.coordinator.core.feasible import steps_of
@@ -95,6 +95,9 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now:
         reason = Reason("Fits", f"it would start now on {', '.join(one.node for one in found)}")
     else:
         reason = reasons.find(ledger, request)
+    preempts = None
+    if job is None and chosen is None:
+        reason, preempts = preempting.foresee(ledger, request, reason, now)
     other = changes(ledger, request, place) if chosen is None else []
     hint = "" if chosen is not None else other[0].text if other else _hint(ledger, request)
     return Why(
@@ -110,6 +113,7 @@ def _wanted(ledger: "Ledger", request: Request, job: Job | None, user: str, now:
         snapshot=ledger.snapshot,
         epoch=ledger.epoch,
         job=views.job_view(job, reason) if job is not None else None,
+        preempts=preempts,
     )
 
 

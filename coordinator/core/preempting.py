@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distributed_grid.coordinator.core import holds, reasons, stopping
-from distributed_grid.coordinator.core.homes import Bounds
+from distributed_grid.coordinator.core import gangs, holds, reasons, stopping
 from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
-from distributed_grid.coordinator.core.matching import able, usable
+from distributed_grid.coordinator.core.matching import usable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
-from distributed_grid.coordinator.core.preemption import NoPlan, Plan, View, hold_for, may, plan, work
+from distributed_grid.coordinator.core.preemption import NoPlan, Plan, plan
 from distributed_grid.coordinator.core.reserving import release
-from distributed_grid.protocol.jobs import Cause, Priority, Request, State
-from distributed_grid.protocol.receipts import Receipt, Victim
+from distributed_grid.coordinator.core.victims import Gives, end_of, views
+from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
+from distributed_grid.protocol.receipts import Preemption, Receipt, Victim
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -27,12 +27,8 @@ EVERY = 1.0
 """Seconds between two looks at whether somebody may give way to the same job."""
 JOBS = 16
 """So many urgent jobs are looked at in a pass."""
-PLANS = 4
-"""So many plans are tried in a pass; it takes some milliseconds each where many may give way."""
-NODES = 64
-"""On so many nodes it is looked for victims: those that were granted something last, where least is lost."""
-ALLOCATIONS = 4096
-"""So many allocations are gone through for that, the newest first."""
+PLANS = 2
+"""So many plans are tried in a pass; where many may give way on thousands of nodes each takes 20 to 30 ms."""
 HOUR = 3600.0
 
 
@@ -48,6 +44,8 @@ class Book:
     """When how many core-seconds were lost, of the last hour."""
     said: dict[Request, str] = field(default_factory=dict)
     """Why nobody gives way to a request, as last found; only told."""
+    gives: Gives = field(default_factory=Gives, compare=False)
+    """How much could be given way on each node, as far as that was asked; it follows from who is there."""
 
     def remember(self, receipts: Iterable[Receipt]) -> None:
         """What preemptions before the start have cost."""
@@ -80,7 +78,7 @@ def look(ledger: "Ledger") -> None:
             if len(refused) == PLANS and job.request not in refused:
                 later = min(later or math.inf, ledger.now + EVERY / 4)
                 continue
-            found = refused.get(job.request) or _plan(ledger, job.request)
+            found = refused.get(job.request) or _plan(ledger, job.request, ledger.now)
             if isinstance(found, Plan):
                 del book.urgent[name]
                 _open(ledger, job, found)
@@ -109,84 +107,56 @@ def _say(ledger: "Ledger", job: Job, found: NoPlan) -> None:
         reasons.renew(ledger, ledger.queue.line(job.id))
 
 
-def _plan(ledger: "Ledger", request: Request) -> Plan | NoPlan:
-    return plan(_views(ledger, request), request, ledger.policy.preempting, spent(ledger))
+def _plan(ledger: "Ledger", request: Request, now: float) -> Plan | NoPlan:
+    return plan(views(ledger, request, now), request, ledger.policy.preempting, spent(ledger, now))
 
 
-def spent(ledger: "Ledger") -> float:
+def foresee(ledger: "Ledger", request: Request, why: Reason, now: float) -> tuple[Reason, Preemption | None]:
+    """Who would give way to a request that was only asked about and has no place now, by the functions that a pass
+    uses; and `why` it does not start, with a word about that. Nothing is changed."""
+    if request.priority is not Priority.URGENT or request.immediate or request.gang or ledger.holding:
+        return why, None
+    found = _plan(ledger, request, now)
+    if isinstance(found, NoPlan):
+        return Reason(why.code, f"{why.text}; {found.text}"), None
+    within = _ends(ledger, found, now) - now
+    lost = f"{found.lost:.0f} core-seconds would be lost"
+    text = f"it would start on {found.node} once {_jobs(len(found.victims))} given way, within {within:g} s; {lost}"
+    would = Preemption(
+        node=found.node,
+        grant=found.grant,
+        victims=found.victims,
+        lost=found.lost,
+        within=within,
+        alternatives=found.alternatives,
+    )
+    return Reason("Preempts", text), would
+
+
+def spent(ledger: "Ledger", now: float) -> float:
     """Core-seconds that preemption has cost within the last hour."""
-    book = ledger.preempting
-    while book.spent and book.spent[0][0] <= ledger.now - HOUR:
-        del book.spent[0]
     total = 0.0
-    for _, lost in book.spent:
-        total += lost
+    for at, lost in ledger.preempting.spent:
+        if at > now - HOUR:
+            total += lost
     return total
 
 
-def _views(ledger: "Ledger", request: Request) -> list[View]:
-    """The nodes that are looked at, with who may give way there. The newest allocations have least to lose."""
-    nodes: dict[str, bool] = {}
-    count = 0
-    bounds = ledger.index.homes.bounds(request.constraints)
-    for allocation in islice(reversed(ledger.allocations.values()), ALLOCATIONS):
-        if allocation.node not in nodes and _may(request, ledger.jobs[allocation.job]):
-            node = ledger.nodes[allocation.node]
-            nodes[allocation.node] = usable(node) and able(node, request) and _in_bounds(bounds, allocation.node)
-            count += nodes[allocation.node]
-            if count == NODES:
-                break
-    return [_view(ledger, ledger.nodes[name], request) for name, fit in nodes.items() if fit]
+def _grace(ledger: "Ledger", victim: Victim) -> float:
+    """Seconds between the SIGTERM and the SIGKILL of one that gives way."""
+    policy = ledger.policy.preempting
+    return min(policy.grace_most, policy.notice + ledger.jobs[victim.job].spec.grace)
 
 
-def _in_bounds(bounds: Bounds, node: str) -> bool:
-    """Whether the node is near to what the request wants to be near to, and apart from what it does not."""
-    return not bounds.missing and (bounds.near is None or node in bounds.near) and node not in bounds.apart
+def _ends(ledger: "Ledger", found: Plan, now: float) -> float:
+    """By when all have ended that a plan waits for, if it is carried out now."""
+    held = ledger.nodes[found.node].allocations.values()
+    others = [end_of(ledger, one, now) for one in held if one.state is State.STOPPING]
+    return max(now, *others, *(now + _grace(ledger, victim) for victim in found.victims))
 
 
-def _view(ledger: "Ledger", node: Node, request: Request) -> View:
-    policy, now, room = ledger.policy.preempting, ledger.now, node.room
-    assert room is not None
-    who: list[Victim] = []
-    ending, young = 0, 0.0
-    for one in node.allocations.values():
-        job = ledger.jobs[one.job]
-        if one.state is State.STOPPING:
-            if _end(ledger, one):
-                room = room.copy()
-                room.give(one.grant)
-                ending += 1
-        elif one.state in (State.STARTING, State.RUNNING) and _may(request, job):
-            able_at = one.granted + hold_for(policy, job.taken_back)
-            if able_at > now:
-                young = min(young or able_at, able_at)
-            else:
-                seconds = _ran(job, one, now)
-                lost = seconds * work(one.grant, node.facts.lendable)
-                who.append(Victim(one.id, one.job, job.user, job.request.priority, one.grant, seconds, lost))
-    return View(node.facts.name, room, tuple(who), ending, young)
-
-
-def _may(request: Request, job: Job) -> bool:
-    """Whether a job may be made to give way. Of a gang all would end with one, so none of them is."""
-    return may(request.priority, job.request.priority) and not job.request.gang
-
-
-def _ran(job: Job, allocation: Allocation, now: float) -> float:
-    """Seconds that an attempt has run, without those it was frozen."""
-    frozen = job.suspended_for + (now - job.suspended.since if job.suspended is not None else 0.0)
-    return max(0.0, now - allocation.started - frozen) if allocation.started else 0.0
-
-
-def _end(ledger: "Ledger", stopping: Allocation) -> float:
-    """By when one that was told to stop has ended; 0: not soon, or it should have and did not."""
-    policy, now = ledger.policy.preempting, ledger.now
-    end = stopping.stopped + (stopping.stop.grace if stopping.stop is not None else 0.0)
-    return end if now - policy.hold < end <= now + policy.grace_most else 0.0
-
-
-def _ends(ledger: "Ledger", node: Node) -> list[float]:
-    return [_end(ledger, one) for one in node.allocations.values() if one.state is State.STOPPING]
+def _jobs(count: int) -> str:
+    return "1 job has" if count == 1 else f"{count} jobs have"
 
 
 # --- a plan is carried out -----------------------------------------------------------------------------------------
@@ -195,7 +165,6 @@ def _ends(ledger: "Ledger", node: Node) -> list[float]:
 def _open(ledger: "Ledger", job: Job, found: Plan) -> None:
     """The victims are told to stop; what they free is kept for the job."""
     book, policy = ledger.preempting, ledger.policy.preempting
-    node = ledger.nodes[found.node]
     job.plans += 1
     receipt = Receipt(
         id=f"{job.id}.p{job.plans}",
@@ -211,25 +180,21 @@ def _open(ledger: "Ledger", job: Job, found: Plan) -> None:
         why=f"needs {job.request.resources}, which nobody had free; least is lost by these",
         alternatives=found.alternatives,
     )
+    book.spent = [one for one in book.spent if one[0] > ledger.now - HOUR]
     book.spent.append((ledger.now, found.lost))
-    ends = max([ledger.now, *_ends(ledger, node)])
+    ends = _ends(ledger, found, ledger.now)
     for victim in found.victims:
         allocation, loser = ledger.allocations[victim.allocation], ledger.jobs[victim.job]
-        grace = min(policy.grace_most, policy.notice + loser.spec.grace)
-        ends = max(ends, ledger.now + grace)
         book.takers[victim.allocation] = job.id
-        loser.taken_by = job.id
+        for one in gangs.members(ledger, loser) if loser.request.gang else (loser,):
+            one.taken_by = job.id
         words = f"gives way to {job.id} ({job.request.priority.word}, {job.user})"
-        stopping.ask(ledger, allocation, Cause.PREEMPTED, words, grace)
+        stopping.ask(ledger, allocation, Cause.PREEMPTED, words, _grace(ledger, victim))
     holds.keep(ledger, job, Kept(found.node, found.grant, ends + policy.hold, receipt, ends))
     _record(ledger, receipt)
     ledger.tell(job, f"{_jobs(len(found.victims))} to give way on {found.node}, {found.lost:.0f} core-seconds are lost")
     job.reason = holds.reason(job)
     ledger.changed(job)
-
-
-def _jobs(count: int) -> str:
-    return "1 job has" if count == 1 else f"{count} jobs have"
 
 
 def _record(ledger: "Ledger", receipt: Receipt) -> None:
@@ -277,7 +242,7 @@ def give_back(ledger: "Ledger", job: Job, why: str) -> None:
 
 
 def _resume(ledger: "Ledger", loser: Job, name: str, victim: Victim) -> None:
-    if loser.kept is None and usable(ledger.nodes[name]):
+    if loser.kept is None and not loser.request.gang and usable(ledger.nodes[name]):
         holds.keep(ledger, loser, Kept(name, victim.grant, ledger.now + ledger.policy.preempting.hold))
         ledger.tell(loser, f"gave way for nothing, and is the first to have its place on {name} again")
         loser.reason = holds.reason(loser)

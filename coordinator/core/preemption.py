@@ -40,6 +40,13 @@ class View(msgspec.Struct, frozen=True):
     ending: int = 0
     young: float = 0.0
 
+    def makes_room(self, request: Request) -> bool:
+        """Whether there is room for this when all of them have given way."""
+        trial = self.room.copy()
+        for victim in self.able:
+            trial.give(victim.grant)
+        return trial.fits(request.resources, request.constraints)
+
 
 class Plan(msgspec.Struct, frozen=True):
     """These victims give way on this node; `grant` is what is kept for who asked. `lost` in core-seconds."""
@@ -182,9 +189,7 @@ def _none(views: Sequence[View], policy: Preempting, spent: float, beyond: list[
     if young := [view.young for view in views if view.young]:
         until = min(young)
         return NoPlan("min-hold", f"no preemption: min-hold protects who began lately, until {clock(until)}", until)
-    if any(view.able for view in views):
-        return NoPlan("no-victims", "no preemption: who is two classes below does not hold enough on any one node")
-    return NoPlan("no-victims", "no preemption: no victims two classes below")
+    return NoPlan("no-victims", "no preemption: nobody two classes below holds enough on any one node")
 
 
 def _ending(view: View) -> str:

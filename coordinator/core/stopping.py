@@ -39,6 +39,7 @@ def _ask(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str, grac
         return False
     allocation.stopped = ledger.now
     allocation.stop = Stop(allocation=allocation.id, grace=grace, cause=cause.value, text=text)
+    ledger.preempting.gives.told(allocation.node)
     job, node = ledger.jobs[allocation.job], ledger.nodes[allocation.node]
     # It is lost also on a node that is back, from when its launch is said again until it has started.
     if allocation.state is State.LOST and not (node.synced and node.state is NodeState.UP):

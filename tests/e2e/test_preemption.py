@@ -15,11 +15,25 @@ RULES = {"min_hold": 0.0, "min_hold_most": 0.0, "notice": NOTICE, "grace_most": 
 STUBBORN = "trap '' TERM; sleep 600 & while :; do wait; done"
 
 
+def grid(on: Scene, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", on.url, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=on.place)
+
+
 def receipts(on: Scene, *words: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", on.url, "-o", "json", "receipts"]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60, check=True)
-    found: list[dict[str, Any]] = json.loads(done.stdout)["receipts"]
+    found: list[dict[str, Any]] = json.loads(grid(on, "-o", "json", "receipts", *words).stdout)["receipts"]
     return found
+
+
+def foreseen(on: Scene) -> dict[str, Any]:
+    """What a dry run says of an urgent request, to people as to programs."""
+    done = grid(on, "-o", "json", "run-shared", "--dry-run", "--priority", "critical", "true")
+    would: dict[str, Any] = json.loads(done.stdout)["preempts"]
+    said = grid(on, "run-shared", "--dry-run", "--priority", "critical", "true")
+    assert done.returncode == said.returncode == 75, "it would not start now"
+    (row,) = [line.split() for line in said.stdout.splitlines() if line.startswith(would["victims"][0]["job"])]
+    assert row[1:4] == [would["victims"][0]["user"], "low", "n1"] and row[-1] == "core-seconds"
+    return would
 
 
 async def is_in(client: GridClient, job: str, state: State) -> bool:
@@ -35,6 +49,9 @@ async def test_an_urgent_job_starts_within_notice_and_grace_and_who_gave_way_fin
             await on.until(lambda: is_in(client, old, State.RUNNING), "the stubborn one runs")
             victim = await client.submit(["sh", "-c", kind], priority="low", grace=GRACE)
             await on.until(lambda: is_in(client, victim, State.RUNNING), "the victim runs")
+            would = foreseen(on)
+            assert (would["node"], [one["job"] for one in would["victims"]]) == ("n1", [victim])
+            assert would["within_seconds"] == NOTICE + GRACE and would["lost_core_seconds"] > 0
             began = time.monotonic()
             urgent = await client.submit(["sleep", "1"], priority="urgent")
             await on.until(lambda: is_in(client, urgent, State.RUNNING), "the urgent one runs")

@@ -14,6 +14,7 @@ from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.matching import Refusal
 from distributed_grid.coordinator.core.model import Accepted, Command, Event, JobsSubmitted, NodeDown, Told
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.requests import refusal
 from distributed_grid.coordinator.core.serving import would
 from distributed_grid.protocol.jobs import Priority, Request, State
@@ -54,9 +55,9 @@ def step(ledger: Ledger, event: Event, now: float) -> list[Command]:
     return ledger.handle(event, now) + ledger.settle(now)
 
 
-def grid(lot: random.Random) -> Ledger:
+def grid(lot: random.Random, policy: Policy = DEFAULT) -> Ledger:
     """Up to five nodes, some away, some that refused something just now; jobs that run there and jobs that wait."""
-    ledger = Ledger()
+    ledger = Ledger(policy=policy)
     for number in range(lot.randint(0, 5)):
         memory = lot.randint(1, 8) * GIB + lot.randint(0, 2) * (MIB // 3)
         labels = {"zone": lot.choice("ab")}

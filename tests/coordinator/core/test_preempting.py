@@ -185,7 +185,7 @@ def test_only_an_urgent_job_preempts_and_not_one_of_its_own_class_or_the_next_be
     ledger = full(low=Priority.HIGH)
     assert stops(urgent(ledger, "u", 50.0)) == []
     assert ledger.jobs["u"].reason is not None
-    assert ledger.jobs["u"].reason.text.endswith("no preemption: no victims two classes below")
+    assert ledger.jobs["u"].reason.text.endswith("nobody two classes below holds enough on any one node")
 
 
 def test_a_job_keeps_its_place_for_the_min_hold_and_twice_as_long_after_an_eviction() -> None:

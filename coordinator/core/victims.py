@@ -1,0 +1,177 @@
+"""Who could give way to an urgent request, node by node: what preemption plans are made of (preemption.py). Nothing is
+changed here.
+
+All nodes are looked at, in two steps. What is free on a node and what those hold there who may give way is compared
+with the request as mere amounts; that is cheap, and what fails it can never make room. The nodes that pass are then
+gone through one by one, those first where something was granted last: there is the least to lose.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from distributed_grid.coordinator.core import gangs
+from distributed_grid.coordinator.core.homes import Bounds
+from distributed_grid.coordinator.core.matching import able, usable
+from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.preemption import View, hold_for, may, work
+from distributed_grid.protocol.jobs import Priority, Request, State
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.receipts import Victim
+from distributed_grid.protocol.resources import MILLI
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.core.ledger import Ledger
+
+NODES = 64
+"""Of so many nodes where victims would make room the cheapest is taken."""
+TRIED = 1024
+"""So many nodes are gone through one by one for that. Whoever is not found by then holds enough only as an amount, and
+not on any one core or device."""
+
+
+@dataclass(slots=True)
+class Gives:
+    """What those hold on a node who may ever give way, or end already: an amount, remembered for as long as the same
+    allocations are there. Of a node's allocations, in the order of their grants, the number and the last one say
+    whether they are the same: one can only be added behind the last."""
+
+    known: dict[str, tuple[int, str, int, int, int, float]] = field(default_factory=dict)
+    """By node: how many allocations, the last of them, the cores, memory and GPUs that may become free, and when the
+    newest who holds any of that was granted it."""
+
+    def told(self, node: str) -> None:
+        """One that holds something there was told to stop."""
+        self.known.pop(node, None)
+
+
+def _sum(ledger: "Ledger", node: Node) -> tuple[int, str, int, int, int, float]:
+    cpu = memory = gpu = 0
+    newest = -1.0
+    for one in node.allocations.values():
+        if one.stop is not None or may(Priority.URGENT, ledger.jobs[one.job].request.priority):
+            has = one.grant.resources
+            cpu, memory, gpu, newest = cpu + has.cpu, memory + has.memory, gpu + has.gpu, one.granted
+    return len(node.allocations), next(reversed(node.allocations)), cpu, memory, gpu, newest
+
+
+def views(ledger: "Ledger", request: Request, now: float) -> list[View]:
+    """The nodes where victims would make room for this (`NODES` of them), and as many others where somebody may give
+    way, but not enough of it or not yet."""
+    passed = _large_enough(ledger, request)
+    bounds = ledger.index.homes.bounds(request.constraints)
+    enough: list[View] = []
+    others: list[View] = []
+    for _, name in passed[:TRIED]:
+        node = ledger.nodes[name]
+        if usable(node) and able(node, request) and _in_bounds(bounds, name):
+            view = _view(ledger, node, request, now)
+            if view.makes_room(request):
+                enough.append(view)
+                if len(enough) == NODES:
+                    break
+            elif len(others) < NODES:
+                others.append(view)
+    return enough + others
+
+
+def _large_enough(ledger: "Ledger", request: Request) -> list[tuple[float, str]]:
+    """The nodes where somebody may give way or ends already and has, with what is free there, as much as is asked for:
+    those with the newest first."""
+    wanted, known = request.resources, ledger.preempting.gives.known
+    found: list[tuple[float, str]] = []
+    for name, node in ledger.nodes.items():
+        held, room = node.allocations, node.room
+        if not held or room is None:
+            continue
+        there = known.get(name)
+        if there is None or there[0] != len(held) or there[1] != next(reversed(held)):
+            there = known[name] = _sum(ledger, node)
+        _, _, cpu, memory, gpu, newest = there
+        if (
+            newest >= 0
+            and len(room.free) * MILLI + cpu + sum(room.parts.values()) >= wanted.cpu
+            and room.memory + memory >= wanted.memory
+            and room.whole_gpus * MILLI + gpu + sum(room.gpu_parts.values()) >= wanted.gpu
+        ):
+            found.append((-newest, name))
+    found.sort()
+    return found
+
+
+def _in_bounds(bounds: Bounds, node: str) -> bool:
+    """Whether the node is near to what the request wants to be near to, and apart from what it does not."""
+    return not bounds.missing and (bounds.near is None or node in bounds.near) and node not in bounds.apart
+
+
+def _view(ledger: "Ledger", node: Node, request: Request, now: float) -> View:
+    room = node.room
+    assert room is not None
+    who: list[Victim] = []
+    ending, young = 0, 0.0
+    for one in node.allocations.values():
+        job = ledger.jobs[one.job]
+        if one.state is State.STOPPING:
+            if end_of(ledger, one, now):
+                room = room.copy()
+                room.give(one.grant)
+                ending += 1
+        elif may(request.priority, job.request.priority) and _whole(ledger, job, one):
+            able_at, lost = _to_lose(ledger, job, one, now)
+            if able_at > now:
+                young = min(young or able_at, able_at)
+            else:
+                seconds = ran(job, one, now)
+                many = job.request.gang
+                who.append(Victim(one.id, one.job, job.user, job.request.priority, one.grant, seconds, lost, many))
+    return View(node.facts.name, room, tuple(who), ending, young)
+
+
+def _whole(ledger: "Ledger", job: Job, allocation: Allocation) -> bool:
+    """Whether this holds a place that can be given now; of a gang, with which all members end, each that has one."""
+    if not job.request.gang:
+        return _can_give(allocation)
+    return all(
+        _can_give(held) and ledger.nodes[held.node].state is NodeState.UP
+        for member in gangs.members(ledger, job)
+        if (held := ledger.allocations.get(member.allocation)) is not None
+    )
+
+
+def _can_give(allocation: Allocation) -> bool:
+    return allocation.state in (State.STARTING, State.RUNNING)
+
+
+def _to_lose(ledger: "Ledger", job: Job, allocation: Allocation, now: float) -> tuple[float, float]:
+    """From when on this may be made to give way, and the core-seconds that would be lost; of a gang, by all members,
+    those of whose part is over as well: all of it is run again."""
+    policy = ledger.policy.preempting
+    if not job.request.gang:
+        lost = ran(job, allocation, now) * work(allocation.grant, ledger.nodes[allocation.node].facts.lendable)
+        return allocation.granted + hold_for(policy, job.taken_back), lost
+    able_at = total = 0.0
+    for member in gangs.members(ledger, job):
+        held = ledger.allocations.get(member.allocation)
+        if held is not None:
+            able_at = max(able_at, held.granted + hold_for(policy, member.taken_back))
+        if member.grant is not None:
+            worth = work(member.grant, ledger.nodes[member.node].facts.lendable)
+            total += (ran(member, held, now) if held is not None else _part_ran(member)) * worth
+    return able_at, total
+
+
+def ran(job: Job, allocation: Allocation, now: float) -> float:
+    """Seconds that an attempt has run, without those it was frozen."""
+    frozen = job.suspended_for + (now - job.suspended.since if job.suspended is not None else 0.0)
+    return max(0.0, now - allocation.started - frozen) if allocation.started else 0.0
+
+
+def _part_ran(member: Job) -> float:
+    """Seconds that a member has run whose part is over."""
+    return max(0.0, member.part.at - member.started) if member.part is not None and member.started else 0.0
+
+
+def end_of(ledger: "Ledger", stopping: Allocation, now: float) -> float:
+    """By when one that was told to stop has ended; 0: not soon, or it should have and did not."""
+    policy = ledger.policy.preempting
+    end = stopping.stopped + (stopping.stop.grace if stopping.stop is not None else 0.0)
+    return end if now - policy.hold < end <= now + policy.grace_most else 0.0
