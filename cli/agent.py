@@ -8,15 +8,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.lazy import Lazy, LazyGroup
 
 if TYPE_CHECKING:
     from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_AT = "distributed_grid.cli.agent_service:"
+SERVICE = {
+    "install": Lazy(_AT + "install", "Install the agent as a service of this machine, and start it."),
+    "uninstall": Lazy(_AT + "uninstall", "Stop the agent and remove its service."),
+    "status": Lazy(_AT + "status", "Show how the agent of this machine is."),
+    "logs": Lazy(_AT + "logs", "Print what the agent's service logged."),
+}
+
+
+@click.group(cls=LazyGroup, table=SERVICE, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def agent() -> None:
-    """Run this machine's agent, or see what it would offer."""
+    """Install or run this machine's agent, or see what it would offer."""
 
 
 def _settings_options(command: Any) -> Any:

@@ -8,13 +8,22 @@ import click
 
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.protocol.resources import format_bytes
 
+_AT = "distributed_grid.cli.coordinator_service:"
+SERVICE = {
+    "install": Lazy(_AT + "install", "Install the coordinator as a service of this machine, and start it."),
+    "uninstall": Lazy(_AT + "uninstall", "Stop the coordinator and remove its service."),
+    "status": Lazy(_AT + "status", "Show how the coordinator of this machine is."),
+    "logs": Lazy(_AT + "logs", "Print what the coordinator's service logged."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=LazyGroup, table=SERVICE, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def coordinator() -> None:
-    """Run the coordinator, back it up, restore it, check it."""
+    """Install, run, back up, restore or check the coordinator."""
 
 
 @coordinator.command()

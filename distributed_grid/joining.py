@@ -90,7 +90,7 @@ def _authority(invitation: Invitation) -> str:
         raise GridError(f"cannot reach a coordinator at {invitation.address}", why=why) from None
     finally:
         connection.close()
-    if answer.status != 200 or _pin(text) != invitation.pin:
+    if answer.status != 200 or pin_in(text) != invitation.pin:
         raise GridError(
             f"what answers at {invitation.address} is not the grid that this token is for",
             why="its authority is another one; the token's secret was not sent",
@@ -99,7 +99,7 @@ def _authority(invitation: Invitation) -> str:
     return text
 
 
-def _pin(authority: str) -> str:
+def pin_in(authority: str) -> str:
     """The pin of an authority as it was sent; empty for what is no certificate."""
     try:
         return pin_of(x509.load_pem_x509_certificate(authority.encode()))

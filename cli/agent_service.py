@@ -1,0 +1,143 @@
+"""`grid agent install` and what else there is about the agent as a service of this machine."""
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distributed_grid.cli import service_words, services
+from distributed_grid.cli.agent import _check_url, _settings, _settings_options
+from distributed_grid.cli.invocation import common, current
+from distributed_grid.cli.service_units import Unit, program
+from distributed_grid.protocol.errors import GridError
+
+own_option = click.option("--user", "own", is_flag=True, help="A service of yours, in your own systemd.")
+
+
+@click.command()
+@common
+@own_option
+@click.option("--as", "runs_as", metavar="USER", help="The user it and its jobs run as (grid-agent, made if missing).")
+@click.option("--join", "invitation", metavar="FILE", help="Join a grid first, invited by this file; - for stdin.")
+@_settings_options
+@click.option("--insecure", is_flag=True, help="Connect to a coordinator that is not on this machine, without TLS.")
+def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bool, **options: Any) -> None:
+    """Install the agent as a service of this machine, or change how it runs, and start it.
+
+    The options are those of `grid agent run` and are kept in the unit. Jobs that run go on. Run again with the same
+    options it changes nothing."""
+    invocation = current()
+    invocation.failure = services.UNAVAILABLE
+    services.require_systemd(own)
+    invocation.failure = 1
+    if own and runs_as:
+        raise click.UsageError("--as names the user of a service of the machine; one of your own runs as you")
+    if not own:
+        services.require_root("agent", "install")
+        services.make_user(runs_as or "grid-agent", Path("/var/lib/grid"))
+    user = "" if own else runs_as or "grid-agent"
+    if not own:
+        services.check_runs(program(), user)
+    if invitation is not None:
+        options["name"] = _join(_read(invitation), options["name"], options["state_dir"])
+    settings = _settings(invocation, options, "info")
+    _check_url(settings.coordinator, insecure)
+    state_dir = settings.state_dir.absolute()
+    if user and user != "root":
+        services.give(user, state_dir)
+    argv = [*program(), "agent", "run", "--name", settings.name, "--state-dir", str(state_dir)]
+    argv += service_words.where_and_how(invocation)
+    argv += _said(options)
+    unit = Unit("agent", argv + ["--insecure"] * insecure, state_dir, user)
+    change = services.install(unit)
+    service_words.tell_installed(unit, change, {"node": settings.name, "coordinator": settings.coordinator})
+
+
+def _said(options: dict[str, Any]) -> list[str]:
+    """The options that were given, as they are given to `grid agent run`."""
+    words = []
+    for name in ("cores", "memory", "gpus", "gpu_backend", "kin"):
+        if options[name] is not None:
+            value = os.path.abspath(options[name]) if name == "kin" else options[name]
+            words += [f"--{name.replace('_', '-')}", value]
+    words += ["--virtual"] * options["virtual"]
+    for label in options["labels"]:
+        words += ["--label", label]
+    return words
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
+
+
+def _read(source: str) -> str:
+    """The invitation, which is a secret: not repeated in any error. It may be given itself, as to `grid agent join`."""
+    if source.startswith("grid://"):
+        return source
+    try:
+        text = sys.stdin.read(4096) if source == "-" else Path(source).read_text()
+    except (OSError, ValueError) as error:
+        raise GridError("the invitation cannot be read", why=str(error)) from None
+    return text.strip()
+
+
+def _join(invitation: str, name: str | None, state_dir: str | None) -> str:
+    """Make this machine a node of that grid, if it is not one yet. The node's name."""
+    from distributed_grid import joining
+    from distributed_grid.member import read_member
+    from distributed_grid.tls import AUTHORITY, IDENTITY, has_identity
+
+    asked = joining.parse_invitation(invitation)
+    invocation = current()
+    config = invocation.whole_config({"agent.state_dir": state_dir} if state_dir else {})
+    proposed = name or config.agent.name or platform.node().partition(".")[0] or "node"
+
+    def folder(given: str) -> Path:
+        return Path(config.agent_state_dir(given)) / IDENTITY
+
+    mine = folder(proposed)
+    others = sorted(mine.parent.parent.glob(f"agent-*/{IDENTITY}")) if not name and mine != folder("") else []
+    for one in [mine, *others]:
+        if not has_identity(one) or (member := read_member(one)) is None:
+            continue
+        if joining.pin_in((one / AUTHORITY).read_text()) == asked.pin:
+            invocation.say(f"this machine is node {member.name} of grid {member.grid} already; the invitation is kept")
+            return member.name
+        if one == mine:
+            raise GridError(
+                "this node has joined another grid already", why=f"by {one}", hint=f"remove {one} to leave it"
+            )
+    joined = joining.join(asked, proposed, folder)
+    invocation.say(f"this machine is node {joined.name} of grid {joined.grid}")
+    return joined.name
+
+
+# --- after ------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@common
+@own_option
+def uninstall(own: bool) -> None:
+    """Stop the agent and remove its service. Jobs that run go on, and its state is kept."""
+    at = services.find("agent", own)
+    service_words.uninstall(at)
+
+
+@click.command()
+@common
+@own_option
+def status(own: bool) -> None:
+    """Show how the agent of this machine is, as its service."""
+    service_words.show(services.find("agent", own))
+
+
+@click.command()
+@common
+@own_option
+@service_words.log_options
+def logs(own: bool, follow: bool, lines: int) -> None:
+    """Print what the agent's service logged."""
+    service_words.logs(services.find("agent", own), follow, lines)

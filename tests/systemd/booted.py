@@ -1,0 +1,180 @@
+"""A machine of its own for tests: systemd boots in namespaces over a copy of this one (boot.sh), and the wheel is
+installed there."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PATIENCE = 60.0
+ENVIRONMENT = "/usr/local/lib/grid"
+LENT = "/usr/local/lib/lent"
+GRID = f"{ENVIRONMENT}/bin/grid"
+
+
+class Machine:
+    """A booted systemd; `pid` is its first process, seen from here."""
+
+    def __init__(self, pid: int, wheels: Path) -> None:
+        self.pid = pid
+        self.wheels = wheels
+
+    def run(self, *argv: str, timeout: float = PATIENCE, user: str = "") -> subprocess.CompletedProcess[str]:
+        """A command there, as root or this user, to its end."""
+        enter = ["nsenter", "--target", str(self.pid), "--all", "--wdns=/"]
+        become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
+        environment = {"PATH": os.defpath + ":/usr/sbin:/sbin", "LANG": "C.UTF-8", "HOME": "/root"}
+        return subprocess.run(
+            [*enter, *become, *argv],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def told(self, *argv: str, **options: Any) -> str:
+        """What a command there prints; it has to do well."""
+        done = self.run(*argv, **options)
+        assert done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.journal()}"
+        return done.stdout
+
+    def grid(self, *words: str, **options: Any) -> str:
+        """What `grid` prints there."""
+        return self.told(GRID, *words, **options)
+
+    def shown(self, unit: str, name: str) -> str:
+        """A property of a unit."""
+        return self.told("systemctl", "show", unit, f"--property={name}", "--value").strip()
+
+    def journal(self) -> str:
+        """The end of what was logged there."""
+        return self.run("journalctl", "--no-pager", "--lines", "40", "--output", "cat").stdout
+
+    def until(self, holds: Callable[[], Any], what: str) -> Any:
+        """Wait for a condition; fail with what was logged if it does not come."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if found := holds():
+                return found
+            time.sleep(0.1)
+        pytest.fail(f"not within {PATIENCE:g} s: {what}\n{self.journal()}")
+
+    def install_wheel(self, version: str) -> None:
+        """Put our wheel of this version into the environment there."""
+        (wheel,) = self.wheels.glob(f"*-{version}-*.whl")
+        pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+        self.told("mkdir", "-p", "/run/wheels")
+        inside = f"/run/wheels/{wheel.name}"
+        with wheel.open("rb") as file:
+            copied = subprocess.run(
+                ["nsenter", "--target", str(self.pid), "--all", "tee", inside], stdin=file, stdout=subprocess.DEVNULL
+            )
+        assert copied.returncode == 0
+        target = ["install", "--no-deps", "--no-index", "--no-compile"]
+        self.told(*pip, *target, inside)
+
+
+def lacking() -> str:
+    """What this machine lacks to boot another one in namespaces; empty: nothing."""
+    if os.geteuid() != 0:
+        return "needs to be root"
+    if not any(Path(path).exists() for path in ("/lib/systemd/systemd", "/usr/lib/systemd/systemd")):
+        return "needs systemd (Debian: systemd, dbus)"
+    for program in ("unshare", "nsenter", "setpriv", "systemctl", "dbus-daemon"):
+        if shutil.which(program) is None:
+            return f"needs the program {program}"
+    if _unified() is None:
+        return "needs cgroup v2 to be mounted, and writable"
+    tried = ["unshare", "--pid", "--mount", "--cgroup", "--uts", "--ipc", "--net", "--fork", "true"]
+    if subprocess.run(tried, capture_output=True).returncode != 0:
+        return "needs namespaces, which this kernel or container refuses"
+    return ""
+
+
+def _unified() -> Path | None:
+    """Where cgroup v2 is mounted, if groups can be made there."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        if right.startswith("cgroup2 ") and os.access(where := left.split()[4], os.W_OK):
+            return Path(where)
+    return None
+
+
+@contextlib.contextmanager
+def booted(wheels: Path) -> Iterator[Machine]:
+    """A machine with systemd, and with an environment that borrows its dependencies from ours, but has no grid yet.
+    Nothing is left of it."""
+    place = Path(tempfile.mkdtemp(prefix="grid-boot-"))
+    unified = _unified()
+    assert unified is not None
+    group = unified / place.name
+    group.mkdir()
+    lent = [f"{sysconfig.get_path('purelib')}:{LENT}"]
+    if not sys.base_prefix.startswith("/usr"):
+        lent.append(f"{sys.base_prefix}:{sys.base_prefix}")
+    space = ["unshare", "--pid", "--mount", "--cgroup", "--uts", "--ipc", "--net", "--fork", "--kill-child"]
+    enter = f'echo $$ > "{group}/cgroup.procs"; exec "$@"'
+    with (place.with_suffix(".log")).open("wb") as log:
+        outer = subprocess.Popen(
+            ["sh", "-c", enter, "sh", *space, str(HERE / "boot.sh"), str(place), *lent],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    first = 0
+    try:
+        first = _first(outer, place)
+        machine = Machine(first, wheels)
+        machine.until(lambda: machine.run("systemctl", "is-system-running").stdout.strip() == "running", "it runs")
+        machine.told(str(Path(sys.executable).resolve()), "-m", "venv", "--symlinks", "--without-pip", ENVIRONMENT)
+        borrow = (
+            "import pathlib, sys, sysconfig;"
+            "(pathlib.Path(sysconfig.get_path('purelib')) / 'lent.pth').write_text(sys.argv[1])"
+        )
+        machine.told(f"{ENVIRONMENT}/bin/python", "-c", borrow, LENT + "\n")
+        yield machine
+    finally:
+        if first:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
+        else:
+            outer.kill()
+        outer.wait(PATIENCE)
+        _remove(group)
+        shutil.rmtree(place, ignore_errors=True)
+        place.with_suffix(".log").unlink(missing_ok=True)
+
+
+def _first(outer: subprocess.Popen[bytes], place: Path) -> int:
+    """The pid of the first process of the new namespace, once it is systemd."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and outer.poll() is None:
+        with contextlib.suppress(OSError, ValueError):
+            (child,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+            if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
+                return int(child)
+        time.sleep(0.05)
+    pytest.fail(f"systemd does not boot:\n{place.with_suffix('.log').read_text()}")
+
+
+def _remove(group: Path) -> None:
+    """Remove the control groups that are left, the deepest first; what was in them has just been ended."""
+    deadline = time.monotonic() + PATIENCE
+    while group.exists() and time.monotonic() < deadline:
+        for path, _, _ in os.walk(group, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        time.sleep(0.05)
