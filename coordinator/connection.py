@@ -6,16 +6,21 @@ its outbox the connection is cut, whether answers pile up there or the pongs to 
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import structlog
+from websockets.asyncio.connection import Connection as Received
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosedError
+from websockets.frames import CTRL_OPCODES, Frame
+from websockets.protocol import Event
 
+from distributed_grid.coordinator.bucket import Bucket
 from distributed_grid.coordinator.ca import Presented
 from distributed_grid.faults import fault
-from distributed_grid.protocol.codec import CONTROL_BYTES
-from distributed_grid.protocol.errors import BadFrame, GridError
+from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import Link
 from distributed_grid.protocol.messages import Hello, Refused, Welcome
@@ -28,6 +33,8 @@ OUTBOX_BULK = 8 << 20
 FRAMES_PER_SECOND = 5_000.0
 FRAMES_AT_ONCE = 10_000.0
 """Our own agents and clients send far fewer: a frame carries what a turn of their loop had to say."""
+FRAGMENTS = 64
+"""Pieces of a message. Ours send none in pieces, but something between us may."""
 TURN_SECONDS = 0.005
 """How long the messages of one frame may keep all other connections waiting."""
 DOUBT_SECONDS = 0.2
@@ -37,23 +44,64 @@ CLIENT_SILENCE = 20.0
 log = structlog.get_logger("server")
 
 
+CONTROL_FRAMES_PER_SECOND = 20.0
+CONTROL_FRAMES_AT_ONCE = 100.0
+"""Pings and pongs. Ours ask one another every 20 seconds."""
+
+
 class Wire(ServerConnection):
-    """The library's connection, which also ends a peer that makes us write and does not read."""
+    """The library's connection, which also ends a peer that makes us write and does not read, and one that sends
+    control frames or fragments without end. Until the hello it takes no more than a hello's bytes."""
 
     outbox = OUTBOX_STRANGER
+    address = ""
+    let_in: Callable[[], None] = staticmethod(lambda: None)
+    """Called when the peer has said who it is."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._control = Bucket(CONTROL_FRAMES_PER_SECOND, CONTROL_FRAMES_AT_ONCE, self.loop.time())
+        self._fragments = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        Received.connection_made(self, transport)  # not the server's: who made this connection also serves it
+
+    def known(self, most: int) -> None:
+        """The peer has said who it is: from now on its frames may have this many bytes."""
+        for name in ("max_message_size", "max_size"):  # of the library's newer versions, and of its older ones
+            if hasattr(self.protocol, name):
+                setattr(self.protocol, name, most)
+        self.let_in()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.paused:
             self.check_outbox()
 
+    def process_event(self, event: Event) -> None:
+        if isinstance(event, Frame) and not self.transport.is_closing():
+            if event.opcode in CTRL_OPCODES:
+                if self._control.take(1, self.loop.time()) > 0:
+                    self.cut("control frames without end")
+            elif event.fin:
+                self._fragments = 0
+            else:
+                self._fragments += 1
+                if self._fragments > FRAGMENTS:
+                    self.cut("a message in fragments without end")
+        super().process_event(event)
+
+    def cut(self, why: str) -> None:
+        """End a connection whose peer breaks the rules; it is not answered."""
+        log.warning("cut", peer=self.address, why=why)
+        self.transport.abort()
+
     def check_outbox(self) -> bool:
         """Whether there is room; if not, the connection is cut."""
         if self.transport.get_write_buffer_size() <= self.outbox:
             return True
         if not self.transport.is_closing():
-            log.warning("cut: does not read", peer=str(self.remote_address), waiting=self.outbox)
-            self.transport.abort()
+            self.cut(f"it does not read: {self.outbox} bytes wait for it")
         return False
 
 
@@ -84,8 +132,8 @@ class Connection:
         """The certificate that it came with."""
         self._flush_due = False
         self._closed = False
-        self._tokens = FRAMES_AT_ONCE
-        self._counted = self._began = self._loop.time()
+        self._began = self._loop.time()
+        self._frames = Bucket(FRAMES_PER_SECOND, FRAMES_AT_ONCE, self._began)
         self._watchdog: asyncio.TimerHandle | None = None
         self._doubted = False
         self._question: asyncio.Task[None] | None = None
@@ -103,15 +151,9 @@ class Connection:
     async def receive(self) -> list[Any]:
         """The messages of the next frame. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
         frame = await self.wire.recv()
-        now = self._loop.time()
-        self._tokens = min(FRAMES_AT_ONCE, self._tokens + (now - self._counted) * FRAMES_PER_SECOND) - 1
-        self._counted = self._began = now
-        if self._tokens < 0:
-            await asyncio.sleep(0.1)
-        if self.role == "agent" and len(frame) > CONTROL_BYTES:
-            raise BadFrame(
-                f"a frame of {len(frame)} bytes", why=f"a control connection carries {CONTROL_BYTES} at most"
-            )
+        now = self._began = self._loop.time()
+        if (seconds := self._frames.take(1, now)) > 0:
+            await asyncio.sleep(seconds)
         return self.link.receive(frame, now)
 
     async def turn(self) -> None:
@@ -127,6 +169,7 @@ class Connection:
     def accept(self, welcome: Welcome) -> None:
         """Let the peer in."""
         self.wire.outbox = OUTBOX_CONTROL if self.role == "agent" else OUTBOX_BULK
+        self.wire.known(CONTROL_BYTES if self.role == "agent" else BULK_BYTES)
         self.link.accept(welcome)
         self._watch()
         self._flush_soon()

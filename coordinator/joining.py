@@ -10,6 +10,7 @@ from websockets.exceptions import ConnectionClosed
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.ca import checked
 from distributed_grid.coordinator.pki import Pki
+from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.tries import Tries
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadFrame, GridError
@@ -25,10 +26,11 @@ log = structlog.get_logger("joining")
 class Joining:
     """The door. `serve` is given each connection that comes to it."""
 
-    def __init__(self, pki: Pki, audit: RequestLog) -> None:
+    def __init__(self, pki: Pki, audit: RequestLog, seldom: Seldom) -> None:
         self._pki = pki
         self._audit = audit
         self._tries = Tries()
+        self._seldom = seldom
 
     async def serve(self, wire: ServerConnection) -> None:
         """Read one request to join and answer it."""
@@ -40,7 +42,7 @@ class Joining:
                 await wire.send(codec.encode(1, [answer]))
                 await wire.close()
         except (TimeoutError, ConnectionClosed):
-            log.info("turned away: nobody asked to join in time", peer=peer)
+            self._seldom.warning("turned away: nobody asked to join in time", peer=peer)
 
     def _answer(self, frame: bytes, peer: str) -> Joined | Refused:
         try:
@@ -51,7 +53,7 @@ class Joining:
             certificate = self._pki.certify(join.request, token.role, token.name, token.id)
         except GridError as error:
             self._tries.failed(peer)
-            log.warning("turned away", peer=peer, error=error.what, why=error.why)
+            self._seldom.warning("turned away", peer=peer, error=error.what, why=error.why)
             return Refused(error.what, error.why, error.hint, final=not isinstance(error, BadFrame))
         log.info("joined", peer=peer, role=token.role.value, name=token.name, token=token.id)
         self._audit.request(token.name, "join", role=token.role.value, token=token.id, peer=peer)

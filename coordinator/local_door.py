@@ -23,7 +23,6 @@ from distributed_grid.local import SOCKET
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Identity, Role
 
-BACKLOG = 1024
 OPEN_TO_PASS = 0o711
 """The mode of a state directory when it is made: others may go through it to the socket, and not look around."""
 _NUMBERED = re.compile(r"uid-\d+")
@@ -76,6 +75,11 @@ def local_uid(wire: ServerConnection) -> int | None:
     ours = wire.transport.get_extra_info("socket")
     if ours is None or ours.family != socket.AF_UNIX:
         return None
+    return peer_uid(ours)
+
+
+def peer_uid(ours: socket.socket) -> int:
+    """The same of a connection over a Unix socket that was just accepted."""
     _, uid, _ = struct.unpack("iII", ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")))
     return int(uid)
 

@@ -87,10 +87,13 @@ class Pki:
         old = certificate_in(self.folder)
         if time.time() < life_of(old).at(RENEW_AT):
             return False
-        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        hosts = [str(one) for kind in (x509.DNSName, x509.IPAddress) for one in names.get_values_for_type(kind)]
-        self.certify_self(hosts)
+        self.certify_self(self.hosts())
         return True
+
+    def hosts(self) -> list[str]:
+        """The names and addresses that the coordinator's certificate is for."""
+        names = certificate_in(self.folder).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return [str(one).lower() for kind in (x509.DNSName, x509.IPAddress) for one in names.get_values_for_type(kind)]
 
     def certify(self, request: str, role: Role, name: str, token: str = "") -> str:
         """A certificate (PEM) for an agent or a person, by its request (PEM), remembered. Raises BadValue."""

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import structlog
-from websockets.asyncio.server import Server as Listener
-from websockets.asyncio.server import ServerConnection, serve, unix_serve
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
@@ -40,17 +40,17 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.joining import Joining
-from distributed_grid.coordinator.local_door import BACKLOG as LOCAL_BACKLOG
 from distributed_grid.coordinator.local_door import bind, identity_of_user, local_uid
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.relay import Agent, Relay
 from distributed_grid.coordinator.renewing import Renewals
 from distributed_grid.coordinator.requests import Client, Requests
 from distributed_grid.coordinator.requests_access import AccessDesk
+from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.store import Store
 from distributed_grid.local import SOCKET
-from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
@@ -68,12 +68,11 @@ from distributed_grid.protocol.messages_join import AUTHORITY_PATH, JOIN_PATH, R
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.tls import own, server_context
 
-HALF_OPEN = 1024
-"""Connections that have not said who they are; more are turned away until some have."""
-BACKLOG = 4096
 PROBE_SECONDS = 1.0
-HOST_CHARS = 255
 """How long a node's old connection has to show that it lives when an agent with its name comes."""
+HOST_CHARS = 255
+CONNECTIONS_OF_ONE = 256
+"""Connections that one person may have open at once. A node has two, and who comes under its name replaces them."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 log = structlog.get_logger("server")
@@ -97,9 +96,8 @@ class Server:
         self._driver = driver
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
-        self._strangers = 0
         self._relay = Relay(self._agents, store, self._job)
-        self._people: set[Connection] = set()
+        self._people: dict[tuple[Role, str], set[Connection]] = {}
         renewals = Renewals(pki, audit, self._busy) if pki is not None else None
         self._renewals = renewals
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
@@ -108,13 +106,16 @@ class Server:
         self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access)
         ledger.watched = self._requests.watched
         self._pki = pki
+        self._seldom = Seldom()
         self._admission = Admission(pki, store.grid)
         if pki is not None and renewals is not None:
-            self._doors = {JOIN_PATH: Joining(pki, audit).serve, RENEW_PATH: renewals.serve}
+            self._doors = {JOIN_PATH: Joining(pki, audit, self._seldom).serve, RENEW_PATH: renewals.serve}
         self._tls: ssl.SSLContext | None = None
         self._loopback = True
+        self._hosts = set(LOOPBACK)
+        """What a request may say that it was sent to."""
         self._instance = secrets.token_hex(8)
-        self._listeners: list[Listener] = []
+        self._entrance = Entrance(self._serve, self._turn_away, self._seldom)
         self._socket: Path | None = None
 
     def _busy(self, name: str) -> bool:
@@ -130,31 +131,15 @@ class Server:
     async def listen(self, host: str, port: int) -> int:
         """Begin to take connections; the port that is listened on. Raises OSError."""
         self._loopback = host in LOOPBACK
+        self._hosts = {*LOOPBACK, *(self._pki.hosts() if self._pki is not None else ())}
         if self._pki is not None:
             self._tls = server_context(self._pki.folder)
-        listener = await serve(self._serve, host, port, ssl=self._tls, backlog=BACKLOG, **self._options())
-        self._listeners.append(listener)
-        bound: int = next(iter(listener.sockets)).getsockname()[1]
-        return bound
+        return await self._entrance.listen(host, port, self._tls)
 
     async def listen_locally(self, state_dir: Path) -> None:
         """Begin to take connections of this machine's users. Raises GridError, OSError."""
         ours, self._socket = bind(state_dir), state_dir / SOCKET
-        listener = await unix_serve(self._serve, sock=ours, backlog=LOCAL_BACKLOG, **self._options())
-        self._listeners.append(listener)
-
-    def _options(self) -> dict[str, Any]:
-        return {
-            "create_connection": Wire,
-            "process_request": self._turn_away,
-            "compression": None,
-            "server_header": None,
-            "max_size": BULK_BYTES + 1024,
-            "max_queue": 16,
-            "open_timeout": 5,
-            "close_timeout": 2,
-            "ping_interval": None,  # agents are heard by their heartbeats, clients are asked when they are quiet
-        }
+        self._entrance.take_from(ours)
 
     def take_certificate(self) -> None:
         """Connections that are made from now on are made with the certificate that is there now. Raises GridError."""
@@ -166,36 +151,30 @@ class Server:
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.unlink()
-        for listener in self._listeners:
-            listener.close()
-        for listener in self._listeners:
-            await listener.wait_closed()
+        await self._entrance.close()
 
     def _turn_away(self, wire: ServerConnection, request: Request) -> Response | None:
         """No web page may talk to us: browsers send Origin, and a name made to lead here is no name of ours."""
         if "Origin" in request.headers:
             return wire.respond(HTTPStatus.FORBIDDEN, "Web pages may not connect to a grid.\n")
-        host = request.headers.get("Host", "").rsplit(":", 1)[0].strip("[]")
+        host = host_of(request.headers.get("Host", ""))
         if self._pki is not None and request.path == AUTHORITY_PATH:
             return wire.respond(HTTPStatus.OK, self._pki.authority.pem.decode())
-        if self._pki is None and self._loopback and host not in LOOPBACK:
-            return wire.respond(HTTPStatus.FORBIDDEN, "This coordinator is on loopback; use ws://127.0.0.1.\n")
-        if self._strangers >= HALF_OPEN:
-            return wire.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections at once; try again.\n")
+        if (self._pki is not None or self._loopback) and host not in self._hosts:
+            return wire.respond(HTTPStatus.FORBIDDEN, f"This coordinator is not called {host[:HOST_CHARS]!r}.\n")
         return None
 
     # --- a connection -------------------------------------------------------------------------------------------------
 
-    async def _serve(self, wire: ServerConnection) -> None:
+    async def _serve(self, wire: Wire) -> None:
         door = self._doors.get(wire.request.path) if wire.request is not None else None
         if door is not None:
             await door(wire)
             return
-        connection = Connection(cast(Wire, wire))  # `create_connection` makes no others
-        uid = local_uid(wire)
-        peer = str(wire.remote_address) if uid is None else f"uid {uid}"
+        connection = Connection(wire)
+        uid, peer = local_uid(wire), wire.address
         try:
-            hello = await self._hello(connection)  # read with the limits for strangers, so that they can be answered
+            hello = await connection.hello()  # read with the limits for strangers, so that they can be answered
             if uid is None:
                 shown = connection.presented = self._admission.presented(wire)
                 who = shown.identity if shown is not None else None
@@ -209,16 +188,17 @@ class Server:
                     await self._serve_data(connection, hello)
                 case "client":
                     await self._serve_client(connection, hello)
-        except ConnectionClosed:
-            pass
+        except ConnectionClosed as error:
+            if error.sent is not None and error.sent.code == CloseCode.MESSAGE_TOO_BIG:
+                self._seldom.warning("cut", peer=peer, name=connection.name, why=error.sent.reason)
         except TimeoutError:
-            log.info("turned away: no hello", peer=peer)
+            self._seldom.warning("turned away: no hello came in time", peer=peer)
             await connection.refuse(Refused("no hello came in time"))
         except NotAdmitted as error:
-            log.warning("turned away", peer=peer, error=error.what, why=error.why)
+            self._seldom.warning("turned away", peer=peer, error=error.what, why=error.why)
             await connection.refuse(error, final=True)
         except (BadFrame, ProtocolMismatch) as error:
-            log.warning("turned away", peer=peer, name=connection.name, error=error.what, why=error.why)
+            self._seldom.warning("turned away", peer=peer, name=connection.name, error=error.what, why=error.why)
             # A peer of another version may come back once it is updated; it need not ask again before.
             await connection.refuse(error, final=isinstance(error, ProtocolMismatch) and not connection.link.open)
         except Exception:
@@ -226,13 +206,6 @@ class Server:
             connection.abort()
         finally:
             connection.end()
-
-    async def _hello(self, connection: Connection) -> Hello:
-        self._strangers += 1
-        try:
-            return await connection.hello()
-        finally:
-            self._strangers -= 1
 
     def _welcome(self, connection: Connection, session: str) -> None:
         shown = connection.presented
@@ -336,9 +309,15 @@ class Server:
     async def _serve_client(self, connection: Connection, hello: Hello) -> None:
         if not _sane(hello.name):
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
+        own = self._people.setdefault((connection.rights, connection.name), set())
+        if len(own) >= CONNECTIONS_OF_ONE:
+            what = f"{connection.name} has {len(own)} connections open"
+            self._seldom.warning("turned away", peer=connection.wire.address, name=connection.name, error=what)
+            await connection.refuse(Refused(what, "one person may have no more", "close some, and try again"))
+            return
         self._welcome(connection, secrets.token_hex(8))
         client = Client(connection, user=connection.name, role=connection.rights, host=hello.host[:HOST_CHARS])
-        self._people.add(connection)
+        own.add(connection)
         try:
             while True:
                 for message in await connection.receive():
@@ -347,12 +326,14 @@ class Server:
                 if self._driver.crowded:
                     await self._driver.room()
         finally:
-            self._people.discard(connection)
+            own.discard(connection)
+            if not own and self._people.get(identity := (connection.rights, connection.name)) is own:
+                del self._people[identity]
             self._requests.gone(client)
 
     def _cut(self, role: Role, name: str) -> int:
         """End the live connections of who may come no more; how many there were."""
-        live = [one for one in self._people if (one.rights, one.name) == (role, name)]
+        live = list(self._people.get((role, name), ()))
         if role is Role.AGENT and (agent := self._agents.get(name)) is not None:
             live += [agent.control] + ([agent.data] if agent.data is not None else [])
         for connection in live:
@@ -391,6 +372,12 @@ class Server:
     def _tell(self, node: str, messages: Sequence[Any]) -> None:
         if agent := self._agents.get(node):
             agent.control.send(*messages)
+
+
+def host_of(header: str) -> str:
+    """The name or address of a Host header, without a port and in small letters."""
+    host = header.strip().lower()
+    return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
 
 
 def _sane(name: str) -> bool:

@@ -2,6 +2,7 @@
 here and stays here. The secret of the token is said only to who has proved to be the grid that the token pins.
 """
 
+import asyncio
 import http.client
 import ssl
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 from websockets.exceptions import WebSocketException
-from websockets.sync.client import connect
 
 from distributed_grid.keys import key_pem, new_key, pin_of, request_for, save_identity
 from distributed_grid.member import Member, write_member
@@ -19,7 +19,8 @@ from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import Refused
 from distributed_grid.protocol.messages_join import AUTHORITY_PATH, JOIN_PATH, Join, Joined
-from distributed_grid.tls import blind_context, trusting_context
+from distributed_grid.strangers import unknown_to
+from distributed_grid.tls import blind_context
 
 SECONDS = 10.0
 PORT = 7433
@@ -109,20 +110,16 @@ def pin_in(authority: str) -> str:
 
 def _ask(invitation: Invitation, authority: str, asked: Join) -> Joined | Refused:
     try:
-        with connect(
-            invitation.url + JOIN_PATH,
-            ssl=trusting_context(authority),
-            compression=None,
-            open_timeout=SECONDS,
-            close_timeout=1,
-            max_size=codec.HELLO_BYTES,
-            proxy=None,
-            user_agent_header=None,
-        ) as socket:
-            socket.send(codec.encode(1, [asked]))
-            frame = socket.recv(timeout=SECONDS)
+        frame = asyncio.run(_say(invitation.url + JOIN_PATH, authority, codec.encode(1, [asked])))
     except (OSError, TimeoutError, WebSocketException) as error:
         why = str(error) or "it did not answer in time"
         raise GridError(f"joining the grid at {invitation.address} failed", why=why, hint="try again") from None
-    answer: Joined | Refused = codec.decode_first(frame if isinstance(frame, bytes) else b"", Joined | Refused)
+    answer: Joined | Refused = codec.decode_first(frame, Joined | Refused)
     return answer
+
+
+async def _say(url: str, authority: str, frame: bytes) -> bytes:
+    async with asyncio.timeout(SECONDS), unknown_to(url, authority) as socket:
+        await socket.send(frame)
+        answer = await socket.recv()
+    return answer if isinstance(answer, bytes) else b""

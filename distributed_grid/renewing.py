@@ -2,6 +2,7 @@
 key is made anew each time, so that an old copy of it is soon worth nothing.
 """
 
+import asyncio
 import random
 import time
 from pathlib import Path
@@ -10,7 +11,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.exceptions import WebSocketException
-from websockets.sync.client import connect
 
 from distributed_grid.keys import (
     RENEW_AT,
@@ -26,7 +26,8 @@ from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import NewCertificate, Refused
 from distributed_grid.protocol.messages_join import RENEW_PATH, Challenge, Renew, signed_to_renew
-from distributed_grid.tls import AUTHORITY, KEY, trusting_context
+from distributed_grid.strangers import unknown_to
+from distributed_grid.tls import AUTHORITY, KEY
 
 SECONDS = 10.0
 SPREAD = 0.1
@@ -81,26 +82,25 @@ def revive(folder: Path, url: str) -> None:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise NotRenewed(f"the key in {folder} is none of a grid", hint="join the grid again", final=True)
     certificate = certificate_in(folder).public_bytes(serialization.Encoding.PEM).decode()
+    authority = (folder / AUTHORITY).read_text()
     try:
-        with connect(
-            url + RENEW_PATH,
-            ssl=trusting_context((folder / AUTHORITY).read_text()),
-            compression=None,
-            open_timeout=SECONDS,
-            close_timeout=1,
-            max_size=codec.HELLO_BYTES,
-            proxy=None,
-            user_agent_header=None,
-        ) as socket:
-            challenge: Challenge = codec.decode_first(_frame(socket.recv(timeout=SECONDS)), Challenge)
-            signature = key.sign(signed_to_renew(challenge.nonce, asked.request), ec.ECDSA(hashes.SHA256())).hex()
-            socket.send(codec.encode(1, [Renew(certificate=certificate, request=asked.request, signature=signature)]))
-            answer = codec.decode_first(_frame(socket.recv(timeout=SECONDS)), NewCertificate | Refused)
+        answer = asyncio.run(_prove(url + RENEW_PATH, authority, key, certificate, asked.request))
     except (OSError, TimeoutError, WebSocketException) as error:
         raise NotRenewed(f"the coordinator at {url} cannot be reached", str(error) or "it does not answer") from None
     if isinstance(answer, Refused):
         raise NotRenewed(answer.what, answer.why, answer.hint, answer.final)
     asked.keep(answer.certificate)
+
+
+async def _prove(
+    url: str, authority: str, key: ec.EllipticCurvePrivateKey, certificate: str, request: str
+) -> NewCertificate | Refused:
+    async with asyncio.timeout(SECONDS), unknown_to(url, authority) as socket:
+        challenge: Challenge = codec.decode_first(_frame(await socket.recv()), Challenge)
+        signature = key.sign(signed_to_renew(challenge.nonce, request), ec.ECDSA(hashes.SHA256())).hex()
+        await socket.send(codec.encode(1, [Renew(certificate=certificate, request=request, signature=signature)]))
+        answer: NewCertificate | Refused = codec.decode_first(_frame(await socket.recv()), NewCertificate | Refused)
+    return answer
 
 
 def _frame(data: str | bytes) -> bytes:

@@ -84,12 +84,16 @@ def _paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) + "\n" for part in text.split("\n\n")]
 
 
+sys.path.insert(0, str(DOCS))
+from generate_guards import guards  # noqa: E402
+
 PARTS: dict[str, Callable[[], str]] = {
     "states": states,
     "wire": wire,
     "commands": commands,
     "settings": config_text.table,
     "aliases": config_text.aliases,
+    "guards": guards,
 }
 MARK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -47,7 +47,8 @@ EDGES: dict[str, set[str]] = {
     "tls": {"protocol"},
     "keys": {"protocol", "tls"},
     "member": {"protocol"},
-    "joining": {"protocol", "tls", "keys", "member"},
+    "joining": {"protocol", "tls", "keys", "member", "strangers"},
+    "strangers": {"protocol", "tls"},
     "faults": set(),
     "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
     "cli": {

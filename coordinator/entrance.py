@@ -1,0 +1,239 @@
+"""The listening sockets. We accept by ourselves, not by the library: so a connection can wait outside, handshakes are
+bounded in number and time, and one that is turned away costs an accept and a close."""
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from websockets.asyncio.server import Server, ServerConnection
+from websockets.http11 import Request, Response
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from distributed_grid.coordinator.connection import Wire
+from distributed_grid.coordinator.door import Door
+from distributed_grid.coordinator.local_door import peer_uid
+from distributed_grid.coordinator.seldom import Seldom
+from distributed_grid.protocol.codec import HELLO_BYTES
+from distributed_grid.tls import tls_words
+
+TLS_SECONDS = 5.0
+UPGRADE_SECONDS = 5.0
+"""For the HTTP request that opens a websocket, from its first byte to its last."""
+CLOSE_SECONDS = 2.0
+QUEUE = 4
+"""Frames of a connection that are read ahead of the one at work."""
+FILES_KEPT = 256
+"""Of the files this process may open, those that connections do not get: its store, logs and blobs need some."""
+LOOK_SECONDS = 0.25
+BACKLOG = 4096
+
+
+class Guest:
+    """A connection from its first moment to its last."""
+
+    def __init__(self, sock: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
+        self.sock = sock
+        self.address = address
+        self.tls = tls
+        self.wire: Wire | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def cut(self) -> None:
+        """End it, wherever it stands."""
+        if self.wire is not None:
+            self.wire.transport.abort()
+            return
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        if self.task is None:
+            self.sock.close()
+
+
+class Entrance:
+    """`serve` is given each connection that has been opened; `judge` may answer an HTTP request instead."""
+
+    def __init__(
+        self,
+        serve: Callable[[Wire], Awaitable[None]],
+        judge: Callable[[ServerConnection, Request], Response | None],
+        seldom: Seldom,
+    ) -> None:
+        self._serve = serve
+        self._judge = judge
+        self._seldom = seldom
+        self._loop = asyncio.get_running_loop()
+        self._door: Door[Guest] = Door()
+        self._guests: set[Guest] = set()
+        self._listening: list[socket.socket] = []
+        self._acceptors: list[asyncio.Task[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most_files = most - FILES_KEPT if most > 2 * FILES_KEPT else most
+
+    # --- listening ----------------------------------------------------------------------------------------------------
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Take connections at all addresses of a host; the port. Raises OSError, OverflowError."""
+        listening = await self._bound(host, port)
+        for one in listening:
+            self.take_from(one, tls)
+        bound: int = listening[0].getsockname()[1]
+        return bound
+
+    def take_from(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Take connections from a socket that is bound. It is ours from now on."""
+        self._listening.append(listening)
+        listening.setblocking(False)
+        listening.listen(BACKLOG)
+        self._acceptors.append(self._loop.create_task(self._accept(listening, tls)))
+
+    async def _bound(self, host: str, port: int) -> list[socket.socket]:
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        made: list[socket.socket] = []
+        try:
+            for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+                if made:  # the same port at all addresses
+                    address = (address[0], made[0].getsockname()[1], *address[2:])
+                made.append(socket.socket(family, socket.SOCK_STREAM))
+                made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    made[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                made[-1].bind(address)
+        except BaseException:
+            for one in made:
+                one.close()
+            raise
+        return made
+
+    def is_serving(self) -> bool:
+        """For the library, which asks it at the end of a handshake."""
+        return bool(self._listening)
+
+    async def close(self) -> None:
+        """Take no more, and end who is here, in order."""
+        for task in self._acceptors:
+            task.cancel()
+        await asyncio.gather(*self._acceptors, return_exceptions=True)
+        for listening in self._listening:
+            listening.close()
+        self._listening = []
+        if self._timer is not None:
+            self._timer.cancel()
+        closing = []
+        for guest in list(self._guests):
+            if guest.wire is not None and guest.wire.protocol.state is State.OPEN:
+                closing.append(guest.wire.close(1001))
+            else:
+                guest.cut()
+        await asyncio.gather(*closing, return_exceptions=True)
+        tasks = [guest.task for guest in self._guests if guest.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- who comes ----------------------------------------------------------------------------------------------------
+
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        while True:
+            try:
+                sock, address = await self._loop.sock_accept(listening)
+            except OSError as error:  # gone before it was accepted, or no file is left
+                self._seldom.warning("a connection could not be accepted", peer="", why=str(error))
+                await asyncio.sleep(0.1)
+                continue
+            local = sock.family == socket.AF_UNIX
+            self._arrived(Guest(sock, f"uid {peer_uid(sock)}" if local else str(address[0]), tls))
+            await asyncio.sleep(0)  # however many stand outside, those inside have their turn
+
+    def _arrived(self, guest: Guest) -> None:
+        # The kernel gives the lowest number that is free, so a number says how many files are open.
+        if guest.sock.fileno() >= self._most_files:
+            self._turn_away(guest, "as many connections are open as this process may have files")
+            return
+        if not self._door.arrive(guest, guest.address, time.monotonic()):
+            self._turn_away(guest, "too many connections wait to be let in")
+            return
+        self._guests.add(guest)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        for guest in self._door.let_in(time.monotonic()):
+            guest.task = self._loop.create_task(self._receive(guest))
+        if self._door.waiting and self._timer is None and self._listening:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        late, slow = self._door.turn_out(time.monotonic())
+        for guest in late:
+            self._guests.discard(guest)
+            self._turn_away(guest, "it waited too long to be let in")
+        for guest in slow:
+            self._turn_away(guest, "it did not say who it is, and others wait")
+        self._let_in()
+
+    def _turn_away(self, guest: Guest, why: str) -> None:
+        guest.cut()
+        self._seldom.warning("turned away", peer=guest.address, why=why)
+
+    def _known(self, guest: Guest) -> None:
+        self._door.left(guest)
+        self._let_in()
+
+    # --- a connection -------------------------------------------------------------------------------------------------
+
+    async def _receive(self, guest: Guest) -> None:
+        try:
+            if await self._handshakes(guest) and guest.wire is not None:
+                async with guest.wire:
+                    await self._serve(guest.wire)
+        except Exception as error:  # the handshake's; `serve` judges its own
+            self._seldom.warning("turned away", peer=guest.address, why=str(error) or type(error).__name__)
+        finally:
+            if guest.wire is not None and guest.wire.protocol.state is not State.CLOSED:
+                guest.wire.transport.abort()
+            self._guests.discard(guest)
+            self._known(guest)
+
+    async def _handshakes(self, guest: Guest) -> bool:
+        """TLS, if we have it, and HTTP; whether a websocket is open."""
+        guest.sock.setblocking(False)
+        if guest.sock.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):
+                guest.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tls: dict[str, Any] = {}
+        if guest.tls is not None:
+            tls = {"ssl_handshake_timeout": TLS_SECONDS, "ssl_shutdown_timeout": CLOSE_SECONDS}
+        wire = self._wire(guest)
+        try:
+            await self._loop.connect_accepted_socket(lambda: wire, guest.sock, ssl=guest.tls, **tls)
+            guest.wire = wire
+        except ssl.SSLError as error:
+            self._seldom.warning("turned away", peer=guest.address, why=tls_words(error))
+            return False
+        except OSError as error:
+            self._seldom.warning("turned away: no handshake", peer=guest.address, why=str(error))
+            return False
+        try:
+            async with asyncio.timeout(UPGRADE_SECONDS):
+                await wire.handshake(self._judge, None, None)
+        except TimeoutError:
+            self._seldom.warning("turned away: no HTTP request came in time", peer=guest.address)
+            return False
+        return wire.protocol.state is State.OPEN
+
+    def _wire(self, guest: Guest) -> Wire:
+        wire = Wire(
+            ServerProtocol(max_size=HELLO_BYTES),
+            cast(Server, self),  # of which a connection asks only whether it is serving
+            ping_interval=None,  # agents are heard by their heartbeats, clients are asked when they are quiet
+            close_timeout=CLOSE_SECONDS,
+            max_queue=QUEUE,
+        )
+        wire.address = guest.address
+        wire.let_in = lambda: self._known(guest)
+        return wire

@@ -1,0 +1,57 @@
+"""The limits that guard the coordinator, as a table, from the constants that the code goes by."""
+
+from distributed_grid.coordinator import connection, door, entrance, joining, seldom, server, tries
+from distributed_grid.protocol import codec
+
+
+def guards() -> str:
+    """What is limited, to what, and what happens above."""
+    rows = [
+        (
+            "handshakes at once",
+            f"{door.PLACES}, {door.PLACES_OF_ADDRESS} of one address",
+            "others wait in line, unread",
+        ),
+        ("the line", f"{door.LINE} connections, {seconds(door.LINE_SECONDS)} each", "closed"),
+        ("a handshake while others wait", seconds(door.PLACE_SECONDS), "makes way: the oldest, of who has most"),
+        ("TLS handshake", seconds(entrance.TLS_SECONDS), "closed"),
+        ("HTTP request", seconds(entrance.UPGRADE_SECONDS), "closed"),
+        ("hello", seconds(connection.HELLO_SECONDS), "told, closed"),
+        ("joining, with a token", seconds(joining.JOIN_SECONDS), "closed"),
+        ("failed tries to join or renew", f"{tries.FAILURES} of one address in {seconds(tries.PER)}", "refused"),
+        ("open files", f"all but {entrance.FILES_KEPT} of the process's are for connections", "closed"),
+        ("connections of one person", str(server.CONNECTIONS_OF_ONE), "told, closed"),
+        ("connections of one node", "one for control, one for data", "the one that lives stays"),
+        ("frame before the hello", size(codec.HELLO_BYTES), "not read, closed (1009)"),
+        ("frame of a node's control connection", size(codec.CONTROL_BYTES), "not read, closed (1009)"),
+        ("frame of all others", size(codec.BULK_BYTES), "not read, closed (1009)"),
+        ("frames read ahead", f"{entrance.QUEUE} of a connection", "not read until there is room"),
+        ("pieces of a message", str(connection.FRAGMENTS), "cut"),
+        ("frames", rate(connection.FRAMES_PER_SECOND, connection.FRAMES_AT_ONCE), "slowed down"),
+        (
+            "pings and pongs",
+            rate(connection.CONTROL_FRAMES_PER_SECOND, connection.CONTROL_FRAMES_AT_ONCE),
+            "cut",
+        ),
+        ("unread answers before the hello", size(connection.OUTBOX_STRANGER), "cut"),
+        ("unread words to a node", size(connection.OUTBOX_CONTROL), "cut"),
+        ("unread answers to all others", size(connection.OUTBOX_BULK), "cut"),
+        (
+            "log lines about an address",
+            f"each once in {seconds(seldom.SECONDS)}, {seldom.LINES} at most",
+            "counted (`unsaid`)",
+        ),
+    ]
+    return "\n".join(["| of | at most | above |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def seconds(value: float) -> str:
+    return f"{value:g} s"
+
+
+def size(value: int) -> str:
+    return f"{value >> 20} MiB" if value >= 1 << 20 else f"{value >> 10} KiB"
+
+
+def rate(a_second: float, at_once: float) -> str:
+    return f"{a_second:,.0f} a second, {at_once:,.0f} at once"
