@@ -9,12 +9,14 @@ from typing import Any
 
 from distributed_grid.agent import workdir
 from distributed_grid.agent.outputs import Outputs
+from distributed_grid.agent.run_as import rights_of
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import (
     BlobData,
     FileData,
+    FileEntry,
     Files,
     Hello,
     WantBlob,
@@ -152,17 +154,25 @@ class Data:
             return kind(id=number, error=getattr(error, "strerror", None) or str(error))
 
     async def _list(self, want: WantFiles) -> Files:
-        found = await asyncio.to_thread(lambda: workdir.find_files(self._directory(want.allocation), want.globs))
+        found = await asyncio.to_thread(self._find, want)
         if sum(len(entry.path) + 24 for entry in found) > FILES_BYTES:
             raise GridError(f"{len(found)} files match, and their names are more than one answer carries")
         return Files(id=want.id, files=tuple(found))
 
     async def _read(self, want: WantFile) -> FileData:
         size = min(want.size, PART_BYTES)
-        data, end = await asyncio.to_thread(
-            lambda: workdir.read_file(self._directory(want.allocation), want.path, want.offset, size)
-        )
+        data, end = await asyncio.to_thread(self._part, want, size)
         return FileData(id=want.id, data=data, end=end)
+
+    def _find(self, want: WantFiles) -> list[FileEntry]:
+        directory = self._directory(want.allocation)
+        with rights_of(workdir.folder(self._dir, want.allocation) / "workdir"):
+            return workdir.find_files(directory, want.globs)
+
+    def _part(self, want: WantFile, size: int) -> tuple[bytes, bool]:
+        directory = self._directory(want.allocation)
+        with rights_of(workdir.folder(self._dir, want.allocation) / "workdir"):
+            return workdir.read_file(directory, want.path, want.offset, size)
 
     def _directory(self, allocation: str) -> Path:
         """Where the allocation's command runs or ran."""

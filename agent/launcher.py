@@ -5,12 +5,10 @@ told again from the supervisor's journal.
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,13 +16,14 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.agent import supervisor_main
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.launcher_said import SAID, Said, suspended, tail
+from distributed_grid.agent.launcher_start import last_words, start
+from distributed_grid.agent.run_as import Account
 from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
 from distributed_grid.faults import fault
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known
 
@@ -75,6 +74,7 @@ class Launcher:
         self._cgroup = cgroup
         self._nice = nice
         self._hide = hide
+        self._other_users = False
         self.limits: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -94,14 +94,27 @@ class Launcher:
         self._task = asyncio.create_task(self._listen(), name="launcher")
         return known
 
-    def launch(self, launch: Launch, directory: Path, env: dict[str, str], lease_from: float = 0.0) -> None:
-        """Start the job in this working directory with exactly this environment; its folder is there. The result is
+    def launch(
+        self,
+        launch: Launch,
+        directory: Path,
+        env: dict[str, str],
+        lease_from: float = 0.0,
+        account: Account | None = None,
+    ) -> None:
+        """Start the job in this working directory with exactly this environment, as our own user or as that of
+        `account`; its folder is there. The result is
         reported: Started, or Exited if it could not be. An allocation that is known already is reported as it stands,
         and nothing is started.
 
         A leased one is ended `launch.lease` seconds after `lease_from`, or after the newest renewal (seconds since
         boot): if that is over by now, it is not started."""
         spec = launch.spec
+        if account is not None and not self._other_users:
+            text = "the node's supervisor is of an earlier release, which cannot run jobs as other users"
+            outcome = Outcome(Cause.SPAWN_FAILED, text=text, started=False)
+            asyncio.get_running_loop().call_soon(self._exited, launch.allocation, outcome)
+            return
         self._ask(
             {
                 "op": "launch",
@@ -114,7 +127,8 @@ class Launcher:
                 "grace": spec.grace,
                 "lease": launch.lease,
                 "lease_from": lease_from,
-                "hide": self._hide,
+                "hide": self._hide and account is None,
+                "user": account and {"uid": account.uid, "gid": account.gid, "groups": account.groups},
                 "limits": {
                     "memory": launch.grant.memory,
                     "pids": min(filter(None, (spec.limits.pids, self._pids_limit)), default=0),
@@ -295,6 +309,7 @@ class Launcher:
             else:
                 if hello["version"] == VERSION:
                     self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
+                    self._other_users = hello.get("other_users", False)
                     self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     return [self._known(one) for one in hello["known"]]
@@ -302,7 +317,7 @@ class Launcher:
             if time.monotonic() > deadline:
                 raise GridError(
                     "the supervisor of this node's jobs cannot be reached",
-                    why=self._last_words() or "it did not answer in time",
+                    why=last_words(self._dir) or "it did not answer in time",
                     hint=f"look into {self._dir / 'supervisor.log'}",
                 )
             await asyncio.sleep(_PAUSE)
@@ -349,36 +364,9 @@ class Launcher:
     def _start_if_none(self) -> None:
         if self._process is not None and self._process.poll() is None:
             return
-        lock = os.open(self._dir / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return  # one lives
-        finally:
-            os.close(lock)
-        env = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
-        if self._process is None and "GRID_FAULTS" in os.environ:
-            env["GRID_FAULTS"] = os.environ["GRID_FAULTS"]  # for our first: the next one would die of it as well
-        said = str(self._dir), str(self._limit), self._cgroup
-        log = os.open(self._dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", supervisor_main.__file__, *said],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                env=env,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(OSError):
-            lines = (self._dir / "supervisor.log").read_text(errors="replace").splitlines()
-            return lines[-1] if lines else ""
-        return ""
+        # Faults are for our first: the next one would die of them as well.
+        started = start(self._dir, self._limit, self._cgroup, faults=self._process is None)
+        self._process = started or self._process
 
     def _known(self, said: dict[str, Any]) -> Known:
         if said["outcome"] is not None:

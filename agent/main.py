@@ -21,6 +21,7 @@ from distributed_grid.agent.gpus import open_backend
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.probe import Probe, kin_roots
 from distributed_grid.agent.retention import Bounds
+from distributed_grid.agent.run_as import AGENT, begin
 from distributed_grid.agent.runtime import Place, Runtime
 from distributed_grid.agent.supervisor_cgroups import described, survey
 from distributed_grid.agent.supervisor_hide import why_not
@@ -39,6 +40,7 @@ from distributed_grid.service import (
     sd_notify,
     write_whole,
 )
+from distributed_grid.tls import IDENTITY, has_identity
 
 __all__ = ["AgentSettings", "Bounds", "Limits", "detect", "gpus", "main"]
 
@@ -53,7 +55,7 @@ class AgentSettings:
     by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
     between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
     limit but its own); `nice`: how far jobs stand back for other programs; `hide_state`: keep jobs of our own user out
-    of the state directory, where that can be done."""
+    of the state directory, where that can be done; `run_as`: whom jobs run as, as RunAs has it."""
 
     name: str
     state_dir: Path
@@ -73,6 +75,7 @@ class AgentSettings:
     nice: int = 0
     cgroup: str = "none"
     hide_state: bool = True
+    run_as: str = AGENT
     log_level: str = "info"
 
 
@@ -83,6 +86,7 @@ def main(settings: AgentSettings) -> int:
     try:
         forbid_dumps()
         prepare(settings.state_dir)
+        begin(settings.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
         with locked(settings.state_dir, "agent", ANOTHER), asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(settings))
     except GridError as error:
@@ -180,7 +184,7 @@ async def _run(settings: AgentSettings) -> None:
     probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)
     facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
     facts = msgspec.structs.replace(facts, instance=instance)
-    place = Place(settings.coordinator, settings.state_dir, settings.interval, settings.keep)
+    place = Place(settings.coordinator, settings.state_dir, settings.interval, settings.keep, settings.run_as)
     runtime = Runtime(place, facts, settings.limits, probe, launcher)
     runtimes.append(runtime)
     running = asyncio.create_task(runtime.run(lambda: _ready(settings, facts, probe)))

@@ -39,6 +39,7 @@ def give(state_dir: Path, stop: Stop) -> None:
     fresh = f"{path}.new"
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
         file.write(msgspec.json.encode(said) + b"\n")
+        os.fchmod(file.fileno(), 0o644)  # the job may be another user's
     with contextlib.suppress(FileExistsError):
         os.link(fresh, path)
     os.unlink(fresh)

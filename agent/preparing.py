@@ -16,6 +16,7 @@ from distributed_grid.agent.core.table import Ready
 from distributed_grid.agent.disk import Disk
 from distributed_grid.agent.meter import Meter
 from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.agent.run_as import RunAs
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Stale
@@ -31,7 +32,7 @@ log = structlog.get_logger("agent")
 
 class Preparing:
     """The launches that are being prepared. `verify` says by a sample what is in a launch's way, `done` gets what came
-    of each: Ready, Stale, or Exited."""
+    of each: Ready, Stale, or Exited. `run_as` finds whose each is to be."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Preparing:
         disk: Disk,
         verify: Callable[[Launch, Sample], Stale | None],
         done: Callable[[Ready | Stale | Exited], None],
+        run_as: RunAs,
     ) -> None:
         self._dir = state_dir
         self._meter = meter
@@ -48,6 +50,7 @@ class Preparing:
         self._disk = disk
         self._verify = verify
         self._done = done
+        self._run_as = run_as
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, launch: Launch) -> None:
@@ -56,7 +59,8 @@ class Preparing:
             self._done(Stale(allocation=launch.allocation, reason=self._disk.trouble))
             return
         sample = self._meter.fresh(boot_clock() - FRESH)
-        if sample is not None and not launch.grant.gpus and not launch.spec.bundle:
+        slow = launch.grant.gpus or launch.spec.bundle or self._run_as.needed
+        if sample is not None and not slow:
             self._done(self._verify(launch, sample) or self._lay_down(launch))
             return
         task = asyncio.create_task(self._slowly(launch), name=launch.allocation)
@@ -65,6 +69,7 @@ class Preparing:
 
     def stop(self, allocation: str) -> None:
         """Give it up."""
+        self._run_as.take(allocation)
         if (task := self._tasks.pop(allocation, None)) is not None:
             task.cancel()
 
@@ -81,6 +86,11 @@ class Preparing:
             self._done(_in_vain(allocation, f"the agent failed to prepare it: {error!r}"))
 
     async def _slowly(self, launch: Launch) -> None:
+        try:
+            account = await self._run_as.find(launch)
+        except GridError as error:
+            self._done(_in_vain(launch.allocation, error.why, Cause.SPAWN_FAILED))
+            return
         stale = await self._measure_and_verify(launch)
         if stale is None and launch.spec.bundle and not launch.spec.workdir:
             try:
@@ -90,6 +100,11 @@ class Preparing:
                 self._done(await self._whose_trouble(launch.allocation, why))
                 return
             stale = await self._measure_and_verify(launch)  # fetching may have taken a while
+        if stale is None and account is not None:
+            try:
+                await asyncio.to_thread(workdir.give, self._dir, launch.allocation, account.uid, account.gid)
+            except OSError as error:
+                stale = Stale(allocation=launch.allocation, reason=self._disk.failed(error))
         self._done(stale or self._lay_down(launch))
 
     async def _measure_and_verify(self, launch: Launch) -> Stale | None:
@@ -137,5 +152,5 @@ class Preparing:
         return Ready(launch.allocation)
 
 
-def _in_vain(allocation: str, why: str) -> Exited:
-    return Exited(allocation=allocation, outcome=Outcome(Cause.WORKDIR_FAILED, text=why, started=False))
+def _in_vain(allocation: str, why: str, cause: Cause = Cause.WORKDIR_FAILED) -> Exited:
+    return Exited(allocation=allocation, outcome=Outcome(cause, text=why, started=False))

@@ -40,6 +40,7 @@ from distributed_grid.agent.probe import Usage
 from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.retention import Bounds, Retention
+from distributed_grid.agent.run_as import AGENT, RunAs
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.link import PROTOCOL
@@ -78,12 +79,14 @@ class NodeProbe(Measures, Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an agent is at home: its coordinator, its directory, how often it measures (seconds), and what it keeps."""
+    """Where an agent is at home: its coordinator, its directory, how often it measures (seconds), what it keeps, and
+    whom its jobs run as."""
 
     url: str
     state_dir: Path
     interval: float = 2.0
     keep: Bounds = Bounds()
+    run_as: str = AGENT
 
 
 class Runtime:
@@ -114,7 +117,8 @@ class Runtime:
             self._openness_changed,
         )
         blobs = BlobCache(self._dir / "blobs", self._data.part)
-        self._preparing = Preparing(self._dir, self._meter, blobs, self._disk, self._verify, self._feed)
+        self._run_as = RunAs(place.run_as)
+        self._preparing = Preparing(self._dir, self._meter, blobs, self._disk, self._verify, self._feed, self._run_as)
         self._renewal = Renewal(self._dir / IDENTITY, place.url, lambda: self._session)
         self._session: Session | None = None
         self._fence = Fence(self._dir, self.table)
@@ -383,9 +387,10 @@ class Runtime:
         return self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
 
     def _run(self, launch: Launch) -> None:
-        own = launch.spec.workdir
+        own, account = launch.spec.workdir, self._run_as.take(launch.allocation)
         directory = Path(own) if own else workdir.folder(self._dir, launch.allocation) / "workdir"
-        environment = workdir.build_env(launch, self._facts.name, directory, self._environment)
+        base = self._environment | account.environment() if account else self._environment
+        environment = workdir.build_env(launch, self._facts.name, directory, base)
         environment[notice.VARIABLE] = notice.place(self._dir, launch.allocation)
         _, leased_from = self._leased.get(launch.allocation, (0.0, 0.0))
-        self.launcher.launch(launch, directory, environment, leased_from)
+        self.launcher.launch(launch, directory, environment, leased_from, account)

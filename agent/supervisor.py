@@ -162,7 +162,8 @@ class Supervisor:
             about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
             frozen = told(job, now) if job.frozen_at or job.frozen_for else None
             known.append({**about, "outcome": outcome, "frozen": frozen})
-        return {"op": "hello", "version": VERSION, "pid": os.getpid(), "limits": self.kept_by, "known": known}
+        about_us = {"version": VERSION, "pid": os.getpid(), "limits": self.kept_by, "other_users": True}
+        return {"op": "hello", **about_us, "known": known}
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["op"]:

@@ -49,6 +49,18 @@ def create(state_dir: Path, allocation: str) -> Path:
     return Path(path)
 
 
+def give(state_dir: Path, allocation: str, uid: int, gid: int) -> Path:
+    """Make the working directory with all that is in it another user's, who can get to it from now on. Until then only
+    we could, and nobody has changed a name in it."""
+    directory = create(state_dir, allocation)
+    for _, folders, files, fd in os.fwalk(directory, topdown=False):
+        for name in (*folders, *files):
+            os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
+    os.chown(directory, uid, gid, follow_symlinks=False)
+    directory.parent.chmod(0o711)
+    return directory
+
+
 def _make_folder(state_dir: Path, allocation: str) -> str:
     path = place(state_dir, allocation)
     with contextlib.suppress(FileExistsError):
@@ -115,7 +127,7 @@ def build_env(launch: Launch, node: str, directory: Path, base: Mapping[str, str
 def unpack(manifest: Manifest, blobs: Path, target: Path) -> None:
     """Make what the caller shipped in `target`, with contents copied from the files in `blobs`, so that a job may
     change them. Nothing is written through a link, whatever is there. Raises GridError."""
-    root = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         for entry in manifest.entries:
             check_path(entry.path)

@@ -114,6 +114,9 @@ class Agent:
     cgroup: str = setting(
         "auto", CGROUP, "cgroup below which jobs get theirs: auto (what systemd delegated), none, or a path like /grid"
     )
+    run_as: str = setting(
+        "agent", TEXT, "whom jobs run as, where the agent is root: agent (as itself), submitter, or the name of a user"
+    )
     hide_state: bool = setting(
         True, FLAG, "keep jobs that run as the agent's user out of its state directory, where that can be done"
     )

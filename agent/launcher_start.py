@@ -1,0 +1,47 @@
+"""Starts a supervisor for a state directory that has none."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from distributed_grid.agent import supervisor_main
+
+
+def start(state_dir: Path, output_limit: int, cgroup: str, faults: bool) -> subprocess.Popen[bytes] | None:
+    """A new supervisor, in a session of its own and with next to nothing of our environment; None if one lives.
+    `faults`: it gets the fault points that we were given."""
+    lock = os.open(state_dir / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return None  # one lives
+    finally:
+        os.close(lock)
+    env = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
+    if faults and "GRID_FAULTS" in os.environ:
+        env["GRID_FAULTS"] = os.environ["GRID_FAULTS"]
+    said = str(state_dir), str(output_limit), cgroup
+    log = os.open(state_dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", supervisor_main.__file__, *said],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=env,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def last_words(state_dir: Path) -> str:
+    """The last line of its log."""
+    with contextlib.suppress(OSError):
+        lines = (state_dir / "supervisor.log").read_text(errors="replace").splitlines()
+        return lines[-1] if lines else ""
+    return ""
