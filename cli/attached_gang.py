@@ -1,5 +1,5 @@
 """Standing by a gang: the output of its first member comes out of ours as it is, that of the others line by line behind
-their rank in brackets. ^C goes to the first, and when that ends by it the others are ended too.
+their rank in brackets. ^C ends all of it: members that wait for one another do not end by themselves when one does.
 """
 
 import time
@@ -7,16 +7,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from distributed_grid.cli.attached import BEGUN, HOLD_SECONDS, RETRY_SECONDS, TRIES, Attached
-from distributed_grid.cli.connection import Connection, ConnectionLost
+from distributed_grid.cli.connection import Connection, ConnectionLost, Denied
 from distributed_grid.cli.invocation import Invocation
 from distributed_grid.cli.many import status_of_all
 from distributed_grid.cli.signals import Signals
 from distributed_grid.cli.sinks import Sink, Stream
 from distributed_grid.cli.words import verdict
 from distributed_grid.protocol.codec import PART_BYTES
-from distributed_grid.protocol.groups import member_id
+from distributed_grid.protocol.groups import GroupKind, GroupView, member_id
 from distributed_grid.protocol.jobs import JobView, State
-from distributed_grid.protocol.messages import JobUpdate, Output, Submission, Submit, Submitted, WantOutput, Watch
+from distributed_grid.protocol.messages import (
+    Jobs,
+    JobUpdate,
+    Output,
+    ShowJobs,
+    Submission,
+    Submit,
+    Submitted,
+    WantOutput,
+    Watch,
+)
 
 LONGEST_LINE = 64 << 10
 """A line of a member that has no end by then is broken here."""
@@ -123,10 +133,13 @@ class Mate:
 
 
 class AttachedGang(Attached):
-    """`gang` has `count` members; we began it, so it ends if we are ended (unless `keep`)."""
+    """`gang` has `count` members. `owner` and `keep` as for a job: whether it ends if we are ended."""
 
-    def __init__(self, invocation: Invocation, gang: str, count: int, *, keep: bool = False) -> None:
-        super().__init__(invocation, job=member_id(gang, 0), keep=keep)
+    def __init__(
+        self, invocation: Invocation, gang: str, count: int, *, owner: bool = True, keep: bool = False
+    ) -> None:
+        super().__init__(invocation, job=member_id(gang, 0), owner=owner, keep=keep)
+        self._gang = gang
         names = {rank: member_id(gang, rank) for rank in range(1, count)}
         self._mates = {name: Mate(name, rank, self._streams) for rank, name in names.items()}
 
@@ -164,6 +177,14 @@ class AttachedGang(Attached):
                 stream.asked = 0
         super()._reconnect(signals, lost)
 
+    def _interrupted(self) -> None:
+        if self._interrupts > 1:
+            super()._interrupted()
+            return
+        self._line.interrupted()
+        self.invocation.say(f"ending all of {self._gang}")
+        self._end("^C", -1.0)
+
     def _verdict(self) -> int:
         code = super()._verdict()
         views = [view for view in (self.view, *(mate.view for mate in self._mates.values())) if view is not None]
@@ -177,3 +198,12 @@ def begin_gang(invocation: Invocation, connection: Connection, submission: Submi
     """Submit a gang, to stand by it."""
     reply: Submitted = connection.call(Submit(id=connection.number(), jobs=(submission,)))
     return AttachedGang(invocation, reply.jobs[0], submission.request.gang, keep=keep)
+
+
+def gang_of(connection: Connection, ref: str) -> GroupView | None:
+    """The gang that is meant by this; None: it is something else, or not known."""
+    try:
+        answer: Jobs = connection.call(ShowJobs(id=connection.number(), jobs=(ref,)))
+    except Denied:
+        return None  # who attaches to it is told why
+    return next((one for one in answer.groups if one.kind is GroupKind.GANG), None)

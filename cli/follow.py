@@ -19,14 +19,20 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...]) -> None:
     """Follow a job to its end and exit with its exit code.
 
     JOB is an id, the beginning of one, a name, or `last`. Its output is printed from the beginning. ^C interrupts the
-    job, twice ends it, three times leaves; ended otherwise, we leave the job running.
+    job, twice ends it, three times leaves; ended otherwise, we leave the job running. Of a gang all members are followed,
+    those beside the first behind their rank, and ^C ends it.
     """
     from distributed_grid.cli.attached import Attached
+    from distributed_grid.cli.attached_gang import AttachedGang, gang_of
 
     invocation = current()
     invocation.failure = GRID_FAILED
-    attached = Attached(invocation, job=job, owner=on_exit == "cancel")
-    code = attached.run(invocation.connect())
+    owner, connection = on_exit == "cancel", invocation.connect()
+    gang = gang_of(connection, job)
+    attached = Attached(invocation, job=job, owner=owner)
+    if gang is not None:
+        attached = AttachedGang(invocation, gang.id, gang.count, owner=owner)
+    code = attached.run(connection)
     if globs and attached.view is not None and attached.view.outcome and attached.view.outcome.started:
         from distributed_grid.cli.run_shared import bring_back
 

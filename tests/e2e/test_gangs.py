@@ -2,6 +2,7 @@
 on different nodes meet at MASTER_ADDR and MASTER_PORT is what torchrun needs, and plain sockets show it.)"""
 
 import json
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -94,6 +95,33 @@ def test_standing_by_a_gang_shows_all_of_it_and_who_says_what(grid: Grid) -> Non
     assert "[1] err" in done.stderr.splitlines()
     done = grid.run("run-shared", "--no-ship", "--nodes", "2", "sh", "-c", "echo $GRID_NODE_RANK")
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["0", "[1] 1"])
+
+
+STAY = "echo here $GRID_NODE_RANK; trap 'echo bye $GRID_NODE_RANK; exit 3' TERM; trap '' INT; while :; do sleep 0.05; done"
+
+
+def test_who_attaches_to_a_gang_sees_all_of_it_from_its_beginning_also_when_it_is_over(grid: Grid) -> None:
+    gang = begin(grid, 2, "sh", "-c", "echo out $GRID_NODE_RANK; exit $GRID_NODE_RANK")
+    done = grid.run("attach", gang)
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (1, ["[1] out 1", "out 0"])
+    again = grid.run("attach", "last")
+    assert (again.returncode, sorted(again.stdout.splitlines())) == (1, ["[1] out 1", "out 0"])
+    alone = grid.run("attach", f"{gang}_1")
+    assert (alone.returncode, alone.stdout) == (1, "out 1\n")
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_one_interrupt_ends_all_of_a_gang_also_of_members_that_heed_none(grid: Grid, attached: bool) -> None:
+    words = ("run-shared", "--no-ship", "--cpus", "1", "--nodes", "2", "sh", "-c", STAY)
+    if attached:
+        words = ("attach", begin(grid, 2, "sh", "-c", STAY))
+    process = grid.begin(*words)
+    assert process.stdout is not None
+    assert {process.stdout.readline() for _ in range(2)} == {b"here 0\n", b"[1] here 1\n"}
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert sorted(out.splitlines()) == [b"[1] bye 1", b"bye 0"]
+    assert (process.returncode, b"ending all of " in err) == (3, True)
 
 
 def test_the_output_of_a_gang_is_that_of_its_first_member(grid: Grid) -> None:
