@@ -19,8 +19,8 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...]) -> None:
     """Follow a job to its end and exit with its exit code.
 
     JOB is an id, the beginning of one, a name, or `last`. Its output is printed from the beginning. ^C interrupts the
-    job, twice ends it, three times leaves; ended otherwise, we leave the job running. Of a gang all members are followed,
-    those beside the first behind their rank, and ^C ends it.
+    job, twice ends it, three times leaves; ended otherwise, we leave the job running. Of a gang all members are
+    followed, those beside the first behind their rank, and ^C ends it.
     """
     from distributed_grid.cli.attached import Attached
     from distributed_grid.cli.attached_gang import AttachedGang, gang_of

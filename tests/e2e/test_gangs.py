@@ -97,7 +97,12 @@ def test_standing_by_a_gang_shows_all_of_it_and_who_says_what(grid: Grid) -> Non
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["0", "[1] 1"])
 
 
-STAY = "echo here $GRID_NODE_RANK; trap 'echo bye $GRID_NODE_RANK; exit 3' TERM; trap '' INT; while :; do sleep 0.05; done"
+STAY = """
+echo here $GRID_NODE_RANK
+trap 'echo bye $GRID_NODE_RANK; exit 3' TERM
+trap '' INT
+while :; do sleep 0.05; done
+"""
 
 
 def test_who_attaches_to_a_gang_sees_all_of_it_from_its_beginning_also_when_it_is_over(grid: Grid) -> None:
