@@ -7,6 +7,8 @@ missing=()
 command -v ip >/dev/null || missing+=(iproute2)
 command -v taskset >/dev/null || missing+=(util-linux)
 command -v linux.uml >/dev/null || [ "$(dpkg --print-architecture 2>/dev/null)" != amd64 ] || missing+=(user-mode-linux)
+[ -e /lib/systemd/systemd ] || [ -e /usr/lib/systemd/systemd ] || missing+=(systemd)
+command -v dbus-daemon >/dev/null || missing+=(dbus)
 command -v ps >/dev/null || missing+=(procps)
 if [ "${1:-}" = --bootstrap ]; then
     command -v make >/dev/null || missing+=(make)

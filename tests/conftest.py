@@ -5,9 +5,14 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.systemd import booted
+
+ROOT = Path(__file__).parents[1]
 
 os.environ["GRID_AGENT__NICE"] = "0"
 """Jobs give way to all else on the machine, and what that does is no part of a test's scene: here they are equals."""
@@ -28,7 +33,25 @@ def lacks(marker: str) -> str | None:
         return "needs an NVIDIA GPU"
     if marker == "kernel" and shutil.which("linux.uml") is None:
         return "needs a kernel to start (Debian: user-mode-linux)"
+    if marker == "systemd":
+        return booted.lacking() or None
     return None
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our wheel, built once for all tests that install it."""
+    base = tmp_path_factory.mktemp("wheel")
+    # Built from a copy: a build in the tree leaves folders there and takes along what an earlier one left.
+    leave = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "shared")
+    shutil.copytree(ROOT, base / "tree", ignore=leave)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel", "--no-deps"]
+    done = subprocess.run(
+        [*pip, "--no-build-isolation", "--wheel-dir", base / "wheels", base / "tree"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (built,) = (base / "wheels").iterdir()
+    return built
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

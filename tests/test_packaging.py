@@ -2,7 +2,6 @@
 
 import configparser
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,16 +22,9 @@ def pip(*arguments: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with our wheel in it, which borrows only its dependencies from the one that runs the tests."""
-    base = tmp_path_factory.mktemp("packaging")
-    # Built from a copy: a build in the tree leaves folders there and takes along what an earlier one left.
-    leave = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "shared")
-    shutil.copytree(ROOT, base / "tree", ignore=leave)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(base / "wheels"), str(base / "tree"))
-    (wheel,) = (base / "wheels").iterdir()
-
-    home = base / "home"
+    home = tmp_path_factory.mktemp("packaging") / "home"
     venv.create(home, symlinks=True, with_pip=False)
     pip("--python", str(home / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel))
     # A path in a .pth file lends the packages there but not the editable install, which is a .pth file itself.

@@ -52,4 +52,4 @@ cd "$root"
 pivot_root . mnt
 umount -l /mnt
 exec env -i container=test PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    "$init" --unit=small.target --log-target=null --show-status=no
+    "$init" --unit=small.target --log-target=journal --show-status=no

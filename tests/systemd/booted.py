@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,8 @@ GRID = f"{ENVIRONMENT}/bin/grid"
 class Machine:
     """A booted systemd; `pid` is its first process, seen from here."""
 
-    def __init__(self, pid: int, wheels: Path) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.wheels = wheels
 
     def run(self, *argv: str, timeout: float = PATIENCE, user: str = "") -> subprocess.CompletedProcess[str]:
         """A command there, as root or this user, to its end."""
@@ -72,19 +72,30 @@ class Machine:
             time.sleep(0.1)
         pytest.fail(f"not within {PATIENCE:g} s: {what}\n{self.journal()}")
 
-    def install_wheel(self, version: str) -> None:
-        """Put our wheel of this version into the environment there."""
-        (wheel,) = self.wheels.glob(f"*-{version}-*.whl")
+    def put(self, path: str, content: bytes) -> None:
+        """A file there."""
+        enter = ["nsenter", "--target", str(self.pid), "--all", "--wdns=/"]
+        self.told("mkdir", "-p", str(Path(path).parent))
+        subprocess.run([*enter, "tee", path], input=content, stdout=subprocess.DEVNULL, check=True)
+
+    def install(self, wheel: Path) -> None:
+        """Put this wheel into the environment there, in the place of what it has of ours."""
+        self.put(f"/run/wheels/{wheel.name}", wheel.read_bytes())
         pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-        self.told("mkdir", "-p", "/run/wheels")
-        inside = f"/run/wheels/{wheel.name}"
-        with wheel.open("rb") as file:
-            copied = subprocess.run(
-                ["nsenter", "--target", str(self.pid), "--all", "tee", inside], stdin=file, stdout=subprocess.DEVNULL
-            )
-        assert copied.returncode == 0
-        target = ["install", "--no-deps", "--no-index", "--no-compile"]
-        self.told(*pip, *target, inside)
+        self.told(*pip, "install", "--no-deps", "--no-index", "--no-compile", f"/run/wheels/{wheel.name}")
+
+
+def another_version(wheel: Path, version: str, folder: Path) -> Path:
+    """The same wheel under another version."""
+    before = wheel.name.split("-")[1]
+    made = folder / wheel.name.replace(before, version)
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "distributed_grid/__init__.py" or ".dist-info/" in name:
+                content = content.replace(before.encode(), version.encode())
+            new.writestr(name.replace(f"-{before}.dist-info", f"-{version}.dist-info"), content)
+    return made
 
 
 def lacking() -> str:
@@ -114,7 +125,7 @@ def _unified() -> Path | None:
 
 
 @contextlib.contextmanager
-def booted(wheels: Path) -> Iterator[Machine]:
+def booted() -> Iterator[Machine]:
     """A machine with systemd, and with an environment that borrows its dependencies from ours, but has no grid yet.
     Nothing is left of it."""
     place = Path(tempfile.mkdtemp(prefix="grid-boot-"))
@@ -137,7 +148,7 @@ def booted(wheels: Path) -> Iterator[Machine]:
     first = 0
     try:
         first = _first(outer, place)
-        machine = Machine(first, wheels)
+        machine = Machine(first)
         machine.until(lambda: machine.run("systemctl", "is-system-running").stdout.strip() == "running", "it runs")
         machine.told(str(Path(sys.executable).resolve()), "-m", "venv", "--symlinks", "--without-pip", ENVIRONMENT)
         borrow = (

@@ -1,0 +1,126 @@
+"""The services on a machine of their own, whose systemd boots in namespaces: what is installed there runs, and whatever
+happens to an agent, its jobs go on."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.grid_fixture import CONFIG
+from tests.systemd.booted import GRID, Machine, another_version, booted
+
+pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
+AGENT, COORDINATOR = "grid-agent.service", "grid-coordinator.service"
+
+
+@pytest.fixture(scope="module")
+def machine(wheel: Path) -> Iterator[Machine]:
+    """A machine with both services, and one node, n1."""
+    with booted() as machine:
+        machine.install(wheel)
+        machine.put("/etc/grid/grid.yaml", CONFIG.encode())
+        machine.grid("coordinator", "install")
+        machine.grid("agent", "install", "--name", "n1", "--virtual")
+        yield machine
+
+
+def pid(machine: Machine) -> int:
+    return int(machine.shown(AGENT, "MainPID"))
+
+
+def begin(machine: Machine, ending: str) -> tuple[str, int]:
+    """Submit a job that runs until the file `ending` is there and exits with 7; its id and its process."""
+    marker = f"waits-for-{Path(ending).name}"
+    script = f"echo begun; while [ ! -e {ending} ]; do sleep 0.1; done; exit 7"
+    job = machine.grid("run-shared", "-d", "--no-ship", "sh", "-c", script, marker).strip()
+    found = machine.until(lambda: machine.run("pgrep", "-f", f"^sh -c .*{marker}$").stdout.split(), f"{job} runs")
+    assert len(found) == 1
+    return job, int(found[0])
+
+
+def ended(machine: Machine, job: str) -> int:
+    """How a job ends."""
+    return machine.run(GRID, "job", "wait", job).returncode
+
+
+def node(machine: Machine) -> dict[str, object]:
+    done = machine.run(GRID, "-o", "json", "nodes")
+    found: list[dict[str, object]] = json.loads(done.stdout)["nodes"] if done.returncode == 0 else []
+    return found[0] if found else {}
+
+
+def test_what_was_installed_runs_with_few_rights_and_starts_with_the_machine(machine: Machine) -> None:
+    for unit, user in ((AGENT, "grid-agent"), (COORDINATOR, "grid-coordinator")):
+        assert machine.told("systemctl", "is-active", unit).strip() == "active"
+        assert machine.told("systemctl", "is-enabled", unit).strip() == "enabled"
+        status = machine.told("cat", f"/proc/{machine.shown(unit, 'MainPID')}/status")
+        assert re.search(r"^CapEff:\s+0+$", status, re.M), status
+        owner = machine.told("ps", "-o", "user:32=", "-p", machine.shown(unit, "MainPID"))
+        assert owner.strip() == user
+
+
+def test_installing_again_changes_nothing_and_other_options_start_it_anew(machine: Machine) -> None:
+    before = pid(machine)
+    again = json.loads(machine.grid("-o", "json", "agent", "install", "--name", "n1", "--virtual"))
+    assert (again["changed"], again["started"], pid(machine)) == (False, False, before)
+    other = ("agent", "install", "--name", "n1", "--virtual", "--label", "room=b")
+    changed = json.loads(machine.grid("-o", "json", *other))
+    assert (changed["changed"], changed["started"]) == (True, True)
+    assert pid(machine) != before
+    machine.until(lambda: node(machine).get("labels") == {"room": "b"}, "the node has its label")
+
+
+def test_a_service_that_does_not_start_says_why_and_leaves_what_was(machine: Machine) -> None:
+    unit = f"/etc/systemd/system/{AGENT}"
+    before = machine.told("cat", unit)
+    done = machine.run(GRID, "agent", "install", "--name", "n1", "--cores", "4000")
+    assert done.returncode == 1 and "does not start" in done.stderr and "4000" in done.stderr
+    assert machine.told("cat", unit) == before
+    machine.until(lambda: machine.run("systemctl", "is-active", AGENT).returncode == 0, "it runs as before")
+
+
+def test_a_job_lives_through_a_restart_a_kill_and_an_upgrade_of_its_agent(
+    machine: Machine, wheel: Path, tmp_path: Path
+) -> None:
+    job, process = begin(machine, "/tmp/end-1")
+    machine.told("systemctl", "restart", AGENT)
+
+    before = pid(machine)
+    machine.told("systemctl", "kill", "--signal=KILL", "--kill-who=main", AGENT)
+    machine.until(lambda: pid(machine) not in (0, before), "systemd has started it again")
+
+    machine.install(another_version(wheel, "0.1.1", tmp_path))
+    machine.told("systemctl", "restart", COORDINATOR, AGENT)
+    machine.until(lambda: node(machine).get("software") == "0.1.1", "the new version is there")
+
+    assert machine.run("kill", "-0", str(process)).returncode == 0
+    machine.told("touch", "/tmp/end-1")
+    assert ended(machine, job) == 7
+    assert machine.grid("logs", job) == "begun\n"
+
+
+def test_an_agent_that_hangs_is_replaced_and_its_jobs_go_on(machine: Machine) -> None:
+    machine.put(f"/run/systemd/system/{AGENT}.d/test.conf", b"[Service]\nWatchdogSec=3\n")
+    machine.told("systemctl", "daemon-reload")
+    machine.told("systemctl", "restart", AGENT)
+    job, process = begin(machine, "/tmp/end-2")
+    before = pid(machine)
+    machine.told("kill", "-STOP", str(before))
+    machine.until(lambda: pid(machine) not in (0, before), "the watchdog has it started again")
+    log = ("journalctl", "--unit", AGENT, "--no-pager", "--output", "cat")
+    machine.until(lambda: "Watchdog timeout" in machine.told(*log), "the log says why")
+    assert machine.run("kill", "-0", str(process)).returncode == 0
+    machine.told("touch", "/tmp/end-2")
+    assert ended(machine, job) == 7
+
+
+def test_uninstalling_leaves_no_service(machine: Machine) -> None:
+    for kind in ("agent", "coordinator"):
+        machine.grid(kind, "uninstall")
+        assert machine.run(GRID, kind, "status").returncode == 1
+    assert machine.shown(AGENT, "LoadState") == machine.shown(COORDINATOR, "LoadState") == "not-found"
+    ours = "distributed_grid|bin/grid "
+    machine.until(lambda: machine.run("pgrep", "-f", ours).returncode == 1, "no process is left")
+    assert machine.run("systemctl", "--failed", "--quiet").stdout == ""
