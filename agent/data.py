@@ -3,6 +3,7 @@ what was shipped. It is opened when it is first needed and goes with the session
 
 import asyncio
 import itertools
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ class Data:
         """Where the allocation's command runs or ran."""
         launch = workdir.read_launch(self._dir, allocation)
         if launch is not None and launch.spec.workdir:
-            return Path(launch.spec.workdir)
+            return Path(os.path.realpath(launch.spec.workdir))
         directory = workdir.folder(self._dir, allocation) / "workdir"
         # A link is the job's doing: what it leads to is not what ran there.
         if directory.is_symlink() or not directory.is_dir():

@@ -27,6 +27,7 @@ from distributed_grid.agent.supervisor_cgroups import described, survey
 from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.service import (
@@ -55,7 +56,8 @@ class AgentSettings:
     by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
     between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
     limit but its own); `nice`: how far jobs stand back for other programs; `hide_state`: keep jobs of our own user out
-    of the state directory, where that can be done; `run_as`: whom jobs run as, as RunAs has it."""
+    of the state directory, where that can be done; `run_as`: whom jobs run as, as RunAs has it; `environment`: the
+    names of what they get of our own."""
 
     name: str
     state_dir: Path
@@ -76,6 +78,7 @@ class AgentSettings:
     cgroup: str = "none"
     hide_state: bool = True
     run_as: str = AGENT
+    environment: tuple[str, ...] = PASSED_ON
     log_level: str = "info"
 
 
@@ -184,7 +187,8 @@ async def _run(settings: AgentSettings) -> None:
     probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)
     facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
     facts = msgspec.structs.replace(facts, instance=instance)
-    place = Place(settings.coordinator, settings.state_dir, settings.interval, settings.keep, settings.run_as)
+    how = settings.interval, settings.keep, settings.run_as, settings.environment
+    place = Place(settings.coordinator, settings.state_dir, *how)
     runtime = Runtime(place, facts, settings.limits, probe, launcher)
     runtimes.append(runtime)
     running = asyncio.create_task(runtime.run(lambda: _ready(settings, facts, probe)))

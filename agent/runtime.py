@@ -43,6 +43,7 @@ from distributed_grid.agent.retention import Bounds, Retention
 from distributed_grid.agent.run_as import AGENT, RunAs
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
     Exited,
@@ -79,14 +80,15 @@ class NodeProbe(Measures, Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an agent is at home: its coordinator, its directory, how often it measures (seconds), what it keeps, and
-    whom its jobs run as."""
+    """Where an agent is at home: its coordinator, its directory, how often it measures (seconds), what it keeps,
+    whom its jobs run as, and what of its own environment they get."""
 
     url: str
     state_dir: Path
     interval: float = 2.0
     keep: Bounds = Bounds()
     run_as: str = AGENT
+    environment: tuple[str, ...] = PASSED_ON
 
 
 class Runtime:
@@ -126,7 +128,7 @@ class Runtime:
         self._asked = self._lease_from = 0.0
         """When the newest heartbeat that asks for renewal was sent, and the newest that was answered."""
         self._offer_due = False
-        self._environment = workdir.passed_on(os.environ)
+        self._environment = workdir.passed_on(os.environ, place.environment)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

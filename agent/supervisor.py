@@ -42,6 +42,7 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
 def log(text: str) -> None:
     """A line in supervisor.log. Where the disk is full it is lost, and nothing else."""
+    text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
     with contextlib.suppress(OSError):
         os.write(2, f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n".encode(errors="replace"))
 

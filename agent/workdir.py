@@ -92,19 +92,17 @@ def read_launch(state_dir: Path, allocation: str) -> Launch | None:
 
 # --- what the job gets ------------------------------------------------------------------------------------------------
 
-_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "SHELL")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
-def passed_on(base: Mapping[str, str]) -> dict[str, str]:
-    """What a job gets of the agent's own environment."""
-    return {name: value for name, value in base.items() if name in _PASSED_ON or name.startswith("LC_")}
+def passed_on(base: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """What a job gets of the agent's own environment: what has one of these names, which may hold wildcards."""
+    return {name: base[name] for name in base if any(fnmatch.fnmatchcase(name, one) for one in names)}
 
 
 def build_env(launch: Launch, node: str, directory: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The job's whole environment: a few variables of `base` (the agent's), the grid's own, and the job's on top."""
-    env = passed_on(base)
-    env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
+    """The job's whole environment: `base` (what the agent passes on), the grid's own, and the job's on top."""
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", **base}
     grant = launch.grant
     env |= {
         "GRID_JOB_ID": launch.job,
@@ -127,8 +125,9 @@ def build_env(launch: Launch, node: str, directory: Path, base: Mapping[str, str
 def unpack(manifest: Manifest, blobs: Path, target: Path) -> None:
     """Make what the caller shipped in `target`, with contents copied from the files in `blobs`, so that a job may
     change them. Nothing is written through a link, whatever is there. Raises GridError."""
-    root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    root = -1
     try:
+        root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         for entry in manifest.entries:
             check_path(entry.path)
             above, _, name = entry.path.rpartition("/")
@@ -140,7 +139,8 @@ def unpack(manifest: Manifest, blobs: Path, target: Path) -> None:
     except OSError as error:
         raise GridError("the shipped files could not be unpacked", why=str(error)) from None
     finally:
-        os.close(root)
+        if root >= 0:
+            os.close(root)
 
 
 def _open_below(root: int, parts: list[str], make: bool = False) -> int:
@@ -196,7 +196,7 @@ def find_files(directory: Path, globs: Sequence[str]) -> list[FileEntry]:
     if sum(map(len, globs)) > GLOB_CHARS:
         raise BadValue("the patterns are too long", why=f"they may have {GLOB_CHARS} characters together")
     patterns = [_pattern(glob) for glob in globs]
-    root = os.path.realpath(directory)
+    root = _root(directory)
     found: dict[str, FileEntry] = {}
     for here, below, names in os.walk(root):
         below.sort()
@@ -217,7 +217,7 @@ def read_file(directory: Path, path: str, offset: int, size: int) -> tuple[bytes
     """Up to `size` bytes of a file below `directory`, and whether they are its last. Raises GridError for what is not
     a regular file inside, wherever links lead."""
     check_path(path)
-    root = os.path.realpath(directory)
+    root = _root(directory)
     try:
         fd = _open_inside(root, path)
     except OSError as error:
@@ -232,6 +232,11 @@ def read_file(directory: Path, path: str, offset: int, size: int) -> tuple[bytes
         os.close(fd)
 
 
+def _root(directory: Path) -> str:
+    """The directory's real name, but for its own: if that is a link, it is the job's doing, and leads nowhere."""
+    return os.path.join(os.path.realpath(directory.parent), directory.name)
+
+
 def _open_inside(root: str, path: str) -> int:
     """Open what a path leads to. Links are resolved first and checked; then the way is gone again without any link, so
     that a job which exchanges one meanwhile wins nothing."""
@@ -239,7 +244,7 @@ def _open_inside(root: str, path: str) -> int:
     if not real.startswith(root + "/"):
         raise PermissionError(errno.EPERM, "it leads out of the working directory")
     *above, name = os.path.relpath(real, root).split("/")
-    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         parent = _open_below(top, above)
     finally:

@@ -148,6 +148,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         cgroup=own.cgroup,
         hide_state=own.hide_state,
         run_as=own.run_as,
+        environment=own.environment,
         keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
         log_level=log_level,
     )

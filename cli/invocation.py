@@ -95,7 +95,9 @@ class Invocation:
 
 def printable(text: str) -> str:
     """The text without characters that would act on a terminal."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    from distributed_grid.protocol import terminal
+
+    return terminal.printable(text)
 
 
 def complain(text: str) -> None:

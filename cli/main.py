@@ -61,7 +61,7 @@ class Grid(LazyGroup):
         try:
             return super().invoke(ctx)
         except GridError as error:
-            complain("\n".join(printable(line) for line in error.lines()))
+            complain("\n".join(error.lines()))
             ctx.exit(USAGE if isinstance(error, BadValue) else ctx.obj.failure)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)

@@ -22,7 +22,7 @@ class StatusLine:
         """The job is taken; `fit` of `nodes` nodes could ever run it."""
         self._fit = f" · {fit} of {nodes} nodes can run it" if nodes else " · no node is known yet"
         if self._words:
-            complain(f"grid: {job} queued{self._fit}")
+            complain(printable(f"grid: {job} queued{self._fit}"))
 
     def show(self, view: JobView) -> None:
         """The job changed. What it holds and does not use is said to everybody, once."""

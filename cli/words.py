@@ -1,5 +1,6 @@
 """How things are put for people and for programs: tables, amounts, ages, states, JSON."""
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from distributed_grid.protocol.resources import Grant, Resources, format_bytes, 
 from distributed_grid.protocol.usage import Used
 
 SCHEMA = 1
+_ACTS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _COLORS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 _STATE_COLORS = {
     "running": "green", "up": "green", "waiting": "yellow", "starting": "yellow", "stopping": "yellow",
@@ -23,6 +25,10 @@ _STATE_COLORS = {
 
 def emit(text: str) -> None:
     """Text to stdout."""
+    _write(text)
+
+
+def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -30,6 +36,11 @@ def emit(text: str) -> None:
 def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -> None:
     """One JSON value, with the number of its schema; with `jsonl` the items of `rows`, one a line."""
     encoder = msgspec.json.Encoder()
+
+    def emit(text: str) -> None:
+        """What a string may have as it is in JSON, a terminal may still take for an order."""
+        _write(_ACTS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
     if invocation.output == "jsonl" and rows:
         for row in content[rows]:
             emit(encoder.encode({"schema": SCHEMA, **row}).decode() + "\n")

@@ -26,6 +26,7 @@ from distributed_grid.coordinator.config_kinds import (
     count,
     number,
 )
+from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placing import Strategy
 
@@ -113,6 +114,11 @@ class Agent:
     )
     cgroup: str = setting(
         "auto", CGROUP, "cgroup below which jobs get theirs: auto (what systemd delegated), none, or a path like /grid"
+    )
+    environment: tuple[str, ...] = setting(
+        PASSED_ON,
+        WORDS,
+        "what jobs get of the agent's own environment; * stands for anything",
     )
     run_as: str = setting(
         "agent", TEXT, "whom jobs run as, where the agent is root: agent (as itself), submitter, or the name of a user"

@@ -9,14 +9,15 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.terminal import printable
 
 log = structlog.get_logger("service")
 _PR_SET_DUMPABLE = 4
@@ -95,12 +96,20 @@ def configure_logs(level: str) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=not tty),
-            *([] if tty else [structlog.processors.format_exc_info]),
+            *([_escape] if tty else [structlog.processors.format_exc_info]),
             structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(_Lenient(sys.stderr)),
     )
+
+
+def _escape(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What peers say cannot act on the terminal; JSON has its own escapes."""
+    for name, value in told.items():
+        if isinstance(value, str):
+            told[name] = printable(value)
+    return told
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -1,5 +1,7 @@
 """Errors that are meant for people: what happened, why, and what to do next."""
 
+from distributed_grid.protocol.terminal import printable
+
 
 class GridError(Exception):
     """Something a person can act on.
@@ -14,13 +16,14 @@ class GridError(Exception):
         self.hint = hint
 
     def lines(self) -> list[str]:
-        """The error as the command line prints it: `error:`, then `why:` and `try:` where there is something to say."""
+        """The error as the command line prints it: `error:`, then `why:` and `try:` where there is something to say.
+        What of it came from elsewhere cannot act on the terminal."""
         out = [f"error: {self.what}"]
         if self.why:
             out.append(f"  why: {self.why}")
         if self.hint:
             out.append(f"  try: {self.hint}")
-        return out
+        return [printable(line) for line in out]
 
 
 class BadValue(GridError, ValueError):

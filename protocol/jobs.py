@@ -14,6 +14,9 @@ from distributed_grid.protocol.placing import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.protocol.usage import Used
 
+PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ", "TMPDIR", "SHELL")
+"""What a job gets of its agent's own environment, if nothing else is said."""
+
 
 class Priority(IntEnum):
     """One order with two vocabularies: `medium` is also called normal, `urgent` also critical."""

@@ -8,7 +8,7 @@ import pytest
 from distributed_grid.agent import workdir
 from distributed_grid.protocol.bundle import Entry, Kind, Manifest, blob_hash
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.jobs import JobSpec
+from distributed_grid.protocol.jobs import PASSED_ON, JobSpec
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import GpuShare, Grant
 
@@ -70,7 +70,7 @@ def test_a_launch_that_was_cut_while_it_was_written_is_written_again(tmp_path: P
 def test_the_environment_is_an_allow_list_and_the_grids_own(tmp_path: Path) -> None:
     base = {"PATH": "/bin", "HOME": "/h", "LC_ALL": "C", "GRID_TOKEN": "t", "AWS_SECRET": "s", "PYTHONPATH": "p"}
     grant = Grant(cores=(0, 1), gpus=(GpuShare("GPU-a"), GpuShare("GPU-b", 500)))
-    env = workdir.build_env(launch(grant), "node1", tmp_path, base)
+    env = workdir.build_env(launch(grant), "node1", tmp_path, workdir.passed_on(base, PASSED_ON))
     assert env == {
         "PATH": "/bin",
         "HOME": "/h",
@@ -88,6 +88,26 @@ def test_the_environment_is_an_allow_list_and_the_grids_own(tmp_path: Path) -> N
         "OPENBLAS_NUM_THREADS": "2",
         "NUMEXPR_NUM_THREADS": "2",
     }
+
+
+def test_who_has_the_node_says_what_of_the_agents_environment_jobs_get(tmp_path: Path) -> None:
+    base = {"PATH": "/bin", "HOME": "/h", "MODULEPATH": "/m", "SITE_A": "1", "SITE_B": "2", "AWS_SECRET": "s"}
+    assert workdir.passed_on(base, ("PATH", "SITE_*")) == {"PATH": "/bin", "SITE_A": "1", "SITE_B": "2"}
+    assert workdir.passed_on(base, ()) == {}
+
+
+def test_a_working_directory_that_a_job_replaced_by_a_link_leads_nowhere(tmp_path: Path, target: Path) -> None:
+    secret = tmp_path / "identity"
+    secret.mkdir()
+    (secret / "own.key").write_text("SECRET")
+    target.rmdir()
+    target.symlink_to(secret)
+    assert workdir.find_files(target, ["**"]) == []
+    with pytest.raises(GridError):
+        workdir.read_file(target, "own.key", 0, 100)
+    with pytest.raises(GridError):
+        workdir.unpack(Manifest((Entry("own.key", Kind.LINK, target="x"),)), tmp_path, target)
+    assert (secret / "own.key").read_text() == "SECRET"
 
 
 def test_a_job_without_gpus_sees_none_and_its_own_variables_win(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """How things are put: nothing that a stranger wrote acts on the terminal, every end of a job has its sentence."""
 
+import json
+
 import pytest
 
+from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, printable
 from distributed_grid.cli.words import grant_words, iso, job_json, ranges, table, verdict
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources
 
@@ -25,7 +29,7 @@ def job(outcome: Outcome | None = None, **fields: object) -> JobView:
 def test_names_cannot_act_on_a_terminal() -> None:
     shown = table(Invocation(), ("NAME", "STATE"), [("\x1b[2Jevil\r\n", "up"), ("plain", "up")])
     assert shown == "NAME                 STATE\n\\x1b[2Jevil\\x0d\\x0a  up\nplain                up\n"
-    assert printable("grün\u202e") == "grün\\x202e"
+    assert printable("grün\u202e") == "grün\\u202e"
 
 
 def test_states_are_coloured_only_where_that_is_asked_for() -> None:
@@ -72,3 +76,29 @@ def test_json_has_times_in_utc_and_every_key() -> None:
     shown = job_json(job())
     assert (shown["submitted"], shown["started"], shown["outcome"]) == ("1970-01-01T00:00:01.500Z", None, None)
     assert iso(0.0) is None
+
+
+# --- on a terminal ----------------------------------------------------------------------------------------------------
+
+EVIL = "a\x1b[2J\x07\x9b31m\u202eb\u2066c\x7f\r\nd"
+"""What would clear a screen, ring, colour, and turn the order of reading."""
+
+
+def test_nothing_from_elsewhere_acts_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = words.table(Invocation(), ("NAME",), [(EVIL,)])
+    said = "\n".join(GridError(EVIL, why=EVIL, hint=EVIL).lines())
+    Invocation().say(EVIL)
+    for text in (shown, said, capsys.readouterr().err):
+        assert all(line.isprintable() for line in text.split("\n")), repr(text)
+    assert said.count("a\\x1b[2J\\x07\\x9b31m\\u202eb\\u2066c\\x7f\\x0d\\x0ad") == 3
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_json_says_the_same_and_does_not_act_on_a_terminal_either(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words.emit_json(Invocation(output=form), {"rows": [{"name": EVIL}]}, "rows")
+    text = capsys.readouterr().out
+    assert all(line.isprintable() for line in text.split("\n")), repr(text)
+    found = json.loads(text)
+    assert (found if form == "jsonl" else found["rows"][0])["name"] == EVIL

@@ -136,6 +136,29 @@ def test_cores_memory_and_gpus_that_are_not_there(grid: Grid, tmp_path: Path) ->
     assert "GPU" in fails(grid, *words, "--gpus", "GPU-nowhere")
 
 
+SHOWN = [
+    line.split()
+    for line in ("jobs --all", "job show last", "job events last", "why last", "status", "shared-status", "nodes")
+]
+
+
+def test_what_a_user_names_acts_on_nobody_elses_terminal_and_what_his_job_writes_is_as_it_is(grid: Grid) -> None:
+    evil = "x\x1b]0;owned\x07\x9b2J\u202ey"
+    assert "printable" in fails(grid, "run-shared", "--name", evil, "--no-ship", "true")
+    never = grid.shared(evil, f"--{evil}", "-d")
+    found = [never.stderr]
+    written = grid.shared("printf", "%s", evil)
+    assert written.stdout == evil
+    for form in ("table", "json", "jsonl", "quiet"):
+        for words in SHOWN:
+            done = grid.run("-o", form, *words)
+            found += [done.stdout, done.stderr]
+    for text in found:
+        assert all(line.isprintable() for line in text.split("\n")), repr(text)
+    log = (grid.home / "coordinator.log").read_text() + (grid.home / "n1.log").read_text()
+    assert all(line.isprintable() for line in log.split("\n"))
+
+
 def test_nothing_was_lost_by_any_of_it(grid: Grid) -> None:
     assert grid.shared("echo", "still here").stdout == "still here\n"
     assert [offer["state"] for offer in grid.json("shared-status")["offers"]] == ["up"]
