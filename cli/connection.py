@@ -69,6 +69,7 @@ class Connection:
 
     def __init__(self, url: str, timeout: float = CONNECT_SECONDS) -> None:
         self.url = url
+        self.user = ""
         self.heard = time.monotonic()
         self._identity: Path | None = None
         self._numbers = 0
@@ -132,6 +133,7 @@ class Connection:
             if answer.final:
                 raise GridError(answer.what, answer.why, answer.hint)
             raise Unreachable(self.url, f"it turned us away: {answer.what}", answer.hint)
+        self.user = answer.user or user_name()
 
     def _renew(self, folder: Path) -> None:
         """Most of the life of our certificate is over: have a new one. If that fails, the next command tries again."""

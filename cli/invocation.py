@@ -19,7 +19,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 @dataclass
 class Invocation:
-    """The common options. `failure` is the exit code where the grid, not a job, is at fault."""
+    """The common options. `failure` is the exit code where the grid, not a job, is at fault; `user` is who we are to
+    the grid, once it has been spoken to."""
 
     config_path: str = ""
     coordinator: str = ""
@@ -28,6 +29,7 @@ class Invocation:
     quiet: bool = False
     verbose: bool = False
     failure: int = 1
+    user: str = ""
 
     def config(self) -> "ClusterConfig | None":
         """The configuration, where there is a file. Raises ConfigError; one that is only found is read all the same,
@@ -63,7 +65,9 @@ class Invocation:
         """An open connection to it."""
         from distributed_grid.cli.connection import Connection
 
-        return Connection(self.url())
+        connection = Connection(self.url())
+        self.user = connection.user
+        return connection
 
     def ask(self, make: Callable[[int], Any]) -> Any:
         """The answer to one request, made by `make` from its number; to one for a list, over as many as it takes."""

@@ -50,14 +50,10 @@ def jobs(ended: bool, members: bool, states: tuple[str, ...], user: str, mine: b
     Newest first; those that have ended with --all. An array is one line, with how many of it are in which state.
     """
     invocation = current()
-    if mine:
-        from distributed_grid.cli.connection import user_name
-
-        user = user_name()
     wanted = tuple(_state(one) for one in states)
     ended = ended or State.ENDED in wanted
     answer: Jobs = invocation.ask(
-        lambda n: ListJobs(id=n, ended=ended, states=wanted, user=user, limit=limit, fold=not members)
+        lambda n: ListJobs(n, ended, wanted, invocation.user if mine else user, limit, fold=not members)
     )
     match invocation.output:
         case "json" | "jsonl":
@@ -111,15 +107,13 @@ def cancel(
     if mine + bool(user) + every + bool(job) != 1 or (states and job):
         hint = "name jobs, or say whose with one of --mine, --user and --all (and --state)"
         raise BadValue("which jobs are to be ended?", hint=hint)
-    if mine:
-        from distributed_grid.cli.connection import user_name
-
-        user = user_name()
     wanted = tuple(_state(one) for one in states)
     seconds = 0.0 if force else parse_duration(grace) if grace is not None else -1.0
     invocation = current()
     reason = reason or "grid cancel"
-    answer: Done = invocation.ask(lambda n: Cancel(n, job, reason, seconds, user=user, states=wanted, every=every))
+    answer: Done = invocation.ask(
+        lambda n: Cancel(n, job, reason, seconds, invocation.user if mine else user, wanted, every)
+    )
     if answer.text:
         invocation.say(answer.text)
 

@@ -98,6 +98,8 @@ class GridClient:
     async def connect(self) -> None:
         """Connect. Raises GridUnavailable where nobody answers."""
         await self._session.open()
+        if self._session.welcome is not None:
+            self.user = self._session.welcome.user or self.user
 
     async def close(self) -> None:
         """Leave; jobs run on."""

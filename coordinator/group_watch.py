@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from distributed_grid.coordinator.relay import Asker
+from distributed_grid.coordinator.watching import Watcher
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.messages import GroupUpdate
 
@@ -17,16 +17,16 @@ class GroupWatches:
 
     def __init__(self, view: Callable[[str], GroupView | None]) -> None:
         self._view = view
-        self._watchers: dict[str, list[Asker]] = {}
+        self._watchers: dict[str, list[Watcher]] = {}
         self._told: dict[str, GroupView] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, watcher: Asker, name: str) -> None:
+    def watch(self, watcher: Watcher, name: str) -> None:
         """Tell of this group now, and whenever it has changed until it has ended."""
         view = self._view(name)
         if view is None:
             return
-        watcher.connection.send(GroupUpdate(view))
+        watcher.connection.send(GroupUpdate(watcher.sight.group(view)))
         if not view.ended:
             self._watchers.setdefault(name, []).append(watcher)
             self._told.setdefault(name, view)
@@ -44,7 +44,7 @@ class GroupWatches:
             if view is not None and view != self._told[name]:
                 self._told[name] = view
                 for one in watchers:
-                    one.connection.send(GroupUpdate(view))
+                    one.connection.send(GroupUpdate(one.sight.group(view)))
             if view is None or view.ended:
                 del self._watchers[name], self._told[name]
         if self._watchers:

@@ -15,6 +15,7 @@ import msgspec
 from distributed_grid.coordinator.core import dependencies, groups, reasons
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Job, RecordJob
+from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.store import Store
@@ -48,45 +49,53 @@ class Lookup:
         self._store = store
         self._driver = driver
 
-    def resolve(self, user: str, refs: tuple[str, ...]) -> list[str]:
+    def owner(self, name: str) -> str:
+        """Whose a job or group is, by its id; empty: there is none."""
+        found = self.job(name)
+        return found.user if found is not None else ""
+
+    def resolve(self, sight: Sight, refs: tuple[str, ...]) -> list[str]:
         """The ids (of jobs or groups) that the references mean, without doubles. Raises Unanswerable for the first that
         means none or several."""
         if len(refs) > REFS:
             raise Unanswerable("bad-value", f"{len(refs)} jobs in one request", why=f"{REFS} are the most")
-        found = [self._some(user, ref) or [self.resolve_one(user, ref)] for ref in refs]
+        found = [self._some(sight, ref) or [self.resolve_one(sight, ref)] for ref in refs]
         return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
-    def _some(self, user: str, ref: str) -> list[str]:
+    def _some(self, sight: Sight, ref: str) -> list[str]:
         """The members that are meant by `ARRAY_3-7,9`; none: it is something else."""
         group, _, which = ref.rpartition("_")
-        if not group or not {"-", ","} & {*which} or self._store.find(ref, user):
+        if not group or not {"-", ","} & {*which} or self._find(sight, ref):
             return []
         try:
             wanted = parse_array(which)
         except BadValue:
             return []
-        name = self.resolve_one(user, group)
+        name = self.resolve_one(sight, group)
         there = set(self.members([name]))
         names = [member_id(name, index) for index in indexes(wanted.parts)]
         if missing := [one for one in names if one not in there]:
             raise Unanswerable("unknown-job", f"no job {missing[0]!r}", hint=f"see: grid job show {name}")
         return names
 
-    def to_cancel(self, user: str, message: Cancel) -> list[str]:
+    def to_cancel(self, sight: Sight, message: Cancel) -> list[str]:
         """The live jobs and groups that a cancel means. Raises Unanswerable."""
+        if sight.only and not message.jobs and (message.every or message.user != sight.only):
+            raise Unanswerable("not-allowed", "you may end your own jobs only", hint="--mine ends them all")
         ledger = self._ledger
         if message.jobs:
-            named = self.resolve(user, message.jobs)
+            named = self.resolve(sight, message.jobs)
             return [name for name in named if name in ledger.jobs or name in ledger.groups]
         whose = [job for job in ledger.jobs.values() if message.every or job.user == message.user]
         if message.states:
             return [job.id for job in whose if job.state in message.states]
         return list(dict.fromkeys(job.group or job.id for job in whose))
 
-    def resolve_one(self, user: str, ref: str) -> str:
-        if ref in self._ledger.jobs or ref in self._ledger.groups:
+    def resolve_one(self, sight: Sight, ref: str) -> str:
+        """The id that a reference means. Of what is not to be seen the answer is that of what is not there."""
+        if (ref in self._ledger.jobs or ref in self._ledger.groups) and sight.names(ref):
             return ref
-        found = self._store.find(ref, user)
+        found = self._find(sight, ref)
         if len(found) == 1:
             return found[0]
         if found:
@@ -95,26 +104,30 @@ class Lookup:
                 "unknown-job", f"{ref[:REF_CHARS]!r} fits several jobs", why=names, hint="give more of the id"
             )
         if ref == "last":
-            raise Unanswerable("unknown-job", f"{user} has no job yet", hint="grid run-shared starts one")
-        near = difflib.get_close_matches(ref, self._store.newest_names(user), 3) if len(ref) <= REF_CHARS else []
+            raise Unanswerable("unknown-job", f"{sight.user} has no job yet", hint="grid run-shared starts one")
+        words = self._store.newest_names(sight.user) if len(ref) <= REF_CHARS and sight.by_name else []
+        near = difflib.get_close_matches(ref, words, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
         raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
+
+    def _find(self, sight: Sight, ref: str) -> list[str]:
+        return self._store.find(ref, sight.user, sight.only, sight.by_name)
 
     def job(self, name: str) -> Job | Group | None:
         """A job or group, living or ended, by its id."""
         return self._ledger.jobs.get(name) or self._store.job(name) or self._group(name)
 
-    def single(self, user: str, ref: str) -> str:
+    def single(self, sight: Sight, ref: str) -> str:
         """The id of the one job that a reference means. Raises Unanswerable also for a group."""
-        found = self.resolve_one(user, ref)
+        found = self.resolve_one(sight, ref)
         if self._group(found) is not None:
             some = (self.members([found]) or [f"{found}_0"])[0]
             raise Unanswerable("bad-value", f"{found} is many jobs", why="this is for one", hint=f"name one: {some}")
         return found
 
-    def first_waiting(self, user: str, ref: str) -> str:
+    def first_waiting(self, sight: Sight, ref: str) -> str:
         """The job that a reference means; of a group its first member that waits, else its first."""
-        found = self.resolve_one(user, ref)
+        found = self.resolve_one(sight, ref)
         names = self.members([found])
         jobs = self._ledger.jobs
         waiting = (name for name in names if name in jobs and jobs[name].state is State.WAITING)
@@ -143,13 +156,13 @@ class Lookup:
             return groups.view(group, {}) if group is not None else None
         return groups.view(members.group, members.states, reasons.of_group(self._ledger, members))
 
-    def show(self, user: str, message: ShowJobs) -> Jobs:
+    def show(self, sight: Sight, message: ShowJobs) -> Jobs:
         """These jobs whole; groups as wholes, with their members where they are asked for."""
-        names = self.resolve(user, message.jobs)
-        views = [view for view in map(self.group_view, names) if view is not None]
+        names = self.resolve(sight, message.jobs)
+        views = [sight.group(view) for view in map(self.group_view, names) if view is not None]
         if message.members:
             names = self.members(names)
-        jobs = tuple(self.views(names))
+        jobs = tuple(map(sight.job, self.views(names)))
         return Jobs(message.id, tuple(map(_short, jobs)) if message.members else jobs, groups=tuple(views))
 
     def views(self, jobs: Iterable[str]) -> list[JobView]:
@@ -162,9 +175,13 @@ class Lookup:
                 views.append(view)
         return views
 
-    def newest(self, message: ListJobs) -> Jobs:
+    def newest(self, sight: Sight, message: ListJobs) -> Jobs:
         """Those that live and then those that ended, each newest first, as many as are asked for and fit an answer;
         without what makes a list long."""
+        if sight.only:
+            if message.user not in ("", sight.only):
+                return Jobs(message.id, ())
+            message = msgspec.structs.replace(message, user=sight.only)
         most = max(0, min(message.limit, 100_000))
         whole = self._groups(message, most) if message.fold and not message.past else []
         found: list[Job] = list(itertools.islice(self._living(message), most + 1))
@@ -174,12 +191,12 @@ class Lookup:
         views: list[JobView] = []
         size = 0
         for job in found[:most]:
-            view = _short(job_view(job, job.reason or self._held(job)))
+            view = sight.job(_short(job_view(job, job.reason or self._held(job))))
             size += len(msgspec.msgpack.encode(view))
             if size > LIST_BYTES:
                 break
             views.append(view)
-        return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(whole))
+        return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(map(sight.group, whole)))
 
     def _held(self, job: Job) -> Reason | None:
         live = job.id in self._ledger.jobs and dependencies.is_held(self._ledger, job)

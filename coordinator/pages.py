@@ -9,6 +9,7 @@ import msgspec
 
 from distributed_grid.coordinator import lookup
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.protocol.messages import Shared
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 
@@ -21,14 +22,14 @@ def nodes(ledger: Ledger, now: float, past: str) -> tuple[tuple[NodeView, ...], 
     return tuple(found), last
 
 
-def shared(ledger: Ledger, now: float, number: int, only: str, past: str) -> Shared:
+def shared(ledger: Ledger, sight: Sight, now: float, number: int, only: str, past: str) -> Shared:
     """What is offered and what is lent on the nodes behind that one. All of one node is in one answer."""
     offers, allocations = ledger.shared(now, only)
     of: dict[str, tuple[list[OfferView], list[AllocationView]]] = {}
     for offer in offers:
         of.setdefault(offer.node, ([], []))[0].append(offer)
     for allocation in allocations:
-        of.setdefault(allocation.node, ([], []))[1].append(allocation)
+        of.setdefault(allocation.node, ([], []))[1].append(sight.allocation(allocation))
     found, last = _page(of.items(), past)
     return Shared(
         number,

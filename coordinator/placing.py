@@ -7,6 +7,7 @@ import msgspec
 
 from distributed_grid.coordinator.core.homes import Homes
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placing import Local, Strategy
@@ -20,16 +21,22 @@ def resolved(request: Request, host: str, bundle: str, policy: Policy) -> Reques
     return request if request.local == local else msgspec.structs.replace(request, local=local)
 
 
-def neighbours(request: Request, user: str, own: str, homes: Homes, beside: Mapping[str, str]) -> Request:
+def neighbours(request: Request, sight: Sight, own: str, homes: Homes, beside: Mapping[str, str]) -> Request:
     """The request with ids for the jobs that it is to be near to: of a name, the newest of the user's that live. Apart
     from a name it stays, whoever bears it then. `own` is the name of the request's own job, `beside` are jobs that are
-    submitted with it, by name. Raises BadValue for who is not there."""
+    submitted with it, by name. Raises BadValue for who is not there, to be seen by who asks."""
     asked = request.constraints
     if asked is None or not (asked.near or asked.apart):
         return request
 
+    user = sight.user
+
+    def lives(word: str) -> bool:
+        whose, named, _ = word.partition("/")
+        return homes.lives(word) and (sight.sees(whose) if named else sight.names(word))
+
     def find(word: str) -> str:
-        if homes.lives(word):
+        if lives(word):
             return word
         return beside.get(word) or homes.newest(f"{user}/{word}")
 
@@ -40,7 +47,7 @@ def neighbours(request: Request, user: str, own: str, homes: Homes, beside: Mapp
             hint = f"did you mean {close[0]}?" if close else "give the whole id or the name of a job that has not ended"
             raise BadValue(f"no job of yours called {word!r} waits or runs", hint=hint)
     near = (find(word) for word in asked.near)
-    apart = (word if homes.lives(word) else f"{user}/{word}" for word in asked.apart)
+    apart = (word if lives(word) else f"{user}/{word}" for word in asked.apart)
     ids = tuple(dict.fromkeys(filter(None, near)))
     return msgspec.structs.replace(
         request, constraints=msgspec.structs.replace(asked, near=ids, apart=tuple(dict.fromkeys(apart)))

@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from distributed_grid.coordinator.connection import Connection
+from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.jobs import Outcome
@@ -79,27 +80,29 @@ class Agent:
         return self.facts.name
 
 
-class _LiveJob(Protocol):
+class _Job(Protocol):
     @property
     def allocation(self) -> str: ...
     @property
     def node(self) -> str: ...
     @property
     def outcome(self) -> Outcome | None: ...
+    @property
+    def user(self) -> str: ...
 
 
 class Relay:
     """`agents` are the connected ones by name; `job` looks a job up, live or ended."""
 
-    def __init__(self, agents: dict[str, Agent], store: Store, job: Callable[[str], _LiveJob | None]) -> None:
+    def __init__(self, agents: dict[str, Agent], store: Store, job: Callable[[str], _Job | None]) -> None:
         self._agents = agents
         self._store = store
         self._job = job
         self._ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def want(self, asker: Asker, want: Want) -> None:
-        """Pass it on, or answer it at once."""
+    def want(self, asker: Asker, want: Want, sight: Sight) -> None:
+        """Pass it on, or answer it at once. What is not to be seen is as what is not there."""
         if asker.wants >= WANTS:
             asker.connection.send(_error(want, f"more than {WANTS} questions unanswered at the same time"))
             return
@@ -112,10 +115,13 @@ class Relay:
         if not isinstance(want, WantFiles) and not 0 <= want.offset <= MOST_BYTES:
             asker.connection.send(_error(want, f"an offset is from 0 to {MOST_BYTES}"))
             return
-        if answer := self._recorded(want):
+        job = self._job_of(want)
+        if job is not None and not sight.sees(job.user):
+            job = None
+        if answer := _recorded(want, job):
             asker.connection.send(answer)
             return
-        node = self._node_of(want.allocation)
+        node = self._node_of(want.allocation, job)
         agent = self._agents.get(node)
         if agent is None:
             asker.connection.send(_error(want, _away(node) if node else f"no allocation {want.allocation[:100]!r}"))
@@ -198,32 +204,35 @@ class Relay:
             pending = self._settle(agent, number)
             if pending is not None and not pending.asker.gone:
                 # The job may have ended since it was asked.
-                pending.asker.connection.send(self._recorded(pending.want) or _error(pending.want, why))
+                answer = _recorded(pending.want, self._job_of(pending.want))
+                pending.asker.connection.send(answer or _error(pending.want, why))
 
-    def _node_of(self, allocation: str) -> str:
-        job = self._job(allocation.rpartition(".")[0])
-        if job is not None and job.allocation == allocation:
-            return job.node
-        return self._store.node_of(allocation)
+    def _job_of(self, want: Want) -> _Job | None:
+        return self._job(want.allocation.rpartition(".")[0])
 
-    def _recorded(self, want: Want) -> Output | None:
-        """The answer from the job's record, where its tail holds all from the asked offset on."""
-        if not isinstance(want, WantOutput):
-            return None
-        job = self._job(want.allocation.rpartition(".")[0])
-        if job is None or job.outcome is None or job.allocation != want.allocation:
-            return None
-        outcome = job.outcome
-        size, tail = (
-            (outcome.stdout_size, outcome.stdout_tail)
-            if want.stream == "stdout"
-            else (outcome.stderr_size, outcome.stderr_tail)
-        )
-        begin = want.offset - (size - len(tail))
-        if begin < 0:
-            return None
-        data = tail[begin : begin + max(0, min(want.size, PART_BYTES))]
-        return Output(id=want.id, offset=want.offset, data=data, end=want.offset + len(data) >= size)
+    def _node_of(self, allocation: str, job: _Job | None) -> str:
+        if job is None:
+            return ""
+        return job.node if job.allocation == allocation else self._store.node_of(allocation)
+
+
+def _recorded(want: Want, job: _Job | None) -> Output | None:
+    """The answer from the job's record, where its tail holds all from the asked offset on."""
+    if not isinstance(want, WantOutput):
+        return None
+    if job is None or job.outcome is None or job.allocation != want.allocation:
+        return None
+    outcome = job.outcome
+    size, tail = (
+        (outcome.stdout_size, outcome.stdout_tail)
+        if want.stream == "stdout"
+        else (outcome.stderr_size, outcome.stderr_tail)
+    )
+    begin = want.offset - (size - len(tail))
+    if begin < 0:
+        return None
+    data = tail[begin : begin + max(0, min(want.size, PART_BYTES))]
+    return Output(id=want.id, offset=want.offset, data=data, end=want.offset + len(data) >= size)
 
 
 def _away(node: str) -> str:

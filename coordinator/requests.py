@@ -30,19 +30,22 @@ from distributed_grid.coordinator.core.model import (
     SignalAsked,
 )
 from distributed_grid.coordinator.core.requests import refusal
+from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.group_watch import GroupWatches
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.placing import neighbours, resolved
-from distributed_grid.coordinator.relay import Asker, Relay
+from distributed_grid.coordinator.relay import Relay
 from distributed_grid.coordinator.requests_access import AccessDesk
+from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import LONGEST
 from distributed_grid.coordinator.submitting import Submissions
+from distributed_grid.coordinator.watching import JobWatches, Watcher
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.jobs import Cause, JobView, State
+from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
@@ -53,7 +56,6 @@ from distributed_grid.protocol.messages import (
     GetShared,
     GetShares,
     GetStatus,
-    JobUpdate,
     LabelNodes,
     ListAccess,
     ListJobs,
@@ -76,7 +78,7 @@ from distributed_grid.protocol.messages import (
     Watch,
     Withdraw,
 )
-from distributed_grid.protocol.roles import may
+from distributed_grid.protocol.roles import reach
 
 RECEIPTS = 1000
 """The most that one answer holds."""
@@ -87,13 +89,12 @@ log = structlog.get_logger("requests")
 
 
 @dataclass(slots=True, eq=False)
-class Client(Asker):
+class Client(Watcher):
     """A connected client."""
 
     user: str = ""
     role: Role = Role.VIEWER
     host: str = ""
-    watching: set[str] = field(default_factory=set)
     uploads: Uploads | None = None
     read_from: set[str] = field(default_factory=set)
     """Allocations whose output or files it asked for: the audit log has a line for each, not one per piece."""
@@ -120,28 +121,30 @@ class Requests:
         self._blobs = blobs
         self._lookup = Lookup(ledger, store, driver)
         self._submissions = Submissions(ledger, store, driver, blobs, self._lookup, clock)
+        self.watches = JobWatches(self._lookup.views)
         self._groups = GroupWatches(self._lookup.group_view)
         self._relay = relay
         self._audit = audit
         self._clock = clock
         self._began = time.monotonic()
         self._tokens = itertools.count(1)
+        self._seldom = Seldom()
         self._waiting: dict[int, Callable[[Accepted | Rejected | Granted], None]] = {}
-        self.watched: dict[str, set[Client]] = {}
-        """Who watches which job."""
-        self._ended: Counter[str] = Counter()
 
     # --- from the server ----------------------------------------------------------------------------------------------
 
     async def handle(self, client: Client, message: Any) -> None:
         """One request of a client. Whatever is wrong with it, the answer says so."""
         self._note(client, message)
-        if not may(client.role, type(message)):
+        reached = reach(client.role, type(message))
+        if reached is None:
+            tag = str(message.__struct_config__.tag)
+            self._seldom.warning("refused", client.user, role=client.role.value, request=tag)
             what = f"a {client.role} may not do this"
             client.connection.send(Failed(message.id, "not-allowed", what, f"{client.user} is one", "ask an operator"))
             return
         try:
-            await self._dispatch(client, message)
+            await self._dispatch(client, Sight(client.user, reached, self._lookup.owner), message)
         except Unanswerable as error:
             client.connection.send(Failed(message.id, error.code, error.what, error.why, error.hint))
         except BadValue as error:
@@ -161,68 +164,46 @@ class Requests:
         if waiting := self._waiting.pop(command.token, None):
             waiting(command)
 
-    def publish(self, view: JobView) -> None:
-        """A job changed: those who watch it hear."""
-        if view.state is State.ENDED and view.outcome is not None:
-            self._ended[view.outcome.cause] += 1
-        if watchers := self.watched.get(view.id):
-            self._tell(watchers, view)
-
-    def over(self, job: str, cause: Cause) -> None:
-        """A job ended that nobody watched then; who began to while the end was being stored hears it from the store."""
-        self._ended[cause] += 1
-        if watchers := self.watched.get(job):
-            (view,) = self._lookup.views([job])
-            self._tell(watchers, view)
-
-    def _tell(self, watchers: set[Client], view: JobView) -> None:
-        update = JobUpdate(view)
-        for client in list(watchers):
-            client.connection.send(update)
-            if view.state is State.ENDED:
-                self._unwatch(client, view.id)
-
     def gone(self, client: Client) -> None:
         """The client's connection is closed."""
         self._relay.forget(client)
-        for job in list(client.watching):
-            self._unwatch(client, job)
+        self.watches.gone(client)
         if client.uploads:
             client.uploads.close()
 
     # --- which request ------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, client: Client, message: Any) -> None:
+    async def _dispatch(self, client: Client, sight: Sight, message: Any) -> None:
         match message:
             case WantOutput() | WantFiles() | WantFile():
-                self._relay.want(client, message)
+                self._relay.want(client, message, sight)
             case Submit():
-                self._submit(client, message)
+                self._submit(client, sight, message)
             case Watch():
-                self._watch(client, message)
+                self._watch(client, sight, message)
             case Cancel():
-                self._cancel(client, message)
+                self._cancel(client, sight, message)
             case SignalJob():
-                self._signal(client, message)
+                self._signal(client, sight, message)
             case ListJobs():
-                client.connection.send(self._lookup.newest(message))
+                client.connection.send(self._lookup.newest(sight, message))
             case ShowJobs():
-                self._reply(client, self._lookup.show(client.user, message))
+                self._reply(client, self._lookup.show(sight, message))
             case GetStatus():
                 self._reply(client, self._status(message))
             case GetShared():
-                shared = pages.shared(self._ledger, self._clock(), message.id, message.node, message.past)
+                shared = pages.shared(self._ledger, sight, self._clock(), message.id, message.node, message.past)
                 self._reply(client, shared)
             case GetShares():
                 users, ledger = accounts.views(self._ledger, self._clock()), self._ledger
                 half_life = ledger.policy.sharing.half_life
                 self._reply(client, Shares(message.id, users, ledger.shares.capacity, half_life))
             case AskWhy():
-                self._why(client, message)
+                self._why(client, sight, message)
             case GetReceipts():
-                job = self._lookup.resolve_one(client.user, message.job) if message.job else ""
-                found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node)
-                self._reply(client, Receipts(message.id, tuple(found)))
+                job = self._lookup.resolve_one(sight, message.job) if message.job else ""
+                found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node, sight.only)
+                self._reply(client, Receipts(message.id, tuple(filter(None, map(sight.receipt, found)))))
             case WantBlobs():
                 client.connection.send(MissingBlobs(message.id, self._blobs.missing(message.blobs)))
             case PutBlob():
@@ -263,11 +244,12 @@ class Requests:
 
     # --- submit -------------------------------------------------------------------------------------------------------
 
-    def _submit(self, client: Client, message: Submit) -> None:
-        found = self._submissions.sort_out(client.user, client.host, message)
+    def _submit(self, client: Client, sight: Sight, message: Submit) -> None:
+        client.sight = sight
+        found = self._submissions.sort_out(sight, client.host, message)
         watched = found.names() if message.watch else []
         for name in watched:
-            self._watch_one(client, name)
+            self.watches.add(client, name)
         if not found.jobs:
             self._submitted(client, message, found.known, 0, 0)
             return
@@ -278,7 +260,7 @@ class Requests:
                 self._submitted(client, message, ids, command.fit, command.nodes)
             elif isinstance(command, Rejected):
                 for name in watched:
-                    self._unwatch(client, name)
+                    self.watches.drop(client, name)
                 client.connection.send(Failed(message.id, command.code, command.what, command.why, command.hint))
 
         self._driver.put(found.event(self._token(waiting)))
@@ -289,42 +271,25 @@ class Requests:
         client.connection.send(Submitted(message.id, jobs, fit, nodes))
         if message.watch:
             names = self._lookup.members(jobs)
-            self._show_watched(client, [name for name in names if name not in client.watching])
+            self.watches.show(client, [name for name in names if name not in client.watching])
 
     # --- watch, cancel, signal ----------------------------------------------------------------------------------------
 
-    def _watch(self, client: Client, message: Watch) -> None:
-        names = self._lookup.resolve(client.user, message.jobs)
+    def _watch(self, client: Client, sight: Sight, message: Watch) -> None:
+        client.sight = sight
+        names = self._lookup.resolve(sight, message.jobs)
         if message.whole:
             for name in names:
                 self._groups.watch(client, name)
         else:
             names = self._lookup.members(names)
-        self._show_watched(client, names)
+        self.watches.show(client, names)
         client.connection.send(Done(message.id))
 
-    def _show_watched(self, client: Client, jobs: list[str]) -> None:
-        for view in self._lookup.views(jobs):
-            if view.state is not State.ENDED:  # also one whose end is just being stored: that is still to be told
-                self._watch_one(client, view.id)
-            client.connection.send(JobUpdate(view))
-
-    def _watch_one(self, client: Client, job: str) -> None:
-        if not client.gone:
-            client.watching.add(job)
-            self.watched.setdefault(job, set()).add(client)
-
-    def _unwatch(self, client: Client, job: str) -> None:
-        client.watching.discard(job)
-        if watchers := self.watched.get(job):
-            watchers.discard(client)
-            if not watchers:
-                del self.watched[job]
-
-    def _cancel(self, client: Client, message: Cancel) -> None:
+    def _cancel(self, client: Client, sight: Sight, message: Cancel) -> None:
         if message.grace > LONGEST or not math.isfinite(message.grace):
             raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
-        live = self._lookup.to_cancel(client.user, message)
+        live = self._lookup.to_cancel(sight, message)
         if not live:
             client.connection.send(Done(message.id, "ended already" if message.jobs else "there are none such"))
             return
@@ -332,10 +297,10 @@ class Requests:
         token = self._answer_plainly(client, message.id)
         self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
-    def _signal(self, client: Client, message: SignalJob) -> None:
+    def _signal(self, client: Client, sight: Sight, message: SignalJob) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
-        job = self._lookup.single(client.user, message.job)
+        job = self._lookup.single(sight, message.job)
         self._driver.trouble.refuse()
         self._driver.put(SignalAsked(self._answer_plainly(client, message.id), job, message.signal))
 
@@ -355,26 +320,26 @@ class Requests:
             up_for=time.monotonic() - self._began,
             nodes=nodes,
             counts=dict(counts),
-            ended=dict(self._ended),
+            ended={cause.value: count for cause, count in self.watches.ended.items()},
             trouble=self._driver.trouble.words(),
             past=past,
         )
 
-    def _why(self, client: Client, message: AskWhy) -> None:
-        job = self._lookup.first_waiting(client.user, message.job) if message.job else None
+    def _why(self, client: Client, sight: Sight, message: AskWhy) -> None:
+        job = self._lookup.first_waiting(sight, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
         request = message.request
         if request is not None:
             request = resolved(request, client.host, "", self._ledger.policy)
-            request = neighbours(request, client.user, "", self._ledger.index.homes, {})
+            request = neighbours(request, sight, "", self._ledger.index.homes, {})
             refused = refusal(self._ledger, 0, request)
             if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
                 raise BadValue(refused.what, refused.why, refused.hint)
         why = explain.why(self._ledger, job, request, self._clock(), client.user)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
-        self._reply(client, msgspec.structs.replace(why, id=message.id))
+        self._reply(client, sight.why(msgspec.structs.replace(why, id=message.id)))
 
     # --- audit --------------------------------------------------------------------------------------------------------
 

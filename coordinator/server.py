@@ -104,7 +104,7 @@ class Server:
         """Where who has no identity is heard, by path."""
         access = self._access = AccessDesk(pki, self._cut, renewals)
         self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access)
-        ledger.watched = self._requests.watched
+        ledger.watched = self._requests.watches.watched
         self._pki = pki
         self._seldom = Seldom()
         self._admission = Admission(pki, store.grid)
@@ -219,6 +219,7 @@ class Server:
                 session=session,
                 instance=self._instance,
                 renew=renew,
+                user=connection.name,
             )
         )
 
@@ -353,9 +354,9 @@ class Server:
             case AckExits(node, allocations):
                 self._tell(node, [Ack(allocations)])
             case Over(job, cause):
-                self._requests.over(job, cause)
+                self._requests.watches.over(job, cause)
             case Publish(view):
-                self._requests.publish(view)
+                self._requests.watches.publish(view)
             case Accepted() | Rejected() | Granted():
                 self._requests.answer(command)
             case _:

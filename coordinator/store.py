@@ -322,9 +322,9 @@ class Store:
             {user: (past, at) for user, past, at in read("SELECT user, past, at FROM shares WHERE past > 0")},
         )
 
-    def receipts(self, limit: int, job: str = "", node: str = "") -> list[Receipt]:
-        """Preemptions, the newest first; those in which a job had a part, or on a node."""
-        return store_receipts.find(self._reader, limit, job, node)
+    def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:
+        """Preemptions, the newest first; those in which a job had a part, or on a node, or in which this user had."""
+        return store_receipts.find(self._reader, limit, job, node, only=only)
 
     def known(self, user: str, keys: Sequence[str]) -> dict[str, str]:
         """Which of a user's keys were submitted before, and the ids of their jobs (or groups)."""
@@ -355,9 +355,9 @@ class Store:
         rows = self._reader.execute("SELECT body FROM jobs WHERE id > ? AND id < ?", (f"{group}_", f"{group}_~"))
         return sorted((_job(row[0]) for row in rows), key=lambda job: job.index)
 
-    def find(self, ref: str, user: str) -> list[str]:
+    def find(self, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
         """The ids of the jobs or groups that a person may mean: see store_find.py."""
-        return find(self._reader.execute, ref, user)
+        return find(self._reader.execute, ref, user, only, by_name)
 
     def newest_names(self, user: str, limit: int = 200) -> list[str]:
         """Ids and names of a user's newest jobs, for a suggestion."""

@@ -10,8 +10,9 @@ SEVERAL = 6
 Read = Callable[..., Any]
 
 
-def find(read: Read, ref: str, user: str) -> list[str]:
-    """The ids of the jobs or groups that may be meant: one, none, or (several fit the prefix) up to 6.
+def find(read: Read, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
+    """The ids of the jobs or groups that may be meant: one, none, or (several fit the prefix) up to 6. `only`: this
+    user's, as if there were no others; not `by_name`: names are not known.
 
     An id, `last` (this user's newest), a name (the newest so called, this user's before others'), or the beginning of
     an id, with or without `j-`. A name or beginning that fits the members of a group means the group, and with `_7`
@@ -21,15 +22,18 @@ def find(read: Read, ref: str, user: str) -> list[str]:
         rows = read("SELECT id FROM jobs WHERE user = ? ORDER BY submitted DESC, rowid DESC LIMIT 1", (user,))
         return [_whole(read, row[0]) for row in rows]
     for table in ("jobs", "groups"):
-        if exact := read(f"SELECT id FROM {table} WHERE id = ?", (ref,)).fetchone():  # noqa: S608
+        if exact := read(f"SELECT id FROM {table} WHERE id = ? AND ? IN ('', user)", (ref, only)).fetchone():  # noqa: S608
             return [exact[0]]
-    named = "SELECT id FROM jobs WHERE name = ? AND name <> '' ORDER BY user = ? DESC, submitted DESC LIMIT 1"
-    if newest := read(named, (ref, user)).fetchone():
+    named = (
+        "SELECT id FROM jobs WHERE name = ? AND name <> '' AND ? IN ('', user) "
+        "ORDER BY user = ? DESC, submitted DESC LIMIT 1"
+    )
+    if by_name and (newest := read(named, (ref, only, user)).fetchone()):
         return [_whole(read, newest[0])]
     if (member := split_member(ref)) is not None:
-        return _members(read, find(read, member[0], user), member[1])
+        return _members(read, find(read, member[0], user, only, by_name), member[1])
     prefix = ref.lower() if ref.lower().startswith("j-") else f"j-{ref.lower()}"
-    return _beginning_with(read, prefix) if len(prefix) >= 3 else []
+    return _beginning_with(read, prefix, only) if len(prefix) >= 3 else []
 
 
 def _whole(read: Read, job: str) -> str:
@@ -48,12 +52,13 @@ def _members(read: Read, groups: list[str], index: int) -> list[str]:
     return [name for name in names if read("SELECT 1 FROM jobs WHERE id = ?", (name,)).fetchone()]
 
 
-def _beginning_with(read: Read, prefix: str) -> list[str]:
+def _beginning_with(read: Read, prefix: str, only: str) -> list[str]:
     """A group's members are one, and are stepped over at once however many they are."""
     found: list[str] = []
     at = prefix
     while len(found) < SEVERAL:
-        row = read("SELECT id FROM jobs WHERE id > ? AND id < ? ORDER BY id LIMIT 1", (at, prefix + "~")).fetchone()
+        among = "SELECT id FROM jobs WHERE id > ? AND id < ? AND ? IN ('', user) ORDER BY id LIMIT 1"
+        row = read(among, (at, prefix + "~", only)).fetchone()
         if row is None:
             break
         found.append(_whole(read, row[0]))

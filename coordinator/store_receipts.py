@@ -1,5 +1,6 @@
 """The receipts of preemptions in the store: the newest are kept, so many."""
 
+import itertools
 import sqlite3
 from typing import Any
 
@@ -21,14 +22,19 @@ def row(receipt: Receipt) -> tuple[str, float, str, str, bytes]:
     return receipt.id, receipt.at, receipt.node, f" {jobs} ", _encode(receipt)
 
 
-def find(db: sqlite3.Connection, limit: int, job: str = "", node: str = "", since: float = 0.0) -> list[Receipt]:
-    """The newest first; of one job (its own, or where it gave way), of one node, of a time from then on."""
+def find(
+    db: sqlite3.Connection, limit: int, job: str = "", node: str = "", since: float = 0.0, only: str = ""
+) -> list[Receipt]:
+    """The newest first; of one job (its own, or where it gave way), of one node, of a time from then on; `only`: those
+    in which this user had a part."""
     which: list[tuple[str, Any]] = [("at >= ?", since)]
     which += [("instr(jobs, ?) > 0", f" {job} ")] if job else []
     which += [("node = ?", node)] if node else []
     rows = db.execute(
         f"SELECT body FROM receipts WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
         "ORDER BY at DESC, id DESC LIMIT ?",
-        (*(value for _, value in which), limit),
+        (*(value for _, value in which), ROWS * 2 if only else limit),
     )
-    return [_decode(body) for (body,) in rows]
+    found = (_decode(body) for (body,) in rows)
+    theirs = (one for one in found if not only or only in (one.user, *(victim.user for victim in one.victims)))
+    return list(itertools.islice(theirs, limit))

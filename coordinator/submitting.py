@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core.dependencies import end_words, group_end
 from distributed_grid.coordinator.core.groups import has_begun
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Job, JobsSubmitted
+from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.lookup import Lookup, Unanswerable
 from distributed_grid.coordinator.placing import neighbours, resolved
@@ -62,8 +63,9 @@ class Submissions:
         self._lookup = lookup
         self._clock = clock
 
-    def sort_out(self, user: str, host: str, message: Submit) -> Sorted:
+    def sort_out(self, sight: Sight, host: str, message: Submit) -> Sorted:
         """What is new in it and what is known. Raises GridError where one of it cannot be taken: then none is."""
+        user = sight.user
         for submission in message.jobs:
             if problem := complaint(submission):
                 raise problem
@@ -85,9 +87,9 @@ class Submissions:
         for one in message.jobs:
             if one.key not in known and one.key not in found.jobs:
                 request = resolved(one.request, host, one.spec.bundle, self._ledger.policy)
-                request = neighbours(request, user, one.spec.name, self._ledger.index.homes, before)
+                request = neighbours(request, sight, one.spec.name, self._ledger.index.homes, before)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
-                job.after = tuple(self._condition(user, dependency, before) for dependency in one.after)
+                job.after = tuple(self._condition(sight, dependency, before) for dependency in one.after)
                 job.begin = now + one.delay if one.delay else one.begin
                 found.jobs[one.key] = job
                 if one.array is not None:
@@ -99,16 +101,16 @@ class Submissions:
             before |= {one.key: there, one.spec.name: there}
         return found
 
-    def _by_key(self, user: str, key: str) -> str | None:
+    def _by_key(self, sight: Sight, key: str) -> str | None:
         """What was submitted under this key before: a long list of jobs comes in several calls."""
-        if key in self._ledger.jobs or key in self._ledger.groups:
+        if (key in self._ledger.jobs or key in self._ledger.groups) and sight.names(key):
             return key
-        return self._ledger.keys.get((user, key)) or self._store.known(user, (key,)).get(key)
+        return self._ledger.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
 
-    def _condition(self, user: str, dependency: Dependency, before: dict[str, str]) -> Condition:
+    def _condition(self, sight: Sight, dependency: Dependency, before: dict[str, str]) -> Condition:
         """What it waits for, found. Raises GridError where there is no such job."""
         on = dependency.on
-        name = before.get(on) or self._by_key(user, on) or self._lookup.resolve_one(user, on)
+        name = before.get(on) or self._by_key(sight, on) or self._lookup.resolve_one(sight, on)
         other = self._lookup.job(name)
         end = None
         if name not in self._ledger.jobs and name not in self._ledger.groups and name not in self._ledger.held.ends:

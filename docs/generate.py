@@ -14,7 +14,9 @@ from distributed_grid.cli.main import main as grid
 from distributed_grid.coordinator import config_text
 from distributed_grid.coordinator.core.model import MOVES
 from distributed_grid.protocol import messages
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import HOLDING
+from distributed_grid.protocol.roles import AGENTS, TABLE
 
 DOCS = Path(__file__).parent
 
@@ -42,6 +44,18 @@ def wire() -> str:
         for kind in getattr(messages, union).__args__:
             rows.append(f"| {sender} | `{kind.__name__}` | {sentence(kind.__doc__)} |")
     return "\n".join(rows)
+
+
+def roles() -> str:
+    """Who may send what, and what it reaches then. What agents alone say is one line."""
+    people = (Role.CLIENT, Role.OPERATOR, Role.VIEWER)
+    rows = ["| message | a client | an operator | a viewer |", "|---|---|---|---|"]
+    for kind, row in TABLE.items():
+        if row is not AGENTS:
+            cells = " | ".join(str(row.get(role, "no")) for role in people)
+            rows.append(f"| `{kind.__name__}` | {cells} |")
+    own = ", ".join(f"`{kind.__name__}`" for kind, row in TABLE.items() if row is AGENTS)
+    return "\n".join([*rows, "", f"Nodes alone say, of themselves: {own}."])
 
 
 def sentence(docstring: str) -> str:
@@ -90,6 +104,7 @@ from generate_guards import guards  # noqa: E402
 PARTS: dict[str, Callable[[], str]] = {
     "states": states,
     "wire": wire,
+    "roles": roles,
     "commands": commands,
     "settings": config_text.table,
     "aliases": config_text.aliases,

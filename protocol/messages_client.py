@@ -196,7 +196,7 @@ def joined(answer: Any, page: Any) -> Any:
     """One Jobs, Status or Shared of two, of which the second was asked for behind the first. What is no list is the
     second's."""
     lists = {
-        name: tuple({_key(view): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
+        name: tuple({_key(view) or object(): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
         for name in ("jobs", "groups", "nodes", "offers", "allocations")
         if hasattr(page, name)
     }

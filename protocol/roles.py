@@ -1,20 +1,39 @@
-"""Who may say what: one table, message by message. What is not in it is allowed to nobody. The coordinator asks it for
-every request of a client; whose jobs a client may see and end is not told apart yet (docs/security.md).
+"""Who may say what, and whose jobs it reaches: one table, message by message, role by role. What is not in it is
+allowed to nobody. The coordinator asks it for every request; docs/security.md and the tests are made from it.
 """
+
+from collections.abc import Mapping
+from enum import StrEnum
 
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role
 
-AGENTS = frozenset({Role.AGENT})
-"""An agent, about its own node and what was granted there."""
-ALL = frozenset({Role.CLIENT, Role.OPERATOR, Role.VIEWER})
-"""Everybody who is a person."""
-USERS = frozenset({Role.CLIENT, Role.OPERATOR})
-OPERATORS = frozenset({Role.OPERATOR})
-MEMBERS = AGENTS | ALL
-"""Whoever has a certificate, about that."""
 
-TABLE: dict[type, frozenset[Role]] = {
+class Reach(StrEnum):
+    """What a message reaches that a role may send."""
+
+    GRID = "yes"
+    """It has to do with no job in particular; what others' jobs hold is told without what they are."""
+    SELF = "own certificate"
+    NODE = "own node"
+    OWN = "own jobs"
+    """A job of another's is as one that does not exist."""
+    OUTLINES = "all jobs, in outline"
+    """Where they stand and what they hold; no command, environment, directory, name, output."""
+    ALL = "all jobs"
+
+
+Row = Mapping[Role, Reach]
+
+AGENTS: Row = {Role.AGENT: Reach.NODE}
+EVERYBODY: Row = {Role.CLIENT: Reach.GRID, Role.OPERATOR: Reach.GRID, Role.VIEWER: Reach.GRID}
+USERS: Row = {Role.CLIENT: Reach.GRID, Role.OPERATOR: Reach.GRID}
+OPERATORS: Row = {Role.OPERATOR: Reach.GRID}
+MEMBERS: Row = {role: Reach.SELF for role in (Role.AGENT, Role.CLIENT, Role.OPERATOR, Role.VIEWER)}
+SEE: Row = {Role.CLIENT: Reach.OWN, Role.OPERATOR: Reach.ALL, Role.VIEWER: Reach.OUTLINES}
+HAVE: Row = {Role.CLIENT: Reach.OWN, Role.OPERATOR: Reach.ALL}
+
+TABLE: dict[type, Row] = {
     # agents, on their control connection
     messages.Heartbeat: AGENTS,
     messages.Offer: AGENTS,
@@ -33,20 +52,20 @@ TABLE: dict[type, frozenset[Role]] = {
     # agents and people
     messages.WantCertificate: MEMBERS,
     # people
-    messages.GetStatus: ALL,
-    messages.GetShared: ALL,
-    messages.GetShares: ALL,
-    messages.ListJobs: ALL,
-    messages.ShowJobs: ALL,
-    messages.Watch: ALL,
-    messages.AskWhy: ALL,
-    messages.GetReceipts: ALL,
-    messages.Submit: USERS,
-    messages.Cancel: USERS,
-    messages.SignalJob: USERS,
-    messages.WantOutput: USERS,
-    messages.WantFiles: USERS,
-    messages.WantFile: USERS,
+    messages.GetStatus: EVERYBODY,
+    messages.GetShared: SEE,
+    messages.GetShares: EVERYBODY,
+    messages.ListJobs: SEE,
+    messages.ShowJobs: SEE,
+    messages.Watch: SEE,
+    messages.AskWhy: HAVE,
+    messages.GetReceipts: SEE,
+    messages.Submit: HAVE,
+    messages.Cancel: HAVE,
+    messages.SignalJob: HAVE,
+    messages.WantOutput: HAVE,
+    messages.WantFiles: HAVE,
+    messages.WantFile: HAVE,
     messages.WantBlobs: USERS,
     messages.PutBlob: USERS,
     messages.DrainNodes: OPERATORS,
@@ -58,6 +77,11 @@ TABLE: dict[type, frozenset[Role]] = {
 }
 
 
+def reach(role: Role, message: type) -> Reach | None:
+    """What this message reaches that a peer of this role sends; None: it may not."""
+    return TABLE.get(message, {}).get(role)
+
+
 def may(role: Role, message: type) -> bool:
     """Whether a peer of this role may send this message at all."""
-    return role in TABLE.get(message, frozenset())
+    return reach(role, message) is not None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import secrets
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,12 @@ from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.pki import PKI, Pki
 from distributed_grid.coordinator.server import Server
 from distributed_grid.coordinator.store import Store
+from distributed_grid.keys import key_pem, new_key, request_for, save_identity
 from distributed_grid.protocol.codec import BULK_BYTES
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
 from distributed_grid.protocol.link import Link
 from distributed_grid.protocol.messages import (
@@ -40,6 +44,7 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.nodes import Known, NodeFacts, Offer
 from distributed_grid.protocol.resources import GIB, Resources
+from distributed_grid.tls import client_context
 
 PATIENCE = 10.0
 _numbers = itertools.count(1_000_000)  # tests choose smaller ones by hand
@@ -48,9 +53,10 @@ _numbers = itertools.count(1_000_000)  # tests choose smaller ones by hand
 class Coordinator:
     """A coordinator in this process, on a free port."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, founded: bool = False) -> None:
         self.state_dir = state_dir
         self.store = Store(state_dir / "grid.db")
+        self.pki = Pki.create(state_dir / PKI, self.store.grid, ["localhost"]) if founded else None
         self.clock = Clock(self.store.clock)
         living = self.store.load()
         self.ledger = Ledger(self.store.epoch)
@@ -67,7 +73,7 @@ class Coordinator:
         self.audit = RequestLog(state_dir / "audit.log")
         bundles = lambda: (job.spec.bundle for job in self.ledger.jobs.values() if job.spec.bundle)  # noqa: E731
         self.blobs = Blobs(state_dir / "blobs", bundles)
-        self.server = Server(self.ledger, self.store, self.driver, self.blobs, self.audit, self.clock)
+        self.server = Server(self.ledger, self.store, self.driver, self.blobs, self.audit, self.clock, self.pki)
         self.driver.begin(self.server.perform, restored)
         self.url = ""
 
@@ -75,13 +81,24 @@ class Coordinator:
         await self.server.close()
         await self.driver.close()
         self.audit.close()
+        if self.pki is not None:
+            self.pki.close()
         self.store.close()
+
+    def member(self, role: Role, name: str) -> ssl.SSLContext:
+        """How somebody comes who has this role and name in the grid that was founded."""
+        assert self.pki is not None
+        folder, key = self.state_dir / f"{role.value}-{name}", new_key()
+        signed = self.pki.certify(request_for(key).decode(), role, name)
+        save_identity(folder, key_pem(key), signed, self.pki.authority.pem.decode())
+        return client_context(folder)
 
 
 @asynccontextmanager
-async def coordinator(state_dir: Path) -> AsyncIterator[Coordinator]:
-    made = Coordinator(state_dir)
-    made.url = f"ws://127.0.0.1:{await made.server.listen('127.0.0.1', 0)}"
+async def coordinator(state_dir: Path, founded: bool = False) -> AsyncIterator[Coordinator]:
+    made = Coordinator(state_dir, founded)
+    port = await made.server.listen("127.0.0.1", 0)
+    made.url = f"wss://localhost:{port}" if founded else f"ws://127.0.0.1:{port}"
     try:
         yield made
     finally:
@@ -97,6 +114,7 @@ class End:
         self.seen: list[Any] = []
         self.closed = False
         self.url = ""
+        self.ways: dict[str, Any] | None = None
         self._news = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
 
@@ -150,7 +168,7 @@ class End:
 async def _dial(end: type[End], url: str, hello: Hello, ways: dict[str, Any] | None = None, **parts: Any) -> Any:
     socket = await connect(url, compression=None, max_size=BULK_BYTES + 1024, ping_interval=None, **(ways or {}))
     made = end(socket, hello)
-    made.url = url
+    made.url, made.ways = url, ways
     for name, part in parts.items():
         setattr(made, name, part)
     made.read_on()
@@ -207,7 +225,7 @@ class AgentEnd(End):
                 hello = Hello(
                     protocol=(1, 0), software="test", role="agent-data", name=self.facts.name, session=message.session
                 )
-                self.data = await _dial(DataEnd, self.url, hello, output=self.output)
+                self.data = await _dial(DataEnd, self.url, hello, self.ways, output=self.output)
 
     async def close(self) -> None:
         if self.data:
@@ -250,11 +268,13 @@ async def agent(
     runs: Callable[[Launch], list[Any]] = at_once,
     held: dict[str, Known] | None = None,
     output: bytes = b"",
+    **ways: Any,
 ) -> AgentEnd:
     facts = facts or node()
     hello = Hello(protocol=(1, 0), software="test", role="agent", name=facts.name, facts=facts)
     held = {} if held is None else held
-    made: AgentEnd = await _dial(AgentEnd, url, hello, facts=facts, launched=[], held=held, runs=runs, output=output)
+    parts = {"facts": facts, "launched": [], "held": held, "runs": runs, "output": output}
+    made: AgentEnd = await _dial(AgentEnd, url, hello, ways, **parts)
     if not made.closed and not isinstance(made.seen[0], Refused):
         await made.say(
             Inventory(tuple(held.values())),

@@ -253,7 +253,7 @@ async def test_nobody_there_is_one_clear_error(tmp_path: Path) -> None:
         await GridClient(url).connect()
     assert url in caught.value.what and caught.value.why == "nothing listens on that port"
     assert "grid coordinator run" in caught.value.hint
-    with pytest.raises(GridError, match="not a websocket address"):
+    with pytest.raises(GridError, match="not a coordinator's address"):
         await GridClient("http://x").connect()
 
 

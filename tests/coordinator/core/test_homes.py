@@ -6,12 +6,14 @@ import pytest
 from distributed_grid.coordinator.core import checkpoint, explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import CancelAsked, Job, JobsSubmitted, Told
+from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.placing import neighbours
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Stale
 from distributed_grid.protocol.placing import Constraints
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.roles import Reach
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 ONE = Resources(cpu=1000)
@@ -29,7 +31,7 @@ def ask(ledger: Ledger, name: str, resources: Resources = ONE, called: str = "",
     """A job as the shell submits it."""
     constraints = Constraints(**said) if said else None  # type: ignore[arg-type]
     request = Request(resources, nodes=(on,) if on else (), constraints=constraints)
-    request = neighbours(request, "ann", called, ledger.index.homes, {})
+    request = neighbours(request, Sight("ann", Reach.ALL), called, ledger.index.homes, {})
     step(ledger, JobsSubmitted(1, (named(job(name, request), called),)), 1.0)
 
 
@@ -115,7 +117,7 @@ def test_names_are_those_of_ones_own_jobs() -> None:
     ask(ledger, "j1", called="web")
     for user, place in (("bob", "n1"), ("ann", "")):
         request = Request(ONE, constraints=Constraints(apart=("web",)))
-        request = neighbours(request, user, "web", ledger.index.homes, {})
+        request = neighbours(request, Sight(user, Reach.ALL), "web", ledger.index.homes, {})
         step(ledger, JobsSubmitted(1, (named(job(f"j-{user}", request, user=user), "web"),)), 1.0)
         assert where(ledger, f"j-{user}") == [place]
 
@@ -125,7 +127,7 @@ def test_near_a_name_is_near_the_newest_job_of_that_name_also_one_submitted_with
     ask(ledger, "j1", called="web", on="n1")
     ask(ledger, "j2", called="web", on="n2")
     request = Request(ONE, constraints=Constraints(near=("web", "db")))
-    found = neighbours(request, "ann", "", ledger.index.homes, {"db": "j9"})
+    found = neighbours(request, Sight("ann", Reach.ALL), "", ledger.index.homes, {"db": "j9"})
     assert found.constraints == Constraints(near=("j2", "j9"))
 
 

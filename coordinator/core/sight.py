@@ -1,0 +1,245 @@
+"""What somebody may know of jobs, by the table in protocol/roles.py: the one place where that is judged.
+
+Who reaches their own jobs only is told nothing of others' by which one could be named, and a job of another's is to
+them as one that does not exist. Who reaches outlines sees all jobs, and of each only where it stands and what it holds:
+no command, environment, directory, name, output, nor words that somebody wrote. An outline is made of what is named
+here; what is new in a view is not in it until it is named.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distributed_grid.protocol.groups import GroupView
+from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Reason, Request, Step, Suspension
+from distributed_grid.protocol.messages import Why
+from distributed_grid.protocol.nodes import AllocationView
+from distributed_grid.protocol.receipts import Receipt, Victim
+from distributed_grid.protocol.roles import Reach
+
+_ID = re.compile(r"\b(j-[a-z2-7]{12}(?:_\d+)?)(?:\.p?\d+)?")
+ANOTHER = "another user's job"
+_EVERYBODYS = frozenset({Reach.ALL, Reach.OUTLINES})
+
+
+def _nobody(_: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What this user reaches of jobs. `owner` tells whose a job is, by its id; empty: there is none."""
+
+    user: str
+    reach: Reach
+    owner: Callable[[str], str] = field(default=_nobody, compare=False, repr=False)
+
+    @property
+    def only(self) -> str:
+        """Whose jobs alone are there; empty: everybody's."""
+        return "" if self.reach in _EVERYBODYS else self.user
+
+    @property
+    def by_name(self) -> bool:
+        """Whether jobs may be named by their names: an outline has none."""
+        return self.reach is not Reach.OUTLINES
+
+    def sees(self, user: str) -> bool:
+        """Whether this user's jobs are there, to be seen and named."""
+        return user == self.user or self.reach in _EVERYBODYS
+
+    def names(self, job: str) -> bool:
+        """Whether this id names a job that is there."""
+        return self.reach in _EVERYBODYS or self.owner(job) == self.user
+
+    # --- how what is there is shown -----------------------------------------------------------------------------------
+
+    def job(self, view: JobView) -> JobView:
+        """A job that is seen."""
+        if self.reach is Reach.ALL:
+            return view
+        return outline(view) if self.reach is Reach.OUTLINES else self._own(view)
+
+    def group(self, view: GroupView) -> GroupView:
+        """A group that is seen."""
+        if self.reach is Reach.ALL:
+            return view
+        return outline_of_group(view) if self.reach is Reach.OUTLINES else self._own_group(view)
+
+    def allocation(self, view: AllocationView) -> AllocationView:
+        """What any job holds."""
+        if self.reach is Reach.ALL or (self.reach is not Reach.OUTLINES and view.user == self.user):
+            return view
+        shown = self.reach is Reach.OUTLINES
+        return AllocationView(
+            id=view.id if shown else "",
+            job=view.job if shown else "",
+            user=view.user,
+            node=view.node,
+            state=view.state,
+            grant=view.grant,
+            priority=view.priority,
+            since=view.since,
+            ends=view.ends,
+        )
+
+    def receipt(self, receipt: Receipt) -> Receipt | None:
+        """A preemption; None: one that is no matter of theirs."""
+        if self.reach is Reach.ALL:
+            return receipt
+        if not any(map(self.sees, (receipt.user, *(one.user for one in receipt.victims)))):
+            return None
+        own, words = self.sees(receipt.user), self.reach is not Reach.OUTLINES
+        return Receipt(
+            id=receipt.id if own else "",
+            job=receipt.job if own else "",
+            user=receipt.user,
+            priority=receipt.priority,
+            wanted=receipt.wanted,
+            node=receipt.node,
+            grant=receipt.grant,
+            at=receipt.at,
+            victims=tuple(map(self._victim, receipt.victims)),
+            lost=receipt.lost,
+            why=self._veiled(receipt.why) if words else "",
+            result=receipt.result,
+            closed=receipt.closed,
+            waited=receipt.waited,
+            text=self._veiled(receipt.text) if words else "",
+        )
+
+    def _victim(self, victim: Victim) -> Victim:
+        if self.sees(victim.user):
+            return victim
+        return msgspec.structs.replace(victim, allocation="", job="")
+
+    def why(self, why: Why) -> Why:
+        """An explanation of what is their own; others are in it as those who hold what it lacks."""
+        if self.reach is Reach.ALL:
+            return why
+        veiled = self._veiled
+        return msgspec.structs.replace(
+            why,
+            reason=Reason(why.reason.code, veiled(why.reason.text)),
+            hint=veiled(why.hint),
+            funnel=tuple(
+                msgspec.structs.replace(one, what=veiled(one.what), lost=veiled(one.lost)) for one in why.funnel
+            ),
+            verdicts=tuple(msgspec.structs.replace(one, why=veiled(one.why)) for one in why.verdicts),
+            holders=tuple(map(self.allocation, why.holders)),
+            job=self.job(why.job) if why.job is not None else None,
+        )
+
+    # --- one's own, in words that may name others ---------------------------------------------------------------------
+
+    def _own(self, view: JobView) -> JobView:
+        changed: dict[str, object] = {}
+        if view.reason is not None and "j-" in view.reason.text:
+            changed["reason"] = Reason(view.reason.code, self._veiled(view.reason.text))
+        if view.outcome is not None and "j-" in view.outcome.text:
+            changed["outcome"] = msgspec.structs.replace(view.outcome, text=self._veiled(view.outcome.text))
+        if any("j-" in step.text for step in view.story):
+            changed["story"] = tuple(Step(step.at, step.state, self._veiled(step.text)) for step in view.story)
+        return msgspec.structs.replace(view, **changed) if changed else view
+
+    def _own_group(self, view: GroupView) -> GroupView:
+        if view.reason is None or "j-" not in view.reason.text:
+            return view
+        return msgspec.structs.replace(view, reason=Reason(view.reason.code, self._veiled(view.reason.text)))
+
+    def _veiled(self, text: str) -> str:
+        """The text, with others' jobs not named in it."""
+        if "j-" not in text:
+            return text
+        return _ID.sub(lambda found: found[0] if self.owner(found[1]) == self.user else ANOTHER, text)
+
+
+# --- outlines ---------------------------------------------------------------------------------------------------------
+
+
+def outline(view: JobView) -> JobView:
+    """Where a job stands and what it holds."""
+    return JobView(
+        id=view.id,
+        user=view.user,
+        state=view.state,
+        spec=_bare_spec(view.spec),
+        request=_bare_request(view.request),
+        submitted=view.submitted,
+        attempt=view.attempt,
+        allocation=view.allocation,
+        node=view.node,
+        grant=view.grant,
+        started=view.started,
+        ended=view.ended,
+        reason=_bare_reason(view.reason),
+        outcome=_bare_outcome(view.outcome) if view.outcome is not None else None,
+        story=tuple(Step(step.at, step.state) for step in view.story),
+        retried=view.retried,
+        taken_back=view.taken_back,
+        group=view.group,
+        index=view.index,
+        suspended=Suspension(view.suspended.since, "") if view.suspended is not None else None,
+        suspended_for=view.suspended_for,
+        used=view.used,
+        begin=view.begin,
+    )
+
+
+def outline_of_group(view: GroupView) -> GroupView:
+    """Where a group stands."""
+    return GroupView(
+        id=view.id,
+        user=view.user,
+        kind=view.kind,
+        spec=_bare_spec(view.spec),
+        request=_bare_request(view.request),
+        submitted=view.submitted,
+        count=view.count,
+        array=view.array,
+        states=view.states,
+        failed=view.failed,
+        cancelled=view.cancelled,
+        ended=view.ended,
+        reason=_bare_reason(view.reason),
+        begin=view.begin,
+    )
+
+
+def _bare_spec(spec: JobSpec) -> JobSpec:
+    return JobSpec((), time_limit=spec.time_limit, grace=spec.grace, limits=spec.limits)
+
+
+def _bare_request(request: Request) -> Request:
+    return Request(
+        request.resources,
+        request.priority,
+        immediate=request.immediate,
+        retry_on=request.retry_on,
+        retries=request.retries,
+        requeue=request.requeue,
+        gang=request.gang,
+        retry_memory=request.retry_memory,
+        strategy=request.strategy,
+    )
+
+
+def _bare_reason(reason: Reason | None) -> Reason | None:
+    return Reason(reason.code) if reason is not None else None
+
+
+def _bare_outcome(outcome: Outcome) -> Outcome:
+    return Outcome(
+        outcome.cause,
+        outcome.code,
+        outcome.signal,
+        started=outcome.started,
+        seconds=outcome.seconds,
+        cpu_seconds=outcome.cpu_seconds,
+        peak_memory=outcome.peak_memory,
+        stdout_size=outcome.stdout_size,
+        stderr_size=outcome.stderr_size,
+        suspended=outcome.suspended,
+    )
