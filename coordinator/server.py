@@ -43,10 +43,11 @@ from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.joining import Joining
 from distributed_grid.coordinator.local_door import bind, identity_of_user, local_uid
+from distributed_grid.coordinator.people import People
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.relay import Agent, Relay
 from distributed_grid.coordinator.renewing import Renewals
-from distributed_grid.coordinator.requests import Client, Requests
+from distributed_grid.coordinator.requests import Requests
 from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.store import Store
@@ -71,8 +72,6 @@ from distributed_grid.tls import own, server_context
 PROBE_SECONDS = 1.0
 """How long a node's old connection has to show that it lives when an agent with its name comes."""
 HOST_CHARS = 255
-CONNECTIONS_OF_ONE = 256
-"""Connections that one person may have open at once. A node has two, and who comes under its name replaces them."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 log = structlog.get_logger("server")
@@ -97,7 +96,6 @@ class Server:
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
         self._relay = Relay(self._agents, store, self._job)
-        self._people: dict[tuple[Role, str], set[Connection]] = {}
         renewals = Renewals(pki, audit, self._busy) if pki is not None else None
         self._renewals = renewals
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
@@ -105,8 +103,9 @@ class Server:
         access = self._access = AccessDesk(pki, self._cut, renewals)
         self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access)
         ledger.watched = self._requests.watches.watched
-        self._pki = pki
         self._seldom = Seldom()
+        self._people = People(self._requests, driver, self._seldom)
+        self._pki = pki
         self._admission = Admission(pki, store.grid)
         if pki is not None and renewals is not None:
             self._doors = {JOIN_PATH: Joining(pki, audit, self._seldom).serve, RENEW_PATH: renewals.serve}
@@ -310,31 +309,13 @@ class Server:
     async def _serve_client(self, connection: Connection, hello: Hello) -> None:
         if not _sane(hello.name):
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
-        own = self._people.setdefault((connection.rights, connection.name), set())
-        if len(own) >= CONNECTIONS_OF_ONE:
-            what = f"{connection.name} has {len(own)} connections open"
-            self._seldom.warning("turned away", peer=connection.wire.address, name=connection.name, error=what)
-            await connection.refuse(Refused(what, "one person may have no more", "close some, and try again"))
-            return
-        self._welcome(connection, secrets.token_hex(8))
-        client = Client(connection, user=connection.name, role=connection.rights, host=hello.host[:HOST_CHARS])
-        own.add(connection)
-        try:
-            while True:
-                for message in await connection.receive():
-                    await self._requests.handle(client, message)
-                    await connection.turn()
-                if self._driver.crowded:
-                    await self._driver.room()
-        finally:
-            own.discard(connection)
-            if not own and self._people.get(identity := (connection.rights, connection.name)) is own:
-                del self._people[identity]
-            self._requests.gone(client)
+        if await self._people.admits(connection):
+            self._welcome(connection, secrets.token_hex(8))
+            await self._people.serve(connection, hello.host[:HOST_CHARS])
 
     def _cut(self, role: Role, name: str) -> int:
         """End the live connections of who may come no more; how many there were."""
-        live = list(self._people.get((role, name), ()))
+        live = self._people.connections(role, name)
         if role is Role.AGENT and (agent := self._agents.get(name)) is not None:
             live += [agent.control] + ([agent.data] if agent.data is not None else [])
         for connection in live:

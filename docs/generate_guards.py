@@ -1,6 +1,6 @@
 """The limits that guard the coordinator, as a table, from the constants that the code goes by."""
 
-from distributed_grid.coordinator import connection, door, entrance, joining, seldom, server, tries
+from distributed_grid.coordinator import connection, door, entrance, joining, pace, people, seldom, tries
 from distributed_grid.protocol import codec
 
 
@@ -20,7 +20,7 @@ def guards() -> str:
         ("joining, with a token", seconds(joining.JOIN_SECONDS), "closed"),
         ("failed tries to join or renew", f"{tries.FAILURES} of one address in {seconds(tries.PER)}", "refused"),
         ("open files", f"all but {entrance.FILES_KEPT} of the process's are for connections", "closed"),
-        ("connections of one person", str(server.CONNECTIONS_OF_ONE), "told, closed"),
+        ("connections of one person", str(people.CONNECTIONS_OF_ONE), "told, closed"),
         ("connections of one node", "one for control, one for data", "the one that lives stays"),
         ("frame before the hello", size(codec.HELLO_BYTES), "not read, closed (1009)"),
         ("frame of a node's control connection", size(codec.CONTROL_BYTES), "not read, closed (1009)"),
@@ -32,6 +32,11 @@ def guards() -> str:
             "pings and pongs",
             rate(connection.CONTROL_FRAMES_PER_SECOND, connection.CONTROL_FRAMES_AT_ONCE),
             "cut",
+        ),
+        (
+            "requests of one person",
+            f"{pace.SHARE:.0%} of the coordinator's time, {seconds(pace.AT_ONCE)} of it at once",
+            f"slowed down; {seconds(pace.FAR_OVER)} over: refused (`busy`), with when to try again",
         ),
         ("unread answers before the hello", size(connection.OUTBOX_STRANGER), "cut"),
         ("unread words to a node", size(connection.OUTBOX_CONTROL), "cut"),

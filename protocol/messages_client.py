@@ -48,7 +48,7 @@ class Submitted(Message, frozen=True, tag="submitted"):
 
 class Failed(Message, frozen=True, tag="failed"):
     """A request could not be done: what, why, what to try; `code` is a short stable word (unknown-job, never-fits,
-    bad-value, not-allowed, unavailable, internal)."""
+    bad-value, not-allowed, unavailable, busy, internal)."""
 
     id: int
     code: str

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator import door, entrance, server
+from distributed_grid.coordinator import door, entrance, people
 from distributed_grid.coordinator.connection import Wire
 from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.pki import Pki
@@ -94,7 +94,7 @@ async def test_who_comes_when_the_line_is_full_is_closed_at_once(
 async def test_a_person_has_only_so_many_connections_and_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_OF_ONE", 3)
+    monkeypatch.setattr(people, "CONNECTIONS_OF_ONE", 3)
     async with coordinator(tmp_path) as grid:
         own = [await client(grid.url) for _ in range(3)]
         more = await client(grid.url)

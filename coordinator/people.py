@@ -1,0 +1,77 @@
+"""The connections of people: how many one may have, what is done in which order and how fast, and their end."""
+
+import asyncio
+import time
+from typing import Any
+
+from distributed_grid.coordinator.connection import Connection
+from distributed_grid.coordinator.driver import Driver
+from distributed_grid.coordinator.pace import Pace, Paces
+from distributed_grid.coordinator.requests import Client, Requests
+from distributed_grid.coordinator.seldom import Seldom
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.messages import Failed, Refused
+
+CONNECTIONS_OF_ONE = 256
+"""Connections that one person may have open at once. A node has two, and who comes under its name replaces them."""
+
+
+class People:
+    """All who are connected."""
+
+    def __init__(self, requests: Requests, driver: Driver, seldom: Seldom) -> None:
+        self._requests = requests
+        self._driver = driver
+        self._seldom = seldom
+        self._connections: dict[tuple[Role, str], set[Connection]] = {}
+        self._paces = Paces()
+
+    def connections(self, role: Role, name: str) -> list[Connection]:
+        """Those of one person."""
+        return list(self._connections.get((role, name), ()))
+
+    async def admits(self, connection: Connection) -> bool:
+        """Whether this one more connection is all right; if not, it is refused."""
+        own = self._connections.get((connection.rights, connection.name), set())
+        if len(own) < CONNECTIONS_OF_ONE:
+            return True
+        what = f"{connection.name} has {len(own)} connections open"
+        self._seldom.warning("turned away", peer=connection.wire.address, name=connection.name, error=what)
+        await connection.refuse(Refused(what, "one person may have no more", "close some, and try again"))
+        return False
+
+    async def serve(self, connection: Connection, host: str) -> None:
+        """Do what a person asks for, until the connection ends. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
+        client = Client(connection, user=connection.name, role=connection.rights, host=host)
+        identity = connection.rights, connection.name
+        own = self._connections.setdefault(identity, set())
+        own.add(connection)
+        pace = self._paces.of(client.user)
+        try:
+            while True:
+                for message in await connection.receive():
+                    await self._do(client, pace, message)
+                    await connection.turn()
+                if self._driver.crowded:
+                    await self._driver.room()
+        finally:
+            own.discard(connection)
+            if not own and self._connections.get(identity) is own:
+                del self._connections[identity]
+            self._requests.gone(client)
+
+    async def _do(self, client: Client, pace: Pace, message: Any) -> None:
+        if (seconds := pace.wait(message, time.monotonic())) > 0:
+            await asyncio.sleep(seconds)
+        if (seconds := pace.too_much(message, time.monotonic())) > 0:
+            client.connection.send(self._too_much(client, message.id, seconds))
+            return
+        before = time.thread_time()
+        await self._requests.handle(client, message)
+        pace.spend(message, time.thread_time() - before, time.monotonic())
+
+    def _too_much(self, client: Client, number: int, seconds: float) -> Failed:
+        self._seldom.warning("too much is asked for", peer=client.connection.wire.address, user=client.user)
+        what = "you ask for more than the coordinator does for one person"
+        why = "requests on many connections, or large ones, came faster than they can be done beside those of others"
+        return Failed(number, "busy", what, why, f"try again in {seconds:.0f} s")

@@ -1,0 +1,50 @@
+"""A user who asks for too much, over real sockets: slowed down and told, while others are served."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator import pace
+from distributed_grid.protocol.messages import Cancel, Done, Failed, GetStatus, Status
+from tests.coordinator.ends import agent, client, coordinator, job, runs_on
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user has a millisecond of the coordinator's time a second."""
+    monkeypatch.setattr(pace, "SHARE", 0.001)
+    monkeypatch.setattr(pace, "AT_ONCE", 0.002)
+    monkeypatch.setattr(pace, "SLOWEST", 0.05)
+    monkeypatch.setattr(pace, "FAR_OVER", 0.5)
+
+
+@pytest.mark.usefixtures("strict")
+async def test_who_floods_by_many_connections_is_told_when_to_try_again_and_others_are_served(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann = [await client(grid.url) for _ in range(20)]
+        await asyncio.gather(*(end.say(*(GetStatus(number) for number in range(1, 500))) for end in ann))
+        told = await ann[0].until(Failed)
+        assert told.code == "busy" and "try again in" in told.hint
+        bob = await client(grid.url, "bob")
+        assert isinstance(await bob.ask(GetStatus(1)), Status)
+        answered = sum(len(end.seen) for end in ann)
+        assert answered < 20 * 400
+        for end in (*ann, bob):
+            await end.close()
+
+
+@pytest.mark.usefixtures("strict")
+async def test_a_cancel_is_done_at_once_however_much_its_user_has_asked_for(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        worker, ann = await agent(grid.url, runs=runs_on), await client(grid.url)
+        (name,) = await ann.submit(job("sleep", "600"))
+        await ann.say(*(GetStatus(number) for number in range(1, 500)))
+        again = await client(grid.url)
+        assert grid.server._people._paces.of("ann").wait(GetStatus(1), time.monotonic()) > 0
+        assert isinstance(await again.ask(Cancel(id=7777, jobs=(name,), grace=0)), Done)
+        view = await ann.until(lambda seen: getattr(getattr(seen, "job", None), "outcome", None) is not None)
+        assert view.job.outcome.cause == "cancelled"
+        for end in (ann, again, worker):
+            await end.close()
