@@ -136,6 +136,7 @@ class Launcher:
                     "signal": spec.limits.warn_signal,
                     "before": spec.limits.warn_before,
                     "nice": self._nice,
+                    "gently": spec.boost is not None,
                 },
             }
         )

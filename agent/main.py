@@ -19,10 +19,12 @@ from distributed_grid.agent.core.spare import Limits, describe
 from distributed_grid.agent.core.spare_judge import OFF
 from distributed_grid.agent.gpus import open_backend
 from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.place import Place
 from distributed_grid.agent.probe import Probe, kin_roots
+from distributed_grid.agent.raylet import RaySettings
 from distributed_grid.agent.retention import Bounds
 from distributed_grid.agent.run_as import AGENT, begin
-from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.agent.runtime import Runtime
 from distributed_grid.agent.supervisor_cgroups import described, survey
 from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.agent.supervisor_procs import become_subreaper
@@ -43,7 +45,7 @@ from distributed_grid.service import (
 )
 from distributed_grid.tls import IDENTITY, has_identity
 
-__all__ = ["AgentSettings", "Bounds", "Limits", "detect", "gpus", "main"]
+__all__ = ["AgentSettings", "Bounds", "Limits", "RaySettings", "detect", "gpus", "main"]
 
 log = structlog.get_logger("agent")
 
@@ -57,7 +59,7 @@ class AgentSettings:
     between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
     limit but its own); `nice`: how far jobs stand back for other programs; `hide_state`: keep jobs of our own user out
     of the state directory, where that can be done; `run_as`: whom jobs run as, as RunAs has it; `environment`: the
-    names of what they get of our own."""
+    names of what they get of our own; `ray`: how boosts are run."""
 
     name: str
     state_dir: Path
@@ -79,6 +81,7 @@ class AgentSettings:
     hide_state: bool = True
     run_as: str = AGENT
     environment: tuple[str, ...] = PASSED_ON
+    ray: RaySettings = RaySettings()
     log_level: str = "info"
 
 
@@ -187,7 +190,7 @@ async def _run(settings: AgentSettings) -> None:
     probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)
     facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
     facts = msgspec.structs.replace(facts, instance=instance)
-    how = settings.interval, settings.keep, settings.run_as, settings.environment
+    how = settings.interval, settings.keep, settings.run_as, settings.environment, settings.ray
     place = Place(settings.coordinator, settings.state_dir, *how)
     runtime = Runtime(place, facts, settings.limits, probe, launcher)
     runtimes.append(runtime)

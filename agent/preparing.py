@@ -10,13 +10,13 @@ from typing import Any
 
 import structlog
 
-from distributed_grid.agent import ports, workdir
+from distributed_grid.agent import notice, ports, raylet, workdir
 from distributed_grid.agent.blobs import BlobCache
 from distributed_grid.agent.core.table import Ready
 from distributed_grid.agent.disk import Disk
 from distributed_grid.agent.meter import Meter
 from distributed_grid.agent.probe import now as boot_clock
-from distributed_grid.agent.run_as import RunAs
+from distributed_grid.agent.run_as import Account, RunAs
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Stale
@@ -37,21 +37,28 @@ class Preparing:
     def __init__(
         self,
         state_dir: Path,
+        node: str,
         meter: Meter,
         blobs: BlobCache,
         disk: Disk,
         verify: Callable[[Launch, Sample], Stale | None],
         done: Callable[[Ready | Stale | Exited], None],
         run_as: RunAs,
+        environment: dict[str, str],
+        ray: raylet.RaySettings,
     ) -> None:
         self._dir = state_dir
+        self._node = node
         self._meter = meter
         self._blobs = blobs
         self._disk = disk
         self._verify = verify
         self._done = done
         self._run_as = run_as
+        self._environment = environment
+        self._ray = ray
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._raylets: dict[str, raylet.Lease] = {}
 
     def begin(self, launch: Launch) -> None:
         """At once where a sample is fresh and nothing was shipped, as for most jobs."""
@@ -59,13 +66,26 @@ class Preparing:
             self._done(Stale(allocation=launch.allocation, reason=self._disk.trouble))
             return
         sample = self._meter.fresh(boot_clock() - FRESH)
-        slow = launch.grant.gpus or launch.spec.bundle or self._run_as.needed
+        slow = launch.grant.gpus or launch.spec.bundle or launch.spec.boost or self._run_as.needed
         if sample is not None and not slow:
             self._done(self._verify(launch, sample) or self._lay_down(launch))
             return
         task = asyncio.create_task(self._slowly(launch), name=launch.allocation)
         self._tasks[launch.allocation] = task
         task.add_done_callback(lambda done: self._ended(launch.allocation, done))
+
+    def order(self, launch: Launch) -> tuple[Launch, Path, dict[str, str], Account | None]:
+        """What the launcher is to be told of one that is ready: with its directory, its whole environment, and whom it
+        runs as (None: our own user)."""
+        own, account = launch.spec.workdir, self._run_as.take(launch.allocation)
+        directory = Path(own) if own else workdir.folder(self._dir, launch.allocation) / "workdir"
+        base = self._environment | account.environment() if account else self._environment
+        environment = workdir.build_env(launch, self._node, directory, base)
+        environment[notice.VARIABLE] = notice.place(self._dir, launch.allocation)
+        if (lease := self._raylets.pop(launch.allocation, None)) is not None:
+            launch = raylet.as_job(launch, lease)
+            environment = raylet.for_ray(environment) | lease.environment
+        return launch, directory, environment, account
 
     def stop(self, allocation: str) -> None:
         """Give it up."""
@@ -105,6 +125,14 @@ class Preparing:
                 await asyncio.to_thread(workdir.give, self._dir, launch.allocation, account.uid, account.gid)
             except OSError as error:
                 stale = Stale(allocation=launch.allocation, reason=self._disk.failed(error))
+        if stale is None and (boost := launch.spec.boost) is not None:
+            try:
+                lease = await asyncio.to_thread(raylet.prepare, launch, boost, self._node, self._ray, account)
+            except GridError as error:
+                why = f"{error.what}: {error.why}" if error.why else error.what
+                self._done(_in_vain(launch.allocation, why, Cause.NOT_JOINED))
+                return
+            self._raylets[launch.allocation] = lease
         self._done(stale or self._lay_down(launch))
 
     async def _measure_and_verify(self, launch: Launch) -> Stale | None:

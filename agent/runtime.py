@@ -5,15 +5,13 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
 from distributed_grid import __version__
-from distributed_grid.agent import notice, workdir
+from distributed_grid.agent import notice, raylet, workdir
 from distributed_grid.agent.blobs import BlobCache
 from distributed_grid.agent.core.spare import Lender, Limits
 from distributed_grid.agent.core.table import (
@@ -35,15 +33,15 @@ from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.meter import Measures, Meter
 from distributed_grid.agent.outputs import Outputs
 from distributed_grid.agent.owning import Owning
+from distributed_grid.agent.place import Place
 from distributed_grid.agent.preparing import Preparing
 from distributed_grid.agent.probe import Usage
 from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.renewal import Renewal
-from distributed_grid.agent.retention import Bounds, Retention
-from distributed_grid.agent.run_as import AGENT, RunAs
+from distributed_grid.agent.retention import Retention
+from distributed_grid.agent.run_as import RunAs
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
     Exited,
@@ -78,19 +76,6 @@ class NodeProbe(Measures, Protocol):
         """What each process tree below the supervisor uses, by its first pid."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where an agent is at home: its coordinator, its directory, how often it measures (seconds), what it keeps,
-    whom its jobs run as, and what of its own environment they get."""
-
-    url: str
-    state_dir: Path
-    interval: float = 2.0
-    keep: Bounds = Bounds()
-    run_as: str = AGENT
-    environment: tuple[str, ...] = PASSED_ON
-
-
 class Runtime:
     """One agent. `run` until it is cancelled, or CannotConnect says that the coordinator will never have it."""
 
@@ -119,8 +104,18 @@ class Runtime:
             self._openness_changed,
         )
         blobs = BlobCache(self._dir / "blobs", self._data.part)
-        self._run_as = RunAs(place.run_as)
-        self._preparing = Preparing(self._dir, self._meter, blobs, self._disk, self._verify, self._feed, self._run_as)
+        self._preparing = Preparing(
+            self._dir,
+            facts.name,
+            self._meter,
+            blobs,
+            self._disk,
+            self._verify,
+            self._feed,
+            RunAs(place.run_as),
+            workdir.passed_on(os.environ, place.environment),
+            place.ray,
+        )
         self._renewal = Renewal(self._dir / IDENTITY, place.url, lambda: self._session)
         self._session: Session | None = None
         self._fence = Fence(self._dir, self.table)
@@ -128,7 +123,6 @@ class Runtime:
         self._asked = self._lease_from = 0.0
         """When the newest heartbeat that asks for renewal was sent, and the newest that was answered."""
         self._offer_due = False
-        self._environment = workdir.passed_on(os.environ, place.environment)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -161,18 +155,17 @@ class Runtime:
 
     def _adopt(self, known: Iterable[Known]) -> None:
         """Take over what an earlier agent left to the supervisor."""
-        granted = []
+        found = []
         for one in known:
             launch = workdir.read_launch(self._dir, one.allocation) if one.outcome is None else None
-            grant = launch.grant if launch is not None else None
-            granted.append((one, grant, self.launcher.pids.get(one.allocation, 0)))
+            found.append((one, launch, self.launcher.pids.get(one.allocation, 0)))
             if one.outcome is None:
                 if launch is not None and launch.lease:
                     self._leased[one.allocation] = launch.lease, 0.0
                 log.info("adopted", allocation=one.allocation, running_for=round(one.started_for, 1))
-                if grant is None:
+                if launch is None:
                     log.warning("it is not known what it holds", allocation=one.allocation)
-        self.table.restore(granted, boot_clock())
+        self.table.restore(found, boot_clock())
         self.launcher.tell_frozen()
         self._fence.load()
 
@@ -366,6 +359,7 @@ class Runtime:
         message = report.message
         if isinstance(message, Exited):
             self._outputs.ended(message.allocation)
+            raylet.ended(message.allocation)
             if report.freed is not None:
                 returned = self._lender.would_return(report.freed, self.table.holdings())
                 if returned:
@@ -389,10 +383,6 @@ class Runtime:
         return self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
 
     def _run(self, launch: Launch) -> None:
-        own, account = launch.spec.workdir, self._run_as.take(launch.allocation)
-        directory = Path(own) if own else workdir.folder(self._dir, launch.allocation) / "workdir"
-        base = self._environment | account.environment() if account else self._environment
-        environment = workdir.build_env(launch, self._facts.name, directory, base)
-        environment[notice.VARIABLE] = notice.place(self._dir, launch.allocation)
+        ordered, directory, environment, account = self._preparing.order(launch)
         _, leased_from = self._leased.get(launch.allocation, (0.0, 0.0))
-        self.launcher.launch(launch, directory, environment, leased_from, account)
+        self.launcher.launch(ordered, directory, environment, leased_from, account)

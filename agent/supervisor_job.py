@@ -51,6 +51,7 @@ class Job:
         self.pids = int(self.limits.get("pids", 0))
         self.cpu_limit = int(self.limits.get("cpu", 0))
         self.nice = int(self.limits.get("nice", 0))
+        self.gently = bool(self.limits.get("gently", False))
         self.confined: frozenset[str] = frozenset()
         self.warn_signal = int(self.limits.get("signal", 0))
         self.warned = False

@@ -66,7 +66,11 @@ class Tree:
         return self._unsure or job in self.orphans.values()
 
     def terminate(self, job: Job) -> None:
-        """Ask all of it to end: SIGTERM, and SIGCONT so that what is stopped hears it."""
+        """Ask all of it to end: SIGTERM, and SIGCONT so that what is stopped hears it. One that is to be asked gently
+        has its own way to end what it started: only its main process hears it, as long as there is one."""
+        if job.gently and job.status is None and (seen := procs.stat(job.pid)) is not None:
+            procs.send(job.pid, seen.start, signal.SIGTERM)
+            return
         for signum in (signal.SIGTERM, signal.SIGCONT):
             in_group = self.signal_group(job, signum)
             for pid, seen in self.members(job).items():

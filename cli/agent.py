@@ -118,8 +118,9 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     if invocation.coordinator:
         flags["coordinator.url"] = invocation.coordinator
     config = invocation.whole_config(flags)
-    from distributed_grid.agent.main import AgentSettings, Bounds, Limits
+    from distributed_grid.agent.main import AgentSettings, Bounds, Limits, RaySettings
     from distributed_grid.member import read_member
+    from distributed_grid.protocol.gangs import parse_ports
     from distributed_grid.tls import IDENTITY
 
     own = config.agent
@@ -145,6 +146,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         priority=config.limits_for(name).priority,
         pids_limit=own.pids_limit,
         nice=own.nice,
+        ray=RaySettings(own.ray, *parse_ports(own.ray_ports), own.ray_token),
         cgroup=own.cgroup,
         hide_state=own.hide_state,
         run_as=own.run_as,

@@ -112,6 +112,9 @@ class Agent:
     nice: int = setting(
         15, count(0, 19, "a whole number from 0 to 19"), "how far jobs stand back for others' programs: 0 not, 19 most"
     )
+    ray: str = setting("", TEXT, "the ray program for boosts; empty: that of this environment, or of the PATH")
+    ray_ports: str = setting("20000-24999", PORTS, "where raylets of boosts listen on this node")
+    ray_token: str = setting("", TEXT, "file with the Ray cluster's token, if it has one; empty: Ray's own place")
     cgroup: str = setting(
         "auto", CGROUP, "cgroup below which jobs get theirs: auto (what systemd delegated), none, or a path like /grid"
     )

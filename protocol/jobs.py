@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.protocol.after import Dependency
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.limits import JobLimits, parse_factor
 from distributed_grid.protocol.numbers import Code, Count, Finite
@@ -86,6 +87,7 @@ class Cause(StrEnum):
     RELEASED = "released"
     NODE_OUT_OF_MEMORY = "node-out-of-memory"
     TOO_MANY_PROCESSES = "too-many-processes"
+    NOT_JOINED = "not-joined"
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -144,7 +146,8 @@ def exit_status(outcome: Outcome) -> int:
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The command and its surroundings. `workdir` is an absolute path on the node (empty: a fresh directory);
     `bundle` is the hash of the manifest of what the caller shipped into it (empty: nothing); times are seconds
-    (`time_limit` 0: none; `grace` is what a job gets between SIGTERM and SIGKILL)."""
+    (`time_limit` 0: none; `grace` is what a job gets between SIGTERM and SIGKILL). With a `boost` the command
+    is made on the node: it starts a raylet for that."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -154,6 +157,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     time_limit: float = 0.0
     grace: float = 5.0
     limits: JobLimits = JobLimits()
+    boost: Boost | None = None
 
 
 MOST_RETRIES = 100

@@ -87,7 +87,7 @@ class Agent(Launcher):
         known = []
         for job, outcome in self.supervisor().connect(self):
             launch = self.machine.specs.get(job.id) if outcome is None else None
-            known.append((_known(job, outcome), launch.grant if launch is not None else None, 0))
+            known.append((_known(job, outcome), launch, 0))
             if launch is not None and launch.lease:
                 self._leased[job.id] = launch.lease, 0.0
             if outcome is not None:

@@ -27,10 +27,12 @@ SETTLE = 20.0
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A job that runs on the node: what it holds, and since when it runs."""
+    """A job that runs on the node: what it holds, and since when it runs. A `raylet` is never frozen: its cluster would
+    take it for dead."""
 
     holding: Holding
     began: float
+    raylet: bool = False
 
 
 class Freeze(msgspec.Struct, frozen=True):
@@ -103,7 +105,7 @@ class Owner:
             key = job.holding.allocation
             case = self.cases.setdefault(key, Case())
             self._see(case, signs.get(key), now)
-            order = self._decide(key, case, now - job.began, now)
+            order = self._decide(job, case, now)
             if order is not None:
                 orders.append(order)
         return orders
@@ -147,15 +149,15 @@ class Owner:
         elif case.since is not None and (case.frozen is None or now - case.seen >= self.limits.owner_quiet):
             case.since = None
 
-    def _decide(self, key: str, case: Case, age: float, now: float) -> Order | None:
-        limits = self.limits
+    def _decide(self, job: Running, case: Case, now: float) -> Order | None:
+        limits, key, age = self.limits, job.holding.allocation, now - job.began
         if case.since is None or limits.owner_policy is OwnerPolicy.CONTINUE:
             return Thaw(key) if case.frozen is not None else None
         if now - case.since < limits.owner_after and case.frozen is None:
             return None
         long = bool(limits.owner_most) and case.frozen is not None and now - case.frozen >= limits.owner_most
         wanted = long or case.sign.frees or limits.owner_policy is OwnerPolicy.RECALL
-        if wanted and age >= limits.owner_hold:
+        if job.raylet or (wanted and age >= limits.owner_hold):
             if case.sign.all or not case.sign.frees:  # a GPU that is not his own any more is withheld by itself
                 self._there, self._there_at = case.sign.why, now
             if key == self._victim:

@@ -90,6 +90,7 @@ class Entry:
     outcome: Outcome | None = None
     began: float = 0.0
     pid: int = 0
+    raylet: bool = False
 
 
 class Table:
@@ -110,13 +111,15 @@ class Table:
 
     # --- at the start, and with a new connection ----------------------------------------------------------------------
 
-    def restore(self, known: Iterable[tuple[Known, Grant | None, int]], now: float) -> None:
-        """Take in what the launcher found at the start, each with what it was granted as far as that is known, and the
+    def restore(self, known: Iterable[tuple[Known, Launch | None, int]], now: float) -> None:
+        """Take in what the launcher found at the start, each with what was asked for as far as that is known, and the
         pid it began with (0: not known)."""
-        for one, grant, pid in known:
-            self.entries[one.allocation] = Entry(one.state, outcome=one.outcome, began=now - one.started_for, pid=pid)
-            if one.outcome is None and grant is not None:
-                self._take(one.allocation, grant)
+        for one, launch, pid in known:
+            entry = Entry(one.state, outcome=one.outcome, began=now - one.started_for, pid=pid)
+            self.entries[one.allocation] = entry
+            if one.outcome is None and launch is not None:
+                entry.raylet = launch.spec.boost is not None
+                self._take(one.allocation, launch.grant)
 
     def refuses(self, grid: str, epoch: int, instance: str) -> str:
         """Why a coordinator is not obeyed; empty: it is. Of one grid only the newest life of its coordinator is, and of
@@ -166,7 +169,7 @@ class Table:
         """Those that run and were not told to end, as far as it is known what they hold."""
         entries = self.entries
         return [
-            Running(held, entry.began)
+            Running(held, entry.began, entry.raylet)
             for key, held in self._held.items()
             if (entry := entries[key]).state is State.RUNNING
         ]
@@ -216,7 +219,7 @@ class Table:
         if why:
             stale = Stale(allocation=key, reason=why, device=device)
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
-        self.entries[key] = Entry(State.STARTING, launch)
+        self.entries[key] = Entry(State.STARTING, launch, raylet=launch.spec.boost is not None)
         self._take(key, launch.grant)
         return [Prepare(launch)]
 

@@ -14,8 +14,9 @@ from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.core.spare import Limits
 from distributed_grid.agent.gpus_base import NoGpus
 from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.place import Place
 from distributed_grid.agent.probe import Probe
-from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.agent.runtime import Runtime
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Inventory, Offer, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample

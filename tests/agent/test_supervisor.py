@@ -13,9 +13,10 @@ import pytest
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent import workdir
 from distributed_grid.agent.supervisor_journal import line, parse
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import Cause, exit_status
 from distributed_grid.protocol.messages import Exited, Started
-from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.resources import Grant, ResourceType
 from tests.agent.conftest import Bench, runs
 
 DAEMON = """
@@ -192,6 +193,17 @@ async def test_a_job_may_end_well_within_its_grace(bench: Bench) -> None:
     bench.stop(id, grace=20)
     outcome = await bench.ended(id)
     assert (outcome.cause, outcome.code, bench.read(id)) == (Cause.CANCELLED, 3, b"up\nbye\n")
+
+
+async def test_a_raylets_main_process_alone_is_asked_to_end_and_what_it_leaves_is_ended(bench: Bench) -> None:
+    child = "trap 'echo told' TERM; echo up; while :; do sleep 0.01; done"
+    code = f"sh -c \"{child}\" & trap 'echo draining; exit 1' TERM; while :; do sleep 0.01; done"
+    id = bench.launch("sh", "-c", code, boost=Boost("n", "192.0.2.1:1", ResourceType.CPU, 1000), grace=1.0)
+    await bench.wrote(id)
+    bench.stop(id, grace=1.0)
+    outcome = await bench.ended(id)
+    assert (outcome.cause, outcome.code, bench.alive(id)) == (Cause.CANCELLED, 1, [])
+    assert bench.read(id) == b"up\ndraining\n"
 
 
 async def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(bench: Bench) -> None:
@@ -542,6 +554,7 @@ time.sleep(1000)
 """
     id = bench.launch(sys.executable, "-u", "-c", code)
     path = workdir.folder(bench.dir, id) / "stdout"
+    await bench.until(lambda: path.exists() and path.stat().st_size == (12 << 20) + 4)
     await bench.until(lambda: path.with_name("stdout.gap").exists() and path.stat().st_blocks * 512 <= 4 << 20)
     bench.stop(id, grace=0)
     outcome = await bench.ended(id)

@@ -99,6 +99,14 @@ def test_a_frozen_job_goes_on_when_the_owner_was_gone_for_a_while_and_not_in_bet
     assert scene.see(21.0) == [] and scene.owner.presence() == ""
 
 
+def test_a_raylet_is_recalled_where_a_job_would_be_frozen_however_young_it_is() -> None:
+    scene = Scene(owner_hold=60.0)
+    scene.jobs = [Running(A.holding, A.began, raylet=True), B]
+    scene.see(0.0, 50, 50)
+    orders = scene.see(2.0, 50, 50)
+    assert orders == [Recall("a", "foreign CPU 50 % on core 0"), Freeze("b", "foreign CPU 50 % on core 1")]
+
+
 def test_jobs_run_on_beside_the_owner_where_that_is_the_policy() -> None:
     scene = Scene(owner_policy=OwnerPolicy.CONTINUE)
     assert [scene.see(float(now), 100, 100, 100, 100) for now in range(0, 20, 2)] == [[]] * 10

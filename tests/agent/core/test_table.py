@@ -243,7 +243,7 @@ def test_what_the_launcher_knew_at_the_start_holds_what_it_was_granted() -> None
     table = Table()
     table.restore(
         [
-            (Known("j.1", State.RUNNING, started_for=3.0), CORE_0, 7),
+            (Known("j.1", State.RUNNING, started_for=3.0), launch("j.1"), 7),
             (Known("k.1", State.ENDED, DONE), None, 0),
             (Known("l.1", State.RUNNING), None, 0),
         ],
@@ -342,7 +342,7 @@ class AnyOrder(RuleBasedStateMachine):
             if key not in self.acked:
                 over = key in self.ended
                 one = Known(key, State.ENDED if over else State.RUNNING, DONE if over else None)
-                known.append((one, None if over else self.grants[key], 7))
+                known.append((one, None if over else launch(key, self.grants[key]), 7))
         over = self.table._over
         self.table = Table()
         self.table.restore(known, self.now)

@@ -1,0 +1,138 @@
+"""The coordinator's end of the bridge: a child process that is started when somebody asks, and again if it ended."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from distributed_grid.protocol.errors import GridError
+
+FIRST_SECONDS = 30.0
+"""How long a bridge may take to be there: it imports ray, from a disk that may be cold."""
+REACH_SECONDS = 3.0
+AGAIN = (0.5, 30.0)
+"""Seconds until a bridge that ended is started again, doubled from the one to the other."""
+LINE = 64 << 20
+"""Bytes of one answer: a cluster of 10,000 nodes is told in some 10 MB."""
+
+log = structlog.get_logger("ray")
+
+
+class NoRay(GridError):
+    """Ray cannot be asked, or says no."""
+
+
+def environment(auth: str, token: str = "") -> dict[str, str]:
+    """What a process that talks to Ray has in its environment. `auth` is `disabled` or `token`, `token` the path of a
+    file. Without it ray guesses, and the guess depends on what was run on this machine before."""
+    said = {
+        "RAY_AUTH_MODE": auth,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+    }
+    return said | ({"RAY_AUTH_TOKEN_PATH": token} if token else {})
+
+
+class Bridge:
+    """Ask Ray's cluster at `address` (HOST:PORT). Made once; nothing runs until somebody asks."""
+
+    def __init__(self, address: str, said: Mapping[str, str]) -> None:
+        self.address = address
+        self._environment = {**os.environ, **said}
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._asked = 0
+        self._starting = asyncio.Lock()
+        self._pause = AGAIN[0]
+        self._not_before = 0.0
+
+    async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
+        """The answer. Raises NoRay where Ray says no, does not answer in that time, or is not there."""
+        stdin = await self._there()
+        self._asked += 1
+        number = self._asked
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        stdin.write(json.dumps({"id": number, "ask": what, **words}).encode() + b"\n")
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError:
+            raise NoRay(f"Ray at {self.address} did not answer within {seconds:g} s", hint="ray status") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    async def close(self) -> None:
+        """End the bridge, if there is one."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if self._reader is not None:
+            await self._reader
+
+    async def _there(self) -> asyncio.StreamWriter:
+        async with self._starting:
+            if self._process is not None and self._process.returncode is None and self._process.stdin is not None:
+                return self._process.stdin
+            now = asyncio.get_running_loop().time()
+            if now < self._not_before:
+                raise NoRay(f"Ray at {self.address} cannot be asked", why="the process that asks it has just ended")
+            self._pause, self._not_before = min(2 * self._pause, AGAIN[1]), now + self._pause
+            await self._reach()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                f"{__package__}.bridge",
+                self.address,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=self._environment,
+                limit=LINE,
+            )
+            stdin, stdout = self._process.stdin, self._process.stdout
+            if stdin is None or stdout is None:  # they were asked for
+                raise NoRay("the bridge to Ray has no pipes")
+            self._reader = asyncio.create_task(self._read(self._process, stdout), name="ray")
+            return stdin
+
+    async def _reach(self) -> None:
+        """Raise NoRay if nobody listens there: ray itself would try for a minute."""
+        host, _, port = self.address.rpartition(":")
+        try:
+            async with asyncio.timeout(REACH_SECONDS):
+                _, writer = await asyncio.open_connection(host, int(port))
+        except (OSError, TimeoutError, ValueError) as error:
+            why = str(error) or f"no answer within {REACH_SECONDS:g} s"
+            hint = "start it (ray start --head), or say where it is (ray.address)"
+            raise NoRay(f"there is no Ray at {self.address}", why=why, hint=hint) from None
+        writer.close()
+
+    async def _read(self, process: asyncio.subprocess.Process, stdout: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError, ValueError):
+            while line := await stdout.readline():
+                self._take(json.loads(line))
+        code = await process.wait()
+        gone = NoRay(f"Ray at {self.address} cannot be asked", why=f"the process that asks it ended with code {code}")
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(gone)
+        if process is self._process:
+            log.warning("the bridge to ray ended", address=self.address, code=code)
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        self._pause, self._not_before = AGAIN[0], 0.0
+        waiting = self._waiting.get(answer["id"])
+        if waiting is None or waiting.done():
+            return
+        if "error" in answer:
+            waiting.set_exception(NoRay(answer["error"], why=answer["why"]))
+        else:
+            waiting.set_result(answer["ok"])

@@ -1,0 +1,70 @@
+"""Boosts: jobs whose workload is a raylet, which takes what was borrowed of a node into a Ray cluster."""
+
+import math
+import re
+from enum import StrEnum
+
+import msgspec
+
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources, ResourceType
+
+LABEL, TARGET, SOURCE = "grid-boost", "grid-target", "grid-source"
+"""The labels of a leased raylet: the boost's id, whom it is for, where it is."""
+DURATION = 3600.0
+"""Seconds that a boost lasts if nothing else is said (as seed 000 has it)."""
+OVERHEAD = 512 * MIB
+"""Bytes that a raylet takes for itself: its processes have some 220 MB (reference/ray.md), and there is its object
+store."""
+OBJECT_STORE = 80 << 20
+"""Bytes of its object store; Ray takes no less than 75 MiB."""
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class RayAuth(StrEnum):
+    """How Ray's processes know each other (RAY_AUTH_MODE)."""
+
+    DISABLED = "disabled"
+    TOKEN = "token"  # noqa: S105 (a way, not a token)
+
+
+class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is lent to whom: `amount` of `kind` (thousandths of a core or GPU, bytes) for the node `target`, through the
+    Ray cluster whose head is at `address` (HOST:PORT). `ray` and `python` are that cluster's versions, as
+    far as they are known. `exclusive`: only who asks for it by name is to run there."""
+
+    target: str
+    address: str
+    kind: ResourceType
+    amount: int
+    auth: RayAuth = RayAuth.DISABLED
+    ray: str = ""
+    python: str = ""
+    exclusive: bool = False
+
+
+def custom_resource(target: str) -> str:
+    """By what name somebody asks Ray for what was lent to this node."""
+    return "boost_" + _NOT_IN_A_NAME.sub("_", target)
+
+
+def parse_amount(kind: ResourceType, amount: float) -> int:
+    """What a person asked for: cores, GPUs, or GB, in thousandths or bytes. Raises BadValue."""
+    if not math.isfinite(amount) or amount <= 0:
+        raise BadValue(f"{amount:g} is no amount of {kind}", hint="give a number above 0, such as 2")
+    if kind is ResourceType.MEMORY:
+        return round(amount * GIB)
+    if amount != int(amount):
+        raise BadValue(f"{amount:g} {kind} cannot be lent to Ray", why="a raylet has whole cores and whole GPUs")
+    return int(amount) * MILLI
+
+
+def needs(kind: ResourceType, amount: int) -> Resources:
+    """What a boost takes of its source. One of GPUs brings a core for each, one of memory one core: a task of Ray's
+    asks for one if nothing else is said, and could never run there without. One of memory also has what its raylet
+    needs itself; the others have no limit of memory, as jobs that ask for none."""
+    if kind is ResourceType.CPU:
+        return Resources(cpu=amount)
+    if kind is ResourceType.GPU:
+        return Resources(cpu=amount, gpu=amount)
+    return Resources(cpu=MILLI, memory=amount + OVERHEAD)

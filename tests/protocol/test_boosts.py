@@ -1,0 +1,34 @@
+"""What is asked for as a boost, and what that takes of its source."""
+
+import pytest
+
+from distributed_grid.protocol.boosts import OVERHEAD, custom_resource, needs, parse_amount
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.resources import GIB, Resources, ResourceType
+
+CPU, GPU, MEMORY = ResourceType.CPU, ResourceType.GPU, ResourceType.MEMORY
+
+
+def test_amounts_are_whole_cores_whole_gpus_and_gigabytes() -> None:
+    assert parse_amount(CPU, 2.0) == 2000
+    assert parse_amount(GPU, 1) == 1000
+    assert parse_amount(MEMORY, 1.5) == 3 * GIB // 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount"), [(CPU, 0.5), (GPU, 1.5), (CPU, 0), (CPU, -1), (MEMORY, float("nan")), (MEMORY, float("inf"))]
+)
+def test_what_no_raylet_can_have_is_refused(kind: ResourceType, amount: float) -> None:
+    with pytest.raises(BadValue):
+        parse_amount(kind, amount)
+
+
+def test_gpus_and_memory_bring_cores_without_which_no_plain_task_could_use_them() -> None:
+    assert needs(CPU, 2000) == Resources(cpu=2000)
+    assert needs(GPU, 2000) == Resources(cpu=2000, gpu=2000)
+    assert needs(MEMORY, GIB) == Resources(cpu=1000, memory=GIB + OVERHEAD)
+
+
+def test_a_target_with_any_name_can_be_asked_for_by_a_custom_resource() -> None:
+    assert custom_resource("gpu-master") == "boost_gpu-master"
+    assert custom_resource("a b/c") == "boost_a_b_c"
