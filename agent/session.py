@@ -9,7 +9,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import broadcast
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
 
 from distributed_grid.faults import fault
 from distributed_grid.protocol.codec import BULK_BYTES, HELLO_BYTES
@@ -127,7 +127,11 @@ async def dial(
         raise CannotConnect(
             f"the coordinator at {url} and this node do not trust each other", tls_words(error)
         ) from None
-    except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
+    except (ConnectionResetError, BrokenPipeError, InvalidMessage, EOFError):
+        from distributed_grid.renewing import hung_up
+
+        raise CannotConnect(f"the coordinator at {url} does not let us in", hung_up(url, identity)) from None
+    except (OSError, TimeoutError, InvalidHandshake) as error:
         why = str(error) or "it did not answer in time"
         raise CannotConnect(f"the coordinator at {url} cannot be reached", why) from None
     try:

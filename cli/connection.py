@@ -72,6 +72,7 @@ class Connection:
         self.user = ""
         self.heard = time.monotonic()
         self._identity: Path | None = None
+        self._answered = False
         self._numbers = 0
         self._inbox: deque[Any] = deque()
         self._parts: list[bytes] = []
@@ -118,7 +119,7 @@ class Connection:
                 self._read(deadline)
         except (ConnectionLost, OSError) as error:
             self.close()
-            raise Unreachable(self.url, error.why if isinstance(error, ConnectionLost) else _reason(error)) from None
+            raise self._not_let_in(error) from None
         except GridError:
             self.close()
             raise
@@ -126,6 +127,21 @@ class Connection:
         self._enter(welcome)
         if self._identity is not None and welcome.renew:
             self._renew(self._identity)
+
+    def _not_let_in(self, error: ConnectionLost | OSError) -> GridError:
+        if isinstance(error, TimeoutError) or self._answered:
+            return Unreachable(self.url, error.why if isinstance(error, ConnectionLost) else _reason(error))
+        from distributed_grid.renewing import has_expired, hung_up
+
+        if self._identity is not None and has_expired(self._identity):
+            return GridError(
+                f"your certificate for the grid at {self.url} has expired",
+                why="it is renewed by using it, and was not used for long",
+                hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators",
+            )
+        if isinstance(error, ConnectionLost | ConnectionResetError | BrokenPipeError):
+            return Unreachable(self.url, hung_up(self.url, self._identity))
+        return Unreachable(self.url, _reason(error))
 
     def _enter(self, answer: Welcome | Refused) -> None:
         if isinstance(answer, Refused):
@@ -253,6 +269,7 @@ class Connection:
                 raise BlockingIOError from None
             raise ConnectionLost(_reason(error)) from None
         if data:
+            self._answered = True
             self.heard = time.monotonic()
             self._protocol.receive_data(data)
         else:

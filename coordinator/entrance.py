@@ -17,10 +17,10 @@ from websockets.server import ServerProtocol
 
 from distributed_grid.coordinator.connection import Wire
 from distributed_grid.coordinator.door import Door
+from distributed_grid.coordinator.first_bytes import answer_plainly, first_byte, misled, reason
 from distributed_grid.coordinator.local_door import peer_uid
 from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.protocol.codec import HELLO_BYTES
-from distributed_grid.tls import tls_words
 
 TLS_SECONDS = 5.0
 UPGRADE_SECONDS = 5.0
@@ -205,6 +205,8 @@ class Entrance:
         if guest.sock.family != socket.AF_UNIX:
             with contextlib.suppress(OSError):
                 guest.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not await self._begins_well(guest):
+            return False
         tls: dict[str, Any] = {}
         if guest.tls is not None:
             tls = {"ssl_handshake_timeout": TLS_SECONDS, "ssl_shutdown_timeout": CLOSE_SECONDS}
@@ -212,11 +214,8 @@ class Entrance:
         try:
             await self._loop.connect_accepted_socket(lambda: wire, guest.sock, ssl=guest.tls, **tls)
             guest.wire = wire
-        except ssl.SSLError as error:
-            self._seldom.warning("turned away", peer=guest.address, why=tls_words(error))
-            return False
         except OSError as error:
-            self._seldom.warning("turned away: no handshake", peer=guest.address, why=str(error))
+            self._seldom.warning("turned away", peer=guest.address, why=reason(error))
             return False
         try:
             async with asyncio.timeout(UPGRADE_SECONDS):
@@ -225,6 +224,25 @@ class Entrance:
             self._seldom.warning("turned away: no HTTP request came in time", peer=guest.address)
             return False
         return wire.protocol.state is State.OPEN
+
+    async def _begins_well(self, guest: Guest) -> bool:
+        """Whether a peer's first byte is one of what is spoken here."""
+        secure = guest.tls is not None
+        try:
+            first = await first_byte(guest.sock, TLS_SECONDS)
+            if first and not (why := misled(first, secure)):
+                return True
+            if first:
+                answer_plainly(guest.sock, secure)
+            else:
+                why = "it left without a word"
+        except TimeoutError:
+            why = f"it said nothing for {TLS_SECONDS:g} s"
+        except OSError as error:
+            why = reason(error)
+        self._seldom.warning("turned away", peer=guest.address, why=why)
+        guest.sock.close()
+        return False
 
     def _wire(self, guest: Guest) -> Wire:
         wire = Wire(

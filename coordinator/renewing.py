@@ -7,7 +7,7 @@ import datetime
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import structlog
 from cryptography import x509
@@ -19,7 +19,9 @@ from websockets.exceptions import ConnectionClosed
 
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.ca import Presented, checked, presented
+from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.pki import Pki
+from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.tries import Tries
 from distributed_grid.keys import RENEW_AT
 from distributed_grid.protocol import codec
@@ -38,12 +40,13 @@ log = structlog.get_logger("renewing")
 
 
 class Renewals:
-    """Both ways. `busy` says whether the ledger knows of something that runs, or may run, on the node of this name."""
+    """Both ways. `nodes` are those the ledger knows, by name."""
 
-    def __init__(self, pki: Pki, audit: RequestLog, busy: Callable[[str], bool]) -> None:
+    def __init__(self, pki: Pki, audit: RequestLog, nodes: Mapping[str, Node], seldom: Seldom) -> None:
         self._pki = pki
         self._audit = audit
-        self._busy = busy
+        self._nodes = nodes
+        self._seldom = seldom
         self._tries = Tries()
         self._given: dict[tuple[Role, str], deque[float]] = {}
 
@@ -106,7 +109,7 @@ class Renewals:
             return NewCertificate(certificate=self._renewed(shown, asked.request, peer=peer, expired="yes"))
         except GridError as error:
             self._tries.failed(peer)
-            log.warning("not renewed", peer=peer, error=error.what, why=error.why)
+            self._seldom.warning("not renewed", peer=peer, error=error.what, why=error.why)
             return Refused(error.what, error.why, error.hint, final=not isinstance(error, BadFrame))
 
     def _proved(self, asked: Renew, nonce: str) -> Presented:
@@ -125,6 +128,11 @@ class Renewals:
                 why="the certificate is not of its authority, or its key has not signed what was asked",
             ) from None
         return presented(certificate.public_bytes(serialization.Encoding.DER))
+
+    def _busy(self, name: str) -> bool:
+        """Whether something of the grid runs, or may run, on the node of this name."""
+        node = self._nodes.get(name)
+        return node is not None and bool(node.allocations or node.strays)
 
     def _judge(self, shown: Presented) -> None:
         """Raise GridError where this certificate, expired or not, is not to be renewed by its key alone."""

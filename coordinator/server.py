@@ -96,14 +96,14 @@ class Server:
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
         self._relay = Relay(self._agents, store, self._job)
-        renewals = Renewals(pki, audit, self._busy) if pki is not None else None
+        self._seldom = Seldom()
+        renewals = Renewals(pki, audit, ledger.nodes, self._seldom) if pki is not None else None
         self._renewals = renewals
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
         """Where who has no identity is heard, by path."""
         access = self._access = AccessDesk(pki, self._cut, renewals)
         self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access)
         ledger.watched = self._requests.watches.watched
-        self._seldom = Seldom()
         self._people = People(self._requests, driver, self._seldom)
         self._pki = pki
         self._admission = Admission(pki, store.grid)
@@ -116,11 +116,6 @@ class Server:
         self._instance = secrets.token_hex(8)
         self._entrance = Entrance(self._serve, self._turn_away, self._seldom)
         self._socket: Path | None = None
-
-    def _busy(self, name: str) -> bool:
-        """Whether something of the grid runs, or may run, on the node of this name."""
-        node = self._ledger.nodes.get(name)
-        return node is not None and bool(node.allocations or node.strays)
 
     def _job(self, job: str) -> Job | None:
         return self._ledger.jobs.get(job) or self._store.job(job)

@@ -53,6 +53,18 @@ def has_expired(folder: Path) -> bool:
     return time.time() >= life_of(certificate_in(folder)).end
 
 
+def hung_up(url: str, identity: Path | None) -> str:
+    """Why a coordinator may have ended a connection before it said a word: what TLS says at the end is often lost."""
+    if not url.startswith("wss:"):
+        return "it ended the connection without an answer; a grid with an authority has an address with wss://"
+    try:
+        if identity is not None and has_expired(identity):
+            return "our certificate has expired"
+    except GridError as error:
+        return error.what
+    return "it ended the connection when it had seen our certificate; its log says why"
+
+
 class Asked:
     """A renewal that was begun: `request` is to be sent, `keep` takes the certificate that was given for it."""
 

@@ -15,15 +15,19 @@ from websockets.asyncio.server import serve
 
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.ca import presented
+from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.pki import Lives, Pki
 from distributed_grid.coordinator.renewing import AT_MOST, Renewals
+from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.keys import certificate_in, key_pem, new_key, read_secret, request_for, save_identity
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import NewCertificate, Refused, WantCertificate
 from distributed_grid.protocol.messages_join import RENEW_PATH, Challenge, Renew, signed_to_renew
+from distributed_grid.protocol.resources import Grant
 from distributed_grid.renewing import Asked, NotRenewed, has_expired, revive
 from distributed_grid.tls import client_context, server_context, trusting_context
+from tests.coordinator.core.scene import facts
 
 OVER = 0.02
 """The life of a certificate that is over when it is looked at: they hold until whole seconds."""
@@ -36,8 +40,8 @@ class World:
         self.home = home
         self.pki = Pki.create(home / "pki", "0a1b", ["localhost"])
         self.audit = RequestLog(home / "audit.log")
-        self.busy = {"lab1"}
-        self.renewals = Renewals(self.pki, self.audit, lambda name: name in self.busy)
+        node = Node(facts("lab1"), strays={"j-a.1": Grant()})  # something may run there still
+        self.renewals = Renewals(self.pki, self.audit, {"lab1": node, "lab2": Node(facts("lab2"))}, Seldom())
         self.url = ""
 
     def member(self, name: str = "lab1", role: Role = Role.AGENT, life: float = OVER, folder: str = "") -> Path:
