@@ -7,6 +7,7 @@ import datetime
 import socket
 import sqlite3
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -212,7 +213,7 @@ async def standing(home: Path) -> AsyncIterator[Scene]:
     async with coordinator(home / "state", founded=True) as grid:
         scene = Scene(grid, home)
         pki = scene.pki
-        token = pki.identities.mint(pki.authority.pin, Role.AGENT, "lab9", {}, 1, 60.0, "test", NOW.timestamp())
+        token = pki.identities.mint(pki.authority.pin, Role.AGENT, "lab9", {}, 1, 3600.0, "test", time.time())
         (home / "used").write_text(f"grid://localhost:{scene.port}/{token}")
         invitation = parse_invitation((home / "used").read_text())
         await asyncio.to_thread(join, invitation, "lab9", lambda _: home / "lab9")
