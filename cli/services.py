@@ -20,6 +20,8 @@ UNAVAILABLE = 69
 """Exit code where there is no systemd to install into (EX_UNAVAILABLE of sysexits)."""
 MACHINE, OWN = "/etc/systemd/system", "systemd/user"
 SECONDS = 120.0
+LINGER = Path("/var/lib/systemd/linger")
+"""Has a file for each user whose own services run while they are not logged in."""
 
 
 class Installed(NamedTuple):
@@ -245,7 +247,7 @@ def state_dir_of(at: Installed) -> Path | None:
 
 def lingers() -> bool:
     """Whether one's own services run while one is not logged in; where they do not, that is asked for."""
-    mark = Path("/var/lib/systemd/linger") / me()
+    mark = LINGER / me()
     if not mark.exists():
         _run("loginctl", "enable-linger")
     return mark.exists()

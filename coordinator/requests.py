@@ -323,6 +323,7 @@ class Requests:
             ended={cause.value: count for cause, count in self.watches.ended.items()},
             trouble=self._driver.trouble.words(),
             past=past,
+            at=time.time(),
         )
 
     def _why(self, client: Client, sight: Sight, message: AskWhy) -> None:

@@ -148,7 +148,7 @@ class GetStatus(Message, frozen=True, tag="get-status"):
 class Status(Message, frozen=True, tag="status"):
     """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause; `trouble` says,
     where there is any, why no new jobs are taken. The nodes are in the order of their names; `past` is the last one's
-    where there are more than one answer holds."""
+    where there are more than one answer holds. `at` is the coordinator's clock."""
 
     id: int
     grid: str
@@ -160,6 +160,7 @@ class Status(Message, frozen=True, tag="status"):
     ended: dict[str, int]
     trouble: str = ""
     past: str = ""
+    at: float = 0.0
 
 
 class GetShared(Message, frozen=True, tag="get-shared"):

@@ -45,6 +45,9 @@ EDGES: dict[str, set[str]] = {
     "coordinator.keeping": {"", "protocol", "coordinator", "service"},  # a restore holds the coordinator's lock
     "service": {"protocol"},
     "tls": {"protocol"},
+    "health": {"protocol", "tls", "keys"},
+    "agent.doctoring": {"protocol", "agent", "tls", "health"},
+    "coordinator.doctoring": {"protocol", "coordinator", "health"},
     "keys": {"protocol", "tls"},
     "member": {"protocol"},
     "joining": {"protocol", "tls", "keys", "member", "strangers"},
@@ -77,6 +80,7 @@ STARTS: dict[str, set[str]] = {
     "cli.simulate": {"simulator"},
     "cli.replay": {"coordinator.replay"},
     "cli.dev": {"agent.main", "coordinator.main"},
+    "cli.doctor": {"agent.doctoring", "coordinator.doctoring"},
 }
 
 PURE = {"protocol", "coordinator.core", "agent.core", "simulator"}

@@ -1,0 +1,101 @@
+"""What `grid doctor` looks at on a node: what of this machine a node needs, and how its agent is."""
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+from distributed_grid.agent.gpus import open_backend
+from distributed_grid.agent.run_as import AGENT
+from distributed_grid.agent.supervisor_cgroups import described, survey
+from distributed_grid.agent.supervisor_hide import why_not
+from distributed_grid.health import Finding, Level, certificate, disk, failed, told
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.tls import IDENTITY, has_identity
+
+PRESSURE = Path("/proc/pressure/cpu")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def is_node(state_dir: Path) -> bool:
+    """Whether an agent has ever been here, or has joined."""
+    return (state_dir / "instance").exists() or has_identity(state_dir / IDENTITY)
+
+
+def look(state_dir: Path, backend: str, cgroup: str, run_as: str, hide_state: bool) -> Iterator[Finding]:
+    """All of it, one by one, since some take a while."""
+    here = is_node(state_dir)
+    if here:
+        yield from _agent(state_dir, run_as, hide_state)
+        yield disk("agent's disk", state_dir)
+    for one in (_gpus(backend), _cgroups(cgroup), _pressure()):
+        # What only a node needs is worth a word elsewhere, and nothing to worry about.
+        yield one if here else one._replace(level=Level.OK)
+
+
+def _agent(state_dir: Path, run_as: str, hide_state: bool) -> Iterator[Finding]:
+    if (running := told(state_dir / "agent.pid")) is not None:
+        yield Finding("agent", Level.OK, f"it runs as process {running['pid']}, with its state in {state_dir}")
+    else:
+        start = "systemctl start grid-agent, where it is installed; else: grid agent run"
+        yield Finding("agent", Level.ERROR, "it does not run", f"nobody has {state_dir}; jobs there go on", start)
+    if has_identity(state_dir / IDENTITY):
+        renewal = "start the agent, which renews it; after too long: grid token create --node NAME, grid agent join"
+        yield certificate("agent's identity", state_dir / IDENTITY, renewal)
+    yield _jobs(state_dir, run_as, hide_state)
+
+
+def _jobs(state_dir: Path, run_as: str, hide_state: bool) -> Finding:
+    """Who jobs are here, and whether they are kept off the agent."""
+    owner = state_dir.stat().st_uid
+    if run_as != AGENT:
+        return Finding("jobs run as", Level.OK, "their submitters" if run_as == "submitter" else run_as)
+    if owner == 0:
+        why = "the agent is root, and agent.run_as is not set: whoever may submit is root on this machine"
+        hint = "set agent.run_as: submitter (or a user's name), and restart the agent"
+        return Finding("jobs run as", Level.WARNING, "root", why, hint)
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = str(owner)
+    why = why_not(str(state_dir)) if os.geteuid() == owner else ""
+    if hide_state and not why and os.geteuid() == owner:
+        return Finding("jobs run as", Level.OK, f"{name}, as the agent does, and are kept out of its state directory")
+    why = why or ("agent.hide_state is off" if not hide_state else "only that user can see whether they are kept out")
+    hint = "docs/security.md, What a job can reach; sudo grid agent install keeps its state where nobody else writes"
+    return Finding("jobs run as", Level.WARNING, f"{name}, as the agent does, and can read its key", why, hint)
+
+
+def _gpus(backend: str) -> Finding:
+    try:
+        found = open_backend(backend)
+    except GridError as error:
+        return failed("gpus", error)
+    facts = found.facts()
+    if found.error:
+        hint = "nvidia-smi says more; after an update of the driver the machine has to be restarted"
+        return Finding("gpus", Level.ERROR, f"GPUs cannot be read by {found.name}", found.error, hint)
+    names = ", ".join(f"{gpu.model}{' (stand-in)' if gpu.stand_in else ''}" for gpu in facts)
+    return Finding("gpus", Level.OK, f"{len(facts)} by {found.name}: {names}" if facts else "none", found.note)
+
+
+def _cgroups(setting: str) -> Finding:
+    two, one = (CGROUPS / "cgroup.controllers").exists(), (CGROUPS / "unified").exists()
+    mode = "v2" if two else "v1 and v2" if one else "v1" if (CGROUPS / "memory").exists() else "none"
+    found = survey(setting)
+    kept = ", ".join(f"{name} by {how}" for name, how in described(found).items())
+    what = f"cgroups: {mode}; limits are kept: {kept}"
+    if not found.missing or setting == "none":
+        return Finding("cgroup", Level.OK, what)
+    why = "; ".join(dict.fromkeys(found.missing.values()))
+    hint = "run the agent as a service (sudo grid agent install), or name a place in agent.cgroup"
+    return Finding("cgroup", Level.WARNING, what, why, hint)
+
+
+def _pressure() -> Finding:
+    try:
+        PRESSURE.read_text()
+    except OSError as error:
+        why = f"{PRESSURE}: {error.strerror}; that an owner is back is seen by what he uses alone"
+        return Finding("psi", Level.WARNING, "the kernel does not say who has to wait", why, "boot with psi=1")
+    return Finding("psi", Level.OK, "the kernel says who has to wait")

@@ -1,0 +1,42 @@
+"""What `grid doctor` looks at on the master: whether the coordinator runs, its port, its certificates, its disk."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from distributed_grid.coordinator.pki import PKI
+from distributed_grid.health import Finding, Level, authority, certificate, disk, told
+
+
+def is_master(state_dir: Path) -> bool:
+    """Whether a coordinator has ever been here, or a grid was founded."""
+    return (state_dir / "grid.db").exists() or (state_dir / PKI).is_dir()
+
+
+def look(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
+    """All of it, where a coordinator is at home."""
+    if not is_master(state_dir):
+        return
+    running = told(state_dir / "coordinator.json")
+    if running is not None:
+        yield Finding("coordinator", Level.OK, f"it runs as process {running['pid']} at {running.get('url', '?')}")
+    else:
+        start = "systemctl start grid-coordinator, where it is installed; else: grid coordinator run"
+        yield Finding("coordinator", Level.ERROR, "it does not run", f"nobody has {state_dir}", start)
+        yield _port(host, port)
+    if (state_dir / PKI).is_dir():
+        yield certificate("coordinator's identity", state_dir / PKI, "start the coordinator, which renews it")
+        yield from authority(state_dir / PKI)
+    yield disk("coordinator's disk", state_dir)
+
+
+def _port(host: str, port: int) -> Finding:
+    """Whether it could listen."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family):
+            return Finding("port", Level.OK, f"port {port} is free")
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        hint = f"ss -ltnp 'sport = :{port}' shows who has it; or set coordinator.port"
+        return Finding("port", Level.ERROR, f"the coordinator cannot listen on {host} port {port}", why, hint)
