@@ -23,7 +23,8 @@ _COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 def doctor(state_dir: str | None, agent_state_dir: str | None, as_json: bool) -> None:
     """Look at all that has to be right here, and say what to do where it is not.
 
-    Exits with 1 where there is an error. Works on the master, on a node, and where one only submits: what is not at home here is not looked at."""
+    Exits with 1 where there is an error. Works on the master, on a node, and where one only submits: what is not at
+    home here is not looked at."""
     invocation = current()
     if as_json:
         invocation.output = "json"
