@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 ARGS   ?=
 
-.PHONY: help demo test lint format types bench chaos docs install clean
+.PHONY: help demo test lint format types bench chaos fuzz docs install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make types    mypy --strict"
 	@echo "make bench    measure                      make docs     write the generated pages"
 	@echo "make chaos    kill, stop and cut off a real grid under load, and judge it (ARGS='--minutes 20 --seed 1')"
+	@echo "make fuzz     a million frames that are none against all that reads them (ARGS='--frames 1000000 --seed 1')"
 	@echo "make clean    remove .venv and everything built"
 
 install: $(STAMP)
@@ -46,6 +47,9 @@ bench: $(STAMP)
 chaos: $(STAMP)
 	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/test_faults.py
 	@$(PY) -m tests.chaos.campaign $(ARGS)
+
+fuzz: $(STAMP)
+	@$(PY) -m tests.fuzz.campaign $(ARGS)
 
 docs: $(STAMP)
 	@if [ -f docs/generate.py ]; then $(PY) docs/generate.py; else echo "docs: nothing is generated yet"; fi
