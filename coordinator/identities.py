@@ -27,6 +27,9 @@ CREATE TABLE IF NOT EXISTS certificates (
     serial TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, expires REAL NOT NULL, issued REAL NOT NULL,
     token TEXT NOT NULL, revoked REAL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS members (
+    role TEXT NOT NULL, name TEXT NOT NULL, labels TEXT NOT NULL, PRIMARY KEY (role, name)
+) STRICT;
 CREATE INDEX IF NOT EXISTS certificates_name ON certificates (role, name);
 """
 ID_BYTES, SECRET_BYTES = 4, 32
@@ -164,6 +167,20 @@ class Identities:
                 hint=f"give another --name, or a token made for it: grid token create --node {asked}",
             )
         return asked
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    def label(self, role: Role, name: str, labels: Mapping[str, str]) -> None:
+        """Who joined under this name has these labels from now on, by the token it joined with."""
+        with self._db:
+            row = (role.value, name, json.dumps(dict(labels)))
+            self._db.execute("INSERT OR REPLACE INTO members VALUES (?, ?, ?)", row)
+
+    def labels(self, role: Role, name: str) -> dict[str, str]:
+        """The labels that its token has given to this member."""
+        row = self._db.execute("SELECT labels FROM members WHERE role = ? AND name = ?", (role.value, name)).fetchone()
+        given: dict[str, str] = json.loads(row[0]) if row is not None else {}
+        return given
 
     # --- certificates -------------------------------------------------------------------------------------------------
 

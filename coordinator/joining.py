@@ -51,6 +51,7 @@ class Joining:
             checked(join.request.encode())  # before the token is used up
             token = self._pki.identities.use(join.token, join.secret, join.name, time.time())
             certificate = self._pki.certify(join.request, token.role, token.name, token.id)
+            self._pki.identities.label(token.role, token.name, token.labels)
         except GridError as error:
             self._tries.failed(peer)
             self._seldom.warning("turned away", peer=peer, error=error.what, why=error.why)

@@ -1,7 +1,8 @@
 """`grid coordinator backup`: a directory that a coordinator can be restored from, made while one runs or not.
 
-It has what a restore needs and nothing else: the store, whole and of one moment, and the shipped files of the jobs that
-live in it. The store in it is marked as a backup, so that no coordinator is started on it by mistake.
+It has what a restore needs and nothing else: the store, whole and of one moment, the shipped files of the jobs that
+live in it, and the grid's authority, whose key makes it a secret. The store in it is marked as a backup, so that no
+coordinator is started on it by mistake.
 """
 
 import os
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from distributed_grid.coordinator import keeping_pki
 from distributed_grid.coordinator.keeping import (
     STORE,
     Content,
@@ -81,7 +83,7 @@ def _write(db: sqlite3.Connection, state_dir: Path, fresh: Path) -> Backup:
         copy.close()
     except sqlite3.Error as error:
         raise failure(store, error) from None
-    size = copy_blobs(blobs - missing.keys(), state_dir, fresh)
+    size = copy_blobs(blobs - missing.keys(), state_dir, fresh) + keeping_pki.copy(state_dir, fresh)
     sync(store)
     sync_tree(fresh)
     lacking = tuple(sorted(set(missing.values())))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from distributed_grid.coordinator import keeping_pki
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.keeping import STORE, Content, blob_path, blobs_of_the_living, content, looking_into
@@ -53,6 +54,7 @@ def check(folder: Path) -> Checked:
             if not found:
                 what = content(db)
                 found += _Rows(db).findings() or _blobs(db, folder)
+                found += (Finding(*one) for one in keeping_pki.findings(folder, what.grid))
         except sqlite3.DatabaseError as error:
             found.append(Finding(STORE, f"cannot be read: {error}"))
     return Checked(what, found[:MOST], max(0, len(found) - MOST))

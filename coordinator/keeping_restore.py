@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from distributed_grid.coordinator import keeping_pki
 from distributed_grid.coordinator.core.doubt import hold_back
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
@@ -29,6 +30,7 @@ from distributed_grid.coordinator.keeping import (
     sync_tree,
 )
 from distributed_grid.coordinator.keeping_check import refuse_unsound
+from distributed_grid.coordinator.pki import PKI
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_failed import failure
 from distributed_grid.coordinator.store_open import connect, sync
@@ -70,6 +72,7 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
             with scratch(state_dir / "restore") as fresh:
                 _copy(source, fresh)
                 restored = _renew(fresh, what, _epoch_of(state_dir), resume)
+                keeping_pki.bring_up_to_date(fresh, state_dir)
                 before = _put_in_place(fresh, state_dir)
         except OSError as error:
             raise GridError(f"{state_dir} cannot be written", why=error.strerror or str(error)) from None
@@ -93,6 +96,7 @@ def _copy(source: Path, fresh: Path) -> None:
         copy_store(db, fresh / STORE)
         blobs, missing = blobs_of_the_living(db, source)
     copy_blobs(blobs - missing.keys(), source, fresh)
+    keeping_pki.copy(source, fresh)
 
 
 def _renew(fresh: Path, what: Content, epoch: int, resume: bool) -> Restored:
@@ -133,7 +137,8 @@ def _put_in_place(fresh: Path, state_dir: Path) -> Path | None:
         with suppress(sqlite3.Error):  # it may be damaged
             connect(store).close()  # so that nothing of it is beside it
         os.link(store, before / STORE)
-    for name in BESIDE:
+    # Of a grid that was founded after the backup, the authority stays: nodes and people are in by it.
+    for name in (*BESIDE, PKI) if (fresh / PKI).exists() else BESIDE:
         if before is not None and (state_dir / name).exists():
             os.rename(state_dir / name, before / name)
         if (fresh / name).exists():

@@ -25,6 +25,7 @@ from distributed_grid.protocol.identity import Identity, Role
 
 PKI = "pki"
 """The folder, below the coordinator's state directory."""
+IDENTITIES = "identities.db"
 
 
 class Lives(NamedTuple):
@@ -51,7 +52,7 @@ class Pki:
         self.folder = folder
         self.lives = lives
         self.authority = Authority.load(folder, grid)
-        self.identities = Identities(folder / "identities.db")
+        self.identities = Identities(folder / IDENTITIES)
 
     @staticmethod
     def exists(folder: Path) -> bool:

@@ -228,7 +228,9 @@ class Server:
             await connection.refuse(refused)
             return
         peer = connection.wire.remote_address
-        facts = msgspec.structs.replace(facts, address=str(peer[0]) if peer else "")
+        # What its token says of a node counts more than what the node says.
+        given = self._pki.identities.labels(Role.AGENT, name) if self._pki is not None else {}
+        facts = msgspec.structs.replace(facts, address=str(peer[0]) if peer else "", labels=facts.labels | given)
         agent = Agent(facts, secrets.token_hex(8), connection)
         self._agents[name] = agent
         self._welcome(connection, agent.session)

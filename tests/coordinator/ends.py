@@ -57,6 +57,8 @@ class Coordinator:
         self.state_dir = state_dir
         self.store = Store(state_dir / "grid.db")
         self.pki = Pki.create(state_dir / PKI, self.store.grid, ["localhost"]) if founded else None
+        if self.pki is None and Pki.exists(state_dir / PKI):
+            self.pki = Pki(state_dir / PKI, self.store.grid)
         self.clock = Clock(self.store.clock)
         living = self.store.load()
         self.ledger = Ledger(self.store.epoch)
@@ -98,7 +100,7 @@ class Coordinator:
 async def coordinator(state_dir: Path, founded: bool = False) -> AsyncIterator[Coordinator]:
     made = Coordinator(state_dir, founded)
     port = await made.server.listen("127.0.0.1", 0)
-    made.url = f"wss://localhost:{port}" if founded else f"ws://127.0.0.1:{port}"
+    made.url = f"wss://localhost:{port}" if made.pki is not None else f"ws://127.0.0.1:{port}"
     try:
         yield made
     finally:

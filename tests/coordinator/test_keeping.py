@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
+import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,19 +18,26 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
 
 from distributed_grid.coordinator.keeping import STORE, blob_path, content, looking_into
 from distributed_grid.coordinator.keeping_backup import backup
 from distributed_grid.coordinator.keeping_check import check
 from distributed_grid.coordinator.keeping_restore import restore
+from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_failed import StoreFailed
+from distributed_grid.keys import key_pem, new_key, write_secret
 from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
+from distributed_grid.protocol.codec import decode, encode
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State
-from distributed_grid.protocol.messages import Exited, JobUpdate, Launch, PutBlob, ShowJobs, Stop, Welcome
+from distributed_grid.protocol.link import PROTOCOL
+from distributed_grid.protocol.messages import Exited, Hello, JobUpdate, Launch, PutBlob, ShowJobs, Stop, Welcome
 from distributed_grid.protocol.nodes import Known, Offer
-from tests.coordinator.ends import agent, at_once, client, coordinator, job, node, runs_on
+from tests.coordinator.ends import Coordinator, agent, at_once, client, coordinator, job, node, runs_on
 
 GRID = [sys.executable, "-m", "distributed_grid.cli.main", "coordinator"]
 FILE = b"print('shipped')\n"
@@ -496,3 +506,74 @@ def test_where_there_is_no_store_that_is_said(tmp_path: Path, words: tuple[str, 
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("error: there is no store of a coordinator in ") and "  try: " in done.stderr
     assert list((tmp_path / "state").iterdir()) == []
+
+
+# --- the authority ----------------------------------------------------------------------------------------------------
+
+
+async def let_in(grid: Coordinator, who: ssl.SSLContext) -> bool:
+    try:
+        async with connect(grid.url, ssl=who, proxy=None) as wire:
+            await wire.send(encode(0, [Hello(protocol=PROTOCOL, software="", role="client", name="x")]))
+            return isinstance(decode("ToClient", bytes(await wire.recv()))[1][0], Welcome)
+    except (OSError, WebSocketException):
+        return False
+
+
+async def founded(place: Path) -> tuple[ssl.SSLContext, ssl.SSLContext, str]:
+    """A grid with its backup: ann, bob, who is to lose his access, and a token that will have been used."""
+    (place / "state").mkdir()
+    async with coordinator(place / "state", founded=True) as grid:
+        assert grid.pki is not None
+        ann, bob = grid.member(Role.CLIENT, "ann"), grid.member(Role.CLIENT, "bob")
+        assert await let_in(grid, ann) and await let_in(grid, bob)
+        grid.pki.identities.mint("pin", Role.AGENT, "lab1", {}, 1, 3600.0, "ann", time.time())
+        backup(place / "state", place / "backup", force=False)
+        grid.pki.identities.revoke(Role.CLIENT, "bob", time.time())
+        return ann, bob, grid.store.grid
+
+
+async def test_who_was_in_comes_in_again_after_a_restore_and_who_was_put_out_does_not(tmp_path: Path) -> None:
+    ann, bob, _ = await founded(tmp_path)
+    for path in [tmp_path / "backup", *(tmp_path / "backup" / "pki").iterdir()]:
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert not check(tmp_path / "backup").findings and not check(tmp_path / "state").findings
+    restore(tmp_path / "backup", tmp_path / "state", force=True, resume=False)
+    async with coordinator(tmp_path / "state") as grid:
+        assert grid.pki is not None and grid.pki.identities.tokens(time.time()) == []
+        assert await let_in(grid, ann) and not await let_in(grid, bob)
+
+
+async def test_on_another_machine_the_restored_coordinator_is_the_one_that_members_know(tmp_path: Path) -> None:
+    ann, _, _ = await founded(tmp_path)
+    shutil.rmtree(tmp_path / "state")
+    restore(tmp_path / "backup", tmp_path / "elsewhere", force=False, resume=False)
+    async with coordinator(tmp_path / "elsewhere") as grid:
+        assert await let_in(grid, ann)
+
+
+KEYS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "the key can be read by others": (lambda pki: (pki / "ca.key").chmod(0o644), "can be read by others"),
+    "the key is another's": (lambda pki: write_secret(pki / "ca.key", key_pem(new_key())), "is not the key of"),
+    "the certificate is of another authority": (
+        lambda pki: Pki.create(pki.parent / "other", "feed", ["x"]) and shutil.copy(pki.parent / "other/own.key", pki),
+        "do not belong together",
+    ),
+    "what is known of identities is damaged": (
+        lambda pki: (pki / "identities.db").write_bytes(b"no database" * 500),
+        "cannot be read",
+    ),
+    "a file is gone": (lambda pki: (pki / "own.key").unlink(), "cannot read"),
+}
+
+
+@pytest.mark.parametrize("harm", KEYS)
+async def test_an_authority_that_cannot_be_used_is_found_and_not_restored(tmp_path: Path, harm: str) -> None:
+    await founded(tmp_path)
+    harm_it, said = KEYS[harm]
+    harm_it(tmp_path / "backup" / "pki")
+    found = check(tmp_path / "backup").findings
+    assert found and all(one.where.startswith("pki") for one in found) and said in found[0].what, found
+    with pytest.raises(GridError, match="cannot be used"):
+        restore(tmp_path / "backup", tmp_path / "new", force=False, resume=False)
+    assert not (tmp_path / "new" / "pki").exists()
