@@ -173,6 +173,10 @@ class Launcher:
         """Send a signal to the job's process group. Without effect if it does not run."""
         self._send({"op": "signal", "id": allocation, "signal": signum})
 
+    def limit(self, allocation: str, seconds: float) -> None:
+        """From now on its time limit is so long, from its start (0: none)."""
+        self._ask({"op": "limit", "id": allocation, "limit": seconds})
+
     def freeze(self, allocation: str, why: str, seconds: float) -> None:
         """Let nothing of it run for so long, or until `thaw`. Asked again, it goes on being frozen."""
         self._send({"op": "freeze", "id": allocation, "why": why, "for": seconds})

@@ -233,14 +233,3 @@ def ended(allocation: str) -> None:
     """Nothing is left of this allocation: nor shall its folder be, if it had one."""
     if (path := folder(allocation)).exists():
         shutil.rmtree(path, ignore_errors=True)
-
-
-def last_words(text: str) -> str:
-    """Of all that Ray printed, what says why it did not come up."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if _tells(line)]
-    return (said or lines or [""])[-1][:500]
-
-
-def _tells(line: str) -> bool:
-    return any(word in line for word in ("Error", "error:", "mismatch", "timed out", "Failed", "failed"))

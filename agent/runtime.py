@@ -23,6 +23,7 @@ from distributed_grid.agent.core.table import (
     Report,
     Run,
     SendSignal,
+    SetLimit,
     Table,
 )
 from distributed_grid.agent.core.using import EVERY, Spent, Using
@@ -344,6 +345,8 @@ class Runtime:
                 self.launcher.stop(stop)
             case SendSignal(allocation, number):
                 self.launcher.signal(allocation, number)
+            case SetLimit(allocation, limit):
+                self.launcher.limit(allocation, limit)
             case Forget(allocations):
                 self.launcher.forget(allocations)
             case Report():

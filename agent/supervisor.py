@@ -176,6 +176,9 @@ class Supervisor:
                 job = self.jobs.get(message["id"])
                 if job is not None and job.outcome is None and 0 < message["signal"] <= signal.NSIG:
                     self.tree.signal_group(job, message["signal"])
+            case "limit":
+                if (job := self.jobs.get(message["id"])) is not None and job.outcome is None:
+                    self.endings.limit(job, message["limit"])
             case "freeze":
                 if (job := self.jobs.get(message["id"])) is not None:
                     self.freezer.ask(job, message["why"], message["for"])

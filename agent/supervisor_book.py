@@ -50,6 +50,8 @@ class Book:
                 job.pid, job.spawned = rest[0], (rest[1], rest[2])
             elif job is not None and kind == "stop":
                 job.cause, job.text = rest
+            elif job is not None and kind == "limit":
+                job.limit = rest[0]
             elif job is not None and kind == "warned":
                 job.warned = True
             elif job is not None and kind == "freeze":

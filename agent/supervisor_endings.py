@@ -59,6 +59,13 @@ class Endings:
             job.wake = due
             heapq.heappush(self._timers, (due, next(self._count), job))
 
+    def limit(self, job: Job, seconds: float) -> None:
+        """It has another time limit from now on."""
+        if seconds != job.limit:
+            job.limit = seconds
+            self._journal.append("limit", job.id, seconds)
+            self.arm(job)
+
     def thaw(self, job: Job) -> None:
         """If it is frozen, let it go on, and its time as well."""
         if self._freezer.thaw(job):

@@ -9,9 +9,11 @@ from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
     Event,
+    ExtendAsked,
     Heard,
     Hold,
     JobsSubmitted,
+    Joined,
     LabelAsked,
     NodeDown,
     NodeUp,
@@ -60,6 +62,10 @@ def event_words(event: Event) -> str:
             return f"{by} undrained {names(nodes)}"
         case LabelAsked(_, nodes, _, by):
             return f"{by} labelled {names(nodes)}"
+        case Joined(allocation, node):
+            return f"Ray showed {allocation} as node {node[:12]}"
+        case ExtendAsked(_, job, seconds):
+            return f"{job} was to last {seconds:g} s longer"
 
 
 def event_concerns(event: Event, job: str) -> bool:
@@ -71,8 +77,10 @@ def event_concerns(event: Event, job: str) -> bool:
             return any(one.id == job for one in jobs)
         case CancelAsked(_, jobs):
             return job in jobs
-        case SignalAsked(_, name):
+        case SignalAsked(_, name) | ExtendAsked(_, name):
             return name == job
+        case Joined(allocation):
+            return allocation.rpartition(".")[0] == job
         case _:
             return False
 

@@ -68,3 +68,14 @@ def needs(kind: ResourceType, amount: int) -> Resources:
     if kind is ResourceType.GPU:
         return Resources(cpu=amount, gpu=amount)
     return Resources(cpu=MILLI, memory=amount + OVERHEAD)
+
+
+def last_words(text: str) -> str:
+    """Of all that Ray printed, what says why it did not come up."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if _tells(line)]
+    return (said or lines or [""])[-1][:500]
+
+
+def _tells(line: str) -> bool:
+    return any(word in line for word in ("Error", "error:", "mismatch", "timed out", "Failed", "failed"))

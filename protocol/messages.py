@@ -8,6 +8,7 @@ from distributed_grid.protocol.messages_agent import (
     Ack,
     BlobData,
     Exited,
+    Extend,
     FileData,
     FileEntry,
     Files,
@@ -77,7 +78,7 @@ from distributed_grid.protocol.nodes import Offer
 from distributed_grid.protocol.shares import GetShares, Shares
 
 FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse | WantCertificate
-ToAgent = Welcome | Refused | Launch | Stop | Signal | Ack | OpenData | Renewed | NewCertificate
+ToAgent = Welcome | Refused | Launch | Stop | Signal | Extend | Ack | OpenData | Renewed | NewCertificate
 FromAgentData = Output | Files | FileData | WantBlob
 ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | BlobData
 FromClient = (
@@ -137,6 +138,7 @@ __all__ = [
     "Done",
     "DrainNodes",
     "Exited",
+    "Extend",
     "Failed",
     "FileData",
     "FileEntry",

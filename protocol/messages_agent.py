@@ -125,6 +125,13 @@ class Signal(Message, frozen=True, tag="signal"):
     signal: int
 
 
+class Extend(Message, frozen=True, tag="extend"):
+    """This allocation's time limit is now so many seconds from its start (0: none)."""
+
+    allocation: str
+    limit: float
+
+
 class Ack(Message, frozen=True, tag="ack"):
     """The outcome of these allocations is on the coordinator's disk: the agent may forget them."""
 

@@ -17,6 +17,7 @@ from distributed_grid.agent.core.table import (
     Report,
     Run,
     SendSignal,
+    SetLimit,
     Table,
 )
 from distributed_grid.protocol.jobs import Outcome, State
@@ -297,7 +298,7 @@ class Agent(Launcher):
                 for one in allocations:
                     self.known_over.pop(one, None)
                 self.ask({"op": "forget", "ids": allocations})
-            case SendSignal():
+            case SendSignal() | SetLimit():
                 pass
             case Report():
                 self._report(command)

@@ -14,7 +14,7 @@ import msgspec
 from distributed_grid.agent.core.owner import Running
 from distributed_grid.agent.core.spare import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
-from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
+from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.protocol.resources import MILLI, Grant, format_milli
 
@@ -34,7 +34,7 @@ class Ready(msgspec.Struct, frozen=True):
     allocation: str
 
 
-Event = Launch | Stop | Signal | Ack | Ready | Stale | Started | Exited
+Event = Launch | Stop | Signal | Extend | Ack | Ready | Stale | Started | Exited
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
@@ -78,7 +78,14 @@ class Report(msgspec.Struct, frozen=True):
     freed: Grant | None = None
 
 
-Command = Prepare | Run | Kill | SendSignal | Forget | Report
+class SetLimit(msgspec.Struct, frozen=True):
+    """Have the launcher give it another time limit, in seconds from its start."""
+
+    allocation: str
+    limit: float
+
+
+Command = Prepare | Run | Kill | SendSignal | SetLimit | Forget | Report
 
 
 @dataclass(slots=True)
@@ -196,6 +203,8 @@ class Table:
                 entry = self.entries.get(event.allocation)
                 live = entry is not None and entry.state in (State.RUNNING, State.STOPPING)
                 return [SendSignal(event.allocation, event.signal)] if live else []
+            case Extend():
+                return [SetLimit(event.allocation, event.limit)] if self.runs(event.allocation) else []
             case Ack():
                 return self._ack(event)
             case Ready():

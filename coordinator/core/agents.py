@@ -5,7 +5,7 @@ patience, ends an allocation: what has not been given back is in use.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import failing, gangs, preempting, retries, suspending, unused
+from distributed_grid.coordinator.core import boosts, failing, gangs, preempting, retries, suspending, unused
 from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import (
     AckExits,
@@ -237,6 +237,8 @@ def _found(ledger: "Ledger", node: Node, allocation: Allocation, running: bool, 
         if allocation.state is State.LOST:
             ledger.move(allocation, State.STOPPING, f"{name} is back, it is told to stop again")
         ledger.out.append(Send(name, allocation.stop))
+    elif running and boosts.awaited(job):
+        boosts.found(ledger, job, allocation)
     elif running and allocation.state is not State.RUNNING:
         ledger.move(allocation, State.RUNNING, "started" if before is State.STARTING else f"{name} is back, it runs on")
     elif not running:
@@ -275,7 +277,9 @@ def _started(ledger: "Ledger", node: Node, message: Started) -> None:
             node.declined.pop(device, None)
     if node.failed or node.orders.aside is not None or ledger.failing:
         failing.started(ledger, node, job)
-    if allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
+    if boosts.awaited(job) and allocation.state is State.STARTING:
+        boosts.started(ledger, job, allocation)
+    elif allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
         ledger.move(allocation, State.RUNNING, f"started on {node.facts.name}")
         ledger.changed(job, allocation, soon=True)
     else:  # the stop is on its way to it
@@ -348,7 +352,8 @@ def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
             _decline(ledger, node, "")  # the next attempt, and everybody else, had better go elsewhere
         failing.ended(ledger, node, job, message.outcome)
-        ledger.over(job, message.outcome, allocation, _words(message.outcome))
+        outcome = boosts.told(job, message.outcome)
+        ledger.over(job, outcome, allocation, _words(outcome))
     ledger.out.append(AckExits(node.facts.name, (message.allocation,)))
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from distributed_grid.coordinator.core import (
     accounts,
     agents,
+    boosts,
     dependencies,
     failing,
     orders,
@@ -15,9 +16,11 @@ from distributed_grid.coordinator.core import (
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
+    ExtendAsked,
     Heard,
     Hold,
     JobsSubmitted,
+    Joined,
     LabelAsked,
     NodeDown,
     NodeUp,
@@ -53,10 +56,13 @@ ON: dict[type, Callable[["Ledger", Any], None]] = {
     DrainAsked: orders.drain,
     UndrainAsked: orders.undrain,
     LabelAsked: orders.label,
+    Joined: boosts.joined,
+    ExtendAsked: boosts.extend,
 }
 DUE: dict[str, Callable[["Ledger", str], None]] = {
     "silence": agents.silence,
     "begin": dependencies.begin_due,
+    "join": boosts.due,
     "offer": agents.offer_due,
     "decline": agents.decline_due,
     "drain": orders.drain_due,

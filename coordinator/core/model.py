@@ -17,6 +17,7 @@ from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step, Suspension
 from distributed_grid.protocol.messages import (
     Exited,
+    Extend,
     InUse,
     Inventory,
     Launch,
@@ -244,6 +245,21 @@ class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tru
     by: str = ""
 
 
+class Joined(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """Ray shows the raylet of this allocation, with what was borrowed, as its node of this id."""
+
+    allocation: str
+    node: str
+
+
+class ExtendAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """A user wants a boost to end so many seconds later."""
+
+    token: int
+    job: str
+    seconds: float
+
+
 class Hold(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """From now on nothing new is started (`on`), or it is again: what is started has to be on disk first."""
 
@@ -267,6 +283,8 @@ Event = (
     | DrainAsked
     | UndrainAsked
     | LabelAsked
+    | Joined
+    | ExtendAsked
 )
 
 
@@ -320,7 +338,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     """Send this to the agent of this node, if it is connected."""
 
     node: str
-    message: Launch | Stop | Signal | OpenData | Renewed
+    message: Launch | Stop | Signal | Extend | OpenData | Renewed
 
 
 class AckExits(msgspec.Struct, frozen=True, gc=False):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import accounts, agents, dependencies, following, gangs, groups, orders
+from distributed_grid.coordinator.core import accounts, agents, boosts, dependencies, following, gangs, groups, orders
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
@@ -32,6 +32,8 @@ def take_up(
             ledger.allocations[allocation.id] = allocation
             ledger.nodes[allocation.node].allocations[allocation.id] = allocation
             gangs.granted(ledger, allocation)
+            if allocation.state is State.STARTING and allocation.started:
+                boosts.arm(ledger, allocation)
     for group in many:
         groups.begin(ledger, group)
         if group.after or group.begin > ledger.now:

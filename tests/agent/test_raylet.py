@@ -115,11 +115,5 @@ def test_its_folder_is_its_own_users_alone(tmp_path: Path, monkeypatch: pytest.M
         raylet.make_folder("j-2.1")
 
 
-def test_of_all_that_ray_prints_its_last_error_is_told() -> None:
-    said = "Local node IP: 192.0.2.2\nRuntimeError: Version mismatch: The cluster has Ray: 2.60.0\n  at x\n"
-    assert raylet.last_words(said) == "RuntimeError: Version mismatch: The cluster has Ray: 2.60.0"
-    assert raylet.last_words("") == ""
-
-
 def test_threads_are_not_told_to_ray_which_tells_each_of_its_tasks() -> None:
     assert raylet.for_ray({"OMP_NUM_THREADS": "2", "PATH": "/bin"}) == {"PATH": "/bin"}

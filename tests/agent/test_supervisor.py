@@ -230,6 +230,18 @@ async def test_a_stopped_job_can_be_ended(bench: Bench) -> None:
     assert (await bench.ended(id)).code == 4
 
 
+async def test_a_time_limit_can_be_changed_while_it_runs_also_for_the_next_supervisor(bench: Bench) -> None:
+    ids = [bench.launch("sleep", "1000", time_limit=1000.0) for _ in range(2)]
+    for id in ids:
+        await bench.started(id)
+    bench.launcher.limit(ids[0], 0.2)
+    assert (await bench.ended(ids[0])).cause is Cause.TIME_LIMIT
+    bench.launcher.limit(ids[1], 2.0)
+    await bench.run("true")  # by its end, what was said before it is in the journal
+    await bench.kill_supervisor()
+    assert (await bench.ended(ids[1])).cause is Cause.TIME_LIMIT
+
+
 async def test_the_time_limit_is_kept_and_told(bench: Bench) -> None:
     outcome = await bench.run("sleep", "1000", time_limit=0.2)
     assert (outcome.cause, exit_status(outcome)) == (Cause.TIME_LIMIT, 124)

@@ -197,6 +197,7 @@ MESSAGES: dict[str, Any] = {
         )
     ),
     "Cancel": messages.Cancel(id=7, jobs=("j-a",), reason="enough", grace=0.5),
+    "Extend": messages.Extend(allocation="j-a.1", limit=7200.0),
     "SignalJob": messages.SignalJob(id=8, job="j-a", signal=2),
     "ListJobs": messages.ListJobs(id=9, ended=True, states=(jobs.State.RUNNING,), user="ada", limit=5),
     "Jobs": messages.Jobs(id=9, jobs=(VIEW,), more=True),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.protocol.boosts import OVERHEAD, custom_resource, needs, parse_amount
+from distributed_grid.protocol.boosts import OVERHEAD, custom_resource, last_words, needs, parse_amount
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import GIB, Resources, ResourceType
 
@@ -32,3 +32,9 @@ def test_gpus_and_memory_bring_cores_without_which_no_plain_task_could_use_them(
 def test_a_target_with_any_name_can_be_asked_for_by_a_custom_resource() -> None:
     assert custom_resource("gpu-master") == "boost_gpu-master"
     assert custom_resource("a b/c") == "boost_a_b_c"
+
+
+def test_of_all_that_ray_prints_its_last_error_is_told() -> None:
+    said = "Local node IP: 192.0.2.2\nRuntimeError: Version mismatch: The cluster has Ray: 2.60.0\n  at x\n"
+    assert last_words(said) == "RuntimeError: Version mismatch: The cluster has Ray: 2.60.0"
+    assert last_words("") == ""

@@ -1,0 +1,138 @@
+"""A boost is lent once Ray shows it, not before; else it ends and says why."""
+
+import pytest
+
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import (
+    Command,
+    ExtendAsked,
+    Granted,
+    Heard,
+    JobsSubmitted,
+    Joined,
+    NodeDown,
+    NodeUp,
+    Rejected,
+    Send,
+    Tick,
+    Told,
+)
+from distributed_grid.protocol.boosts import Boost
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
+from distributed_grid.protocol.messages import Exited, Extend, Inventory, Started, Stop
+from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.resources import Resources, ResourceType
+from tests.coordinator.core.scene import facts, job, join, step
+
+LENT = Boost("gpu-master", "192.0.2.1:6379", ResourceType.CPU, 2000)
+NODE = facts("lab")
+
+
+def granted() -> Ledger:
+    """A boost of two cores that was granted and sent to its node."""
+    ledger = Ledger()
+    join(ledger, NODE)
+    boost = job("b", Request(Resources(cpu=2000), requeue=False), boost=LENT, time_limit=3600.0)
+    step(ledger, JobsSubmitted(1, (boost,)), 1.0)
+    return ledger
+
+
+def started() -> Ledger:
+    ledger = granted()
+    step(ledger, Told("lab", Started(allocation="b.1", pid=7)), 2.0)
+    return ledger
+
+
+def running() -> Ledger:
+    ledger = started()
+    step(ledger, Joined("b.1", "f00d"), 4.0)
+    return ledger
+
+
+def stops(out: list[Command]) -> list[Stop]:
+    return [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Stop)]
+
+
+def told(out: list[Command]) -> Outcome | None:
+    return next((one.job.outcome for one in out if hasattr(one, "job") and not isinstance(one.job, str)), None)
+
+
+def test_a_raylet_that_runs_is_no_boost_until_ray_shows_it() -> None:
+    ledger = started()
+    assert ledger.jobs["b"].state is State.STARTING
+    step(ledger, Joined("b.1", "f00d"), 4.0)
+    assert ledger.jobs["b"].state is State.RUNNING
+    assert [one.text for one in ledger.jobs["b"].story][-2:] == [
+        "raylet started on lab, Ray is to show it",
+        "in Ray as node f00d",
+    ]
+
+
+def test_what_ray_shows_before_its_raylet_was_told_of_or_after_its_end_changes_nothing() -> None:
+    ledger = granted()
+    assert step(ledger, Joined("b.1", "f00d"), 1.5) == []
+    assert ledger.jobs["b"].state is State.STARTING
+    assert step(ledger, Joined("c.1", "f00d"), 1.6) == []
+
+
+def test_one_that_ray_does_not_show_in_time_is_ended() -> None:
+    ledger = started()
+    for at in range(3, 32):
+        assert stops(step(ledger, Heard("lab", Sample(at=float(at))), float(at))) == []
+    assert stops(step(ledger, Tick(), 32.0)) == [
+        Stop(allocation="b.1", grace=0.0, cause="not-joined", text="Ray did not show it within 30 s")
+    ]
+    step(ledger, Told("lab", Exited(allocation="b.1", outcome=Outcome(Cause.NOT_JOINED, text="no"))), 33.0)
+    assert "b" not in ledger.jobs and not ledger.nodes["lab"].allocations
+
+
+@pytest.mark.parametrize(
+    ("ledger", "cause", "text"),
+    [
+        (started, Cause.NOT_JOINED, "its raylet did not join: RuntimeError: Version mismatch"),
+        (running, Cause.EXITED, "its raylet ended: RuntimeError: Version mismatch"),
+    ],
+)
+def test_a_raylet_that_ends_by_itself_says_why_in_rays_own_words(ledger: object, cause: Cause, text: str) -> None:
+    made = ledger()  # type: ignore[operator]
+    outcome = Outcome(Cause.EXITED, code=1, stderr_tail=b"starting\nRuntimeError: Version mismatch\n")
+    said = told(step(made, Told("lab", Exited(allocation="b.1", outcome=outcome)), 9.0))
+    assert said is not None and (said.cause, said.text) == (cause, text)
+
+
+def test_a_node_that_is_back_has_its_boost_as_it_was() -> None:
+    for make, state in ((started, State.STARTING), (running, State.RUNNING)):
+        ledger = make()
+        step(ledger, NodeDown("lab", "session-lab"), 5.0)
+        step(ledger, NodeUp(NODE, "s2"), 6.0)
+        out = step(ledger, Told("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=4.0),))), 6.0)
+        assert (ledger.jobs["b"].state, stops(out)) == (state, [])
+
+
+def test_one_whose_node_was_lost_while_it_was_to_join_is_ended_and_one_that_ray_had_shown_goes_on() -> None:
+    for make, state in ((started, State.STOPPING), (running, State.RUNNING)):
+        ledger = make()
+        step(ledger, NodeDown("lab", "session-lab"), 5.0)
+        step(ledger, Tick(), 20.0)
+        assert ledger.jobs["b"].state is State.LOST
+        step(ledger, NodeUp(NODE, "s2"), 21.0)
+        step(ledger, Told("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=19.0),))), 21.0)
+        assert ledger.jobs["b"].state is state
+
+
+def test_an_extension_is_told_to_the_node_and_adds_up() -> None:
+    ledger = running()
+    for more, limit in ((1800.0, 5400.0), (600.0, 6000.0)):
+        out = step(ledger, ExtendAsked(3, "b", more), 10.0)
+        assert [one.message for one in out if isinstance(one, Send)] == [Extend(allocation="b.1", limit=limit)]
+        assert any(isinstance(one, Granted) for one in out)
+    assert ledger.jobs["b"].spec.time_limit == 6000.0
+
+
+def test_what_cannot_be_extended_is_refused_and_nothing_changes() -> None:
+    ledger = running()
+    step(ledger, JobsSubmitted(1, (job("j", Request(Resources(cpu=1000))),)), 5.0)
+    for name, more in (("j", 60.0), ("gone", 60.0), ("b", -5.0), ("b", 1e9)):
+        out = step(ledger, ExtendAsked(3, name, more), 10.0)
+        assert [type(one) for one in out] == [Rejected]
+    assert ledger.jobs["b"].spec.time_limit == 3600.0
