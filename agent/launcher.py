@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid import __version__
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.launcher_said import SAID, Said, suspended, tail
 from distributed_grid.agent.launcher_start import last_words, start
@@ -61,7 +62,7 @@ class Launcher:
         nice: int = 0,
         hide: bool = False,
     ) -> None:
-        self.supervisor_pid = 0
+        self.supervisor_pid, self.supervisor_software = 0, ""
         self.suspended: Callable[[Suspended], None] = _nobody
         """Is told of what was frozen, and of what goes on."""
         self.pids: dict[str, int] = {}
@@ -90,6 +91,7 @@ class Launcher:
         """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
         not forgotten yet. Raises GridError if there is no supervisor to be had."""
         known = await self._connect()
+        self._renew_supervisor()
         self._told = {one.allocation for one in known if one.outcome is not None}
         self._task = asyncio.create_task(self._listen(), name="launcher")
         return known
@@ -191,8 +193,10 @@ class Launcher:
         self._told.difference_update(ids)
         self._send({"op": "forget", "ids": ids})
 
-    async def close(self) -> None:
-        """Leave. The supervisor and the jobs stay."""
+    async def close(self, leave: bool = False) -> None:
+        """Leave. The supervisor and the jobs stay; with `leave` the supervisor goes too, as soon as nothing runs."""
+        if leave:
+            self._send({"op": "leave"})
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -288,6 +292,12 @@ class Launcher:
         self.pids.pop(allocation, None)
         self._told.add(allocation)
         self._report(Exited(allocation=allocation, outcome=outcome))
+        self._renew_supervisor()
+
+    def _renew_supervisor(self) -> None:
+        """A supervisor of another release watches its jobs to their end, and leaves then: the next one is ours."""
+        if self.supervisor_software not in ("", __version__) and not self.pids and not self._unanswered:
+            self._send({"op": "leave"})
 
     def _outcome(self, allocation: str, said: Outcome) -> Outcome:
         """What the supervisor said, with sizes and last bytes of the output, which it leaves to us."""
@@ -314,6 +324,7 @@ class Launcher:
             else:
                 if hello["version"] == VERSION:
                     self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
+                    self.supervisor_software = hello.get("software", "an earlier release")
                     self._other_users = hello.get("other_users", False)
                     self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}

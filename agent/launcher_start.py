@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from distributed_grid import __version__
 from distributed_grid.agent import supervisor_main
 
 
@@ -23,7 +24,7 @@ def start(state_dir: Path, output_limit: int, cgroup: str, faults: bool) -> subp
     env = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
     if faults and "GRID_FAULTS" in os.environ:
         env["GRID_FAULTS"] = os.environ["GRID_FAULTS"]
-    said = str(state_dir), str(output_limit), cgroup
+    said = str(state_dir), str(output_limit), cgroup, __version__
     log = os.open(state_dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     try:
         return subprocess.Popen(

@@ -67,11 +67,21 @@ class Owning:
         told: list[Suspended | Recalled] = [*self._owner.suspended(boot_clock()), *self._recalled.values()]
         return [one for one in told if self._table.runs(one.allocation)]
 
+    def take_back(self, why: str) -> None:
+        """End all jobs that were not told to end yet, since the node is not lent any more, for that `why`."""
+        for key in [key for key, entry in self._table.entries.items() if entry.outcome is None]:
+            if key not in self._recalled:
+                self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=why), closing=True)
+
     def _recall(self, order: Recall) -> None:
         key, why = order.allocation, order.why
-        stop = Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=f"the owner is back ({why})")
+        text = f"the owner is back ({why})"
+        self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=text))
+
+    def _end(self, key: str, why: str, stop: Stop, closing: bool = False) -> None:
+        grace = notice.seconds(self._dir, stop)
+        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace, closing=closing)
         self._stop(stop)
-        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=notice.seconds(self._dir, stop))
         self._say(told)
 
     def _took(self, told: Suspended) -> None:

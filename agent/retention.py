@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from distributed_grid.agent.probe import now as boot_clock
+
+log = structlog.get_logger("agent")
 
 _DAY = 86400.0
 _GONE = ".gone-"
 """Folders of this name are on their way out. No allocation has such an id."""
+SWEEP_EVERY = 60.0
 LOG_BYTES = 4 << 20
 """The most that the supervisor's log may have before it is begun anew; the one before is kept beside it."""
 DAMAGED = 3
@@ -39,6 +44,16 @@ class Retention:
         self._bounds = bounds
         self._clock = clock
         self._over: dict[str, tuple[float, int]] = {}  # since when, and the bytes on disk; the oldest first
+
+    async def run(self, live: Collection[str]) -> None:
+        """Keep the disk bounded, for ever: what ended long ago is removed."""
+        while True:
+            try:
+                if gone := await self.sweep(live):
+                    log.info("removed what old jobs left", allocations=gone)
+            except OSError as error:
+                log.warning("what old jobs left cannot be looked at", why=str(error))
+            await asyncio.sleep(SWEEP_EVERY)
 
     async def sweep(self, live: Collection[str]) -> int:
         """Remove what is beyond the bounds; how many folders that were. Never one in `live`: all that runs or is not

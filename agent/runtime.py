@@ -13,6 +13,7 @@ import structlog
 from distributed_grid import __version__
 from distributed_grid.agent import notice, raylet, workdir
 from distributed_grid.agent.blobs import BlobCache
+from distributed_grid.agent.control import Control, described
 from distributed_grid.agent.core.spare import Lender, Limits
 from distributed_grid.agent.core.table import (
     Command,
@@ -65,7 +66,6 @@ BACK_OFF_LEAST = 0.1
 BACK_OFF_MOST = 10.0
 STEADY = 10.0
 """Seconds of connection after which backing off begins anew."""
-SWEEP_EVERY = 60.0
 
 log = structlog.get_logger("agent")
 
@@ -104,6 +104,8 @@ class Runtime:
             self._say,
             self._openness_changed,
         )
+        about = lambda: described(facts, place.url, self._session, launcher, self.table, self._lender.offered())  # noqa: E731
+        self._control = Control(self._dir, launcher, self.table, about, self._owning.take_back, self._openness_changed)
         blobs = BlobCache(self._dir / "blobs", self._data.part)
         self._preparing = Preparing(
             self._dir,
@@ -136,9 +138,10 @@ class Runtime:
         ready()
         tasks = [
             asyncio.create_task(self._meter.run(), name="meter"),
-            asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(Retention(self._dir, self._place.keep).run(self.table.entries.keys()), name="sweep"),
+            asyncio.create_task(self._control.run(), name="control"),
             asyncio.create_task(self._disk.run(), name="disk"),
-            asyncio.create_task(self._stay_connected(), name="control"),
+            asyncio.create_task(self._stay_connected(), name="connection"),
             asyncio.create_task(self._renewal.run(), name="renewal"),
         ]
         try:
@@ -152,7 +155,7 @@ class Runtime:
             await asyncio.wait(tasks)
             await self._data.begin("")
             self._outputs.close()
-            await self.launcher.close()
+            await self.launcher.close(leave=bool(self._control.closed) and not self.table.live())
 
     def _adopt(self, known: Iterable[Known]) -> None:
         """Take over what an earlier agent left to the supervisor."""
@@ -169,17 +172,6 @@ class Runtime:
         self.table.restore(found, boot_clock())
         self.launcher.tell_frozen()
         self._fence.load()
-
-    async def _sweep(self) -> None:
-        """Keep the disk bounded: what ended long ago is removed."""
-        retention = Retention(self._dir, self._place.keep)
-        while True:
-            try:
-                if gone := await retention.sweep(self.table.entries.keys()):
-                    log.info("removed what old jobs left", allocations=gone)
-            except OSError as error:
-                log.warning("what old jobs left cannot be looked at", why=str(error))
-            await asyncio.sleep(SWEEP_EVERY)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
@@ -316,8 +308,8 @@ class Runtime:
             self._say(self._whole_offer())
 
     def _openness_changed(self) -> None:
-        """The disk or the owner has something against lending more, or has not any more."""
-        self._lender.closed = self._disk.trouble or self._owning.closed
+        """Who runs us, the disk or the owner has something against lending more, or has not any more."""
+        self._lender.closed = self._control.closed or self._disk.trouble or self._owning.closed
         self._offer_soon()
 
     # --- the table ----------------------------------------------------------------------------------------------------
@@ -377,7 +369,7 @@ class Runtime:
     # --- a launch -----------------------------------------------------------------------------------------------------
 
     def _prepare(self, launch: Launch) -> None:
-        if why := self._fence.open():
+        if why := self._control.closed or self._fence.open():
             self._feed(Stale(allocation=launch.allocation, reason=why))
         else:
             self._preparing.begin(launch)

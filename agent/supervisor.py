@@ -50,7 +50,10 @@ def log(text: str) -> None:
 class Supervisor:
     """All jobs of one agent's state directory."""
 
-    def __init__(self, state_dir: str, output_limit: int = OUTPUT_LIMIT, cgroup: str = "none") -> None:
+    def __init__(
+        self, state_dir: str, output_limit: int = OUTPUT_LIMIT, cgroup: str = "none", software: str = ""
+    ) -> None:
+        self.software = software  # the release that we are of
         self.allocs = os.path.join(state_dir, "allocs")
         self.launches: dict[str, dict[str, Any]] = {}
         self.leave = False
@@ -163,8 +166,8 @@ class Supervisor:
             about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
             frozen = told(job, now) if job.frozen_at or job.frozen_for else None
             known.append({**about, "outcome": outcome, "frozen": frozen})
-        about_us = {"version": VERSION, "pid": os.getpid(), "limits": self.kept_by, "other_users": True}
-        return {"op": "hello", **about_us, "known": known}
+        about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
+        return {"op": "hello", **about_us, "other_users": True, "known": known}
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["op"]:

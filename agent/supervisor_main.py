@@ -1,4 +1,4 @@
-"""Runs the supervisor: `python -I -S supervisor_main.py STATE_DIR [OUTPUT_LIMIT [CGROUP]]`.
+"""Runs the supervisor: `python -I -S supervisor_main.py STATE_DIR [OUTPUT_LIMIT [CGROUP [RELEASE]]]`.
 
 Started by its path, without site-packages and without our package's own start-up, so that the process stays small. The
 files beside this one and distributed_grid/faults.py get their usual names all the same.
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     with open(pid_file + ".new", "w") as file:
         json.dump({"pid": os.getpid(), "start": seen.start if seen else 0}, file)
     os.replace(pid_file + ".new", pid_file)
-    supervisor.Supervisor(state_dir, limit, argv[3] if len(argv) > 3 else "none").run()
+    supervisor.Supervisor(state_dir, limit, argv[3] if len(argv) > 3 else "none", *argv[4:5]).run()
     return 0
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _AT = "distributed_grid.cli.agent_service:"
 SERVICE = {
     "install": Lazy(_AT + "install", "Install the agent as a service of this machine, and start it."),
+    "stop": Lazy(_AT + "stop", "Stop the agent, and say what is to become of its jobs."),
     "uninstall": Lazy(_AT + "uninstall", "Stop the agent and remove its service."),
     "status": Lazy(_AT + "status", "Show how the agent of this machine is."),
     "logs": Lazy(_AT + "logs", "Print what the agent's service logged."),

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from distributed_grid.cli import service_words, services
+from distributed_grid.cli import agent_status, agent_stop, service_words, services
 from distributed_grid.cli.agent import _check_url, _settings, _settings_options
+from distributed_grid.cli.agent_door import status_of
 from distributed_grid.cli.invocation import common, current
 from distributed_grid.cli.service_units import Unit, program
 from distributed_grid.protocol.errors import GridError
@@ -117,21 +118,68 @@ def _join(invitation: str, name: str | None, state_dir: str | None) -> str:
 # --- after ------------------------------------------------------------------------------------------------------------
 
 
+def _place_options(command: Any) -> Any:
+    command = click.option("--state-dir", metavar="DIR", help="Where it keeps its state, if it is no service.")(command)
+    command = click.option("--name", metavar="NODE", help="Its node, if it is no service (the host name).")(command)
+    return own_option(command)
+
+
+def _where(own: bool, name: str | None, state_dir: str | None) -> tuple[services.Installed | None, Path]:
+    """The agent's service, if it is one, and its state directory."""
+    if not name and not state_dir:
+        found = services.look("agent", own)
+        if found is not None and (place := services.state_dir_of(found)) is not None:
+            return found, place
+    config = current().whole_config({"agent.state_dir": state_dir} if state_dir else {})
+    return None, Path(config.agent_state_dir(name or config.agent.name or platform.node().partition(".")[0]))
+
+
+@click.command()
+@common
+@_place_options
+@agent_stop.jobs_option
+def stop(own: bool, name: str | None, state_dir: str | None, jobs: str | None, deadline: str | None) -> None:
+    """Stop the agent, and say what is to become of its jobs; if nothing is said, they run on.
+
+    While it waits (drain) nothing more is started. Jobs that are taken back end with a notice and their grace, and wait
+    again for another node, or end as `recalled` with --no-requeue."""
+    invocation = current()
+    most = agent_stop.seconds(jobs, deadline)
+    at, place = _where(own, name, state_dir)
+    if at is not None and not at.own:
+        services.require_root("agent", "stop")
+    left = agent_stop.stop(invocation, place, at, agent_stop.chosen(jobs, place), most)
+    agent_stop.tell(invocation, left, at)
+
+
 @click.command()
 @common
 @own_option
-def uninstall(own: bool) -> None:
-    """Stop the agent and remove its service. Jobs that run go on, and its state is kept."""
+@agent_stop.jobs_option
+@click.option("--purge", is_flag=True, help="Remove its state, too: identity, logs and files of jobs.")
+def uninstall(own: bool, jobs: str | None, deadline: str | None, purge: bool) -> None:
+    """Stop the agent and remove its service. Its state is kept, and jobs run on, if nothing else is said."""
+    invocation = current()
+    most = agent_stop.seconds(jobs, deadline)
     at = services.find("agent", own)
-    service_words.uninstall(at)
+    if not at.own:
+        services.require_root("agent", "uninstall")
+    place = services.state_dir_of(at)
+    if place is not None:
+        jobs = agent_stop.chosen(jobs, place)
+        if purge and jobs == "keep" and (status_of(place) or {}).get("jobs"):
+            raise GridError("jobs run here, and need the agent's state", hint="--jobs drain or --jobs kill")
+        agent_stop.stop(invocation, place, at, jobs, most)
+    service_words.uninstall(at, purge)
 
 
 @click.command()
 @common
-@own_option
-def status(own: bool) -> None:
-    """Show how the agent of this machine is, as its service."""
-    service_words.show(services.find("agent", own))
+@_place_options
+def status(own: bool, name: str | None, state_dir: str | None) -> None:
+    """Show how the agent of this machine is: its service, its connection, its jobs, and what it offers."""
+    at, place = _where(own, name, state_dir)
+    agent_status.show(current(), at, place)
 
 
 @click.command()

@@ -44,31 +44,30 @@ def tell_installed(unit: Unit, change: services.Change, more: dict[str, Any]) ->
         "changed": change.written,
         "started": change.started,
     }
-    if invocation.output in ("json", "jsonl"):
-        words.emit_json(invocation, about)
-        return
     what = "is as it was, and runs" if not change.started else "is installed" if change.written else "is started"
-    lines = [f"{at.unit} {what}, as {about['user']}, with its state in {unit.state_dir}"]
-    lines += [f"{name}: {value}" for name, value in more.items()]
-    words.emit("".join(printable(line) + "\n" for line in lines))
+    said = [f"{at.unit} {what}, as {about['user']}, with its state in {unit.state_dir}"]
+    tell(invocation, about, said + [f"{name}: {value}" for name, value in more.items()])
 
 
-def uninstall(at: services.Installed) -> None:
+def uninstall(at: services.Installed, purge: bool = False) -> None:
     """Remove the service, and say what is left."""
     if not at.own:
         services.require_root(at.kind, "uninstall")
     state_dir = services.state_dir_of(at)
     services.remove(at)
-    current().say(f"{at.unit} is removed" + (f"; its state is still in {state_dir}" if state_dir else ""))
+    left = "" if state_dir is None else f"; its state is still in {state_dir}"
+    if purge and state_dir is not None:
+        shutil.rmtree(state_dir)
+        left = f", and so is {state_dir}"
+    current().say(f"{at.unit} is removed{left}")
 
 
-def show(at: services.Installed) -> None:
-    """How the service is."""
-    invocation = current()
+def about(at: services.Installed) -> dict[str, Any]:
+    """How the service is, as systemd says."""
     found = at.shown(
         "ActiveState", "SubState", "MainPID", "NRestarts", "ActiveEnterTimestamp", "StatusText", "UnitFileState"
     )
-    about: dict[str, Any] = {
+    return {
         "unit": at.unit,
         "path": str(at.path),
         "state": found.get("ActiveState", "unknown"),
@@ -79,21 +78,36 @@ def show(at: services.Installed) -> None:
         "enabled": found.get("UnitFileState", "") == "enabled",
         "says": found.get("StatusText", ""),
     }
-    if invocation.output in ("json", "jsonl"):
-        words.emit_json(invocation, about)
-    elif invocation.output == "quiet":
-        words.emit(f"{about['state']}\n")
-    else:
-        again = f", restarted {about['restarts']} times by itself" if about["restarts"] else ""
-        lines = [
-            f"service    {about['state']} ({about['detail']}) since {about['since'] or 'never'}{again}",
-            f"unit       {at.path}{'' if about['enabled'] else ', not enabled: it does not start with the machine'}",
-        ]
-        lines += [f"process    {about['pid']}"] * bool(about["pid"])
-        lines += [f"says       {about['says']}"] * bool(about["says"])
-        words.emit("".join(printable(line) + "\n" for line in lines))
-    if about["state"] != "active":
+
+
+def lines(service: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    again = f", restarted {service['restarts']} times by itself" if service["restarts"] else ""
+    said = [
+        f"service    {service['state']} ({service['detail']}) since {service['since'] or 'never'}{again}",
+        f"unit       {service['path']}{'' if service['enabled'] else ', not enabled: it does not start by itself'}",
+    ]
+    said += [f"process    {service['pid']}"] * bool(service["pid"])
+    return said + [f"says       {service['says']}"] * bool(service["says"])
+
+
+def show(at: services.Installed) -> None:
+    """How the service is; the exit code is 3 where it does not run."""
+    service = about(at)
+    tell(current(), service, lines(service), short=service["state"])
+    if service["state"] != "active":
         raise SystemExit(3)
+
+
+def tell(invocation: Invocation, about: dict[str, Any], said: list[str], short: str = "") -> None:
+    """What there is to say: for people, for programs, or in a word."""
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, about)
+        case "quiet":
+            words.emit(f"{short}\n" if short else "")
+        case _:
+            words.emit("".join(printable(line) + "\n" for line in said))
 
 
 def log_options(command: Any) -> Any:

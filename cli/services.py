@@ -70,12 +70,19 @@ class Change(NamedTuple):
     started: bool
 
 
-def find(kind: str, own: bool) -> Installed:
-    """The installed service; the machine's before one's own, if nobody says which. Raises GridError."""
+def look(kind: str, own: bool) -> Installed | None:
+    """The installed service, if there is one; the machine's before one's own, if nobody says which."""
     for one in [Installed(kind, True)] if own else [Installed(kind, False), Installed(kind, True)]:
         if one.path.exists():
             require_systemd(one.own)
             return one
+    return None
+
+
+def find(kind: str, own: bool) -> Installed:
+    """The installed service. Raises GridError where there is none."""
+    if (found := look(kind, own)) is not None:
+        return found
     raise GridError(
         f"no {kind} is installed as a service" + (" of yours" if own else ""),
         why=f"there is no {Installed(kind, own).path}",

@@ -69,11 +69,12 @@ class Suspended(Message, frozen=True, tag="suspended"):
 
 class Recalled(Message, frozen=True, tag="recalled"):
     """The node's owner takes back what the allocation holds, for that `why`: it has `grace` seconds to end. Told again
-    after every reconnect until it has."""
+    after every reconnect until it has. `closing`: not for the owner's own use; the node lends nothing any more."""
 
     allocation: str
     why: str
     grace: Span = 0.0
+    closing: bool = False
 
 
 class InUse(Message, frozen=True, tag="in-use"):

@@ -185,6 +185,10 @@ class Table:
         """The pids that the jobs which run here began with, as far as they are known."""
         return {key: one.pid for key, one in self.entries.items() if one.pid and one.outcome is None}
 
+    def live(self) -> int:
+        """How many allocations are not over."""
+        return sum(entry.outcome is None for entry in self.entries.values())
+
     def runs(self, allocation: str) -> bool:
         """Whether more may come of it: it is known and not over."""
         entry = self.entries.get(allocation)

@@ -48,5 +48,7 @@ def recalled(ledger: "Ledger", node: Node, message: Recalled) -> None:
     allocation = node.allocations.get(message.allocation)
     if allocation is None or allocation.state is State.STOPPING:
         return
-    text = f"recalled: the owner of {node.facts.name} is back ({message.why}); it has {message.grace:g} s to end"
+    name = node.facts.name
+    why = f"{name} stops lending ({message.why})" if message.closing else f"the owner of {name} is back ({message.why})"
+    text = f"recalled: {why}; it has {message.grace:g} s to end"
     stopping.ask(ledger, allocation, Cause.RECALLED, text, message.grace)

@@ -42,6 +42,8 @@ done
 for unit in dev-hugepages.mount sys-kernel-debug.mount sys-kernel-tracing.mount sys-fs-fuse-connections.mount; do
     ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
+# A grid of the machine below is not ours.
+rm -rf "$root/var/lib/grid" "$root/etc/grid"
 # Python may be installed there, and services run as users of their own.
 chmod 711 "$root/root"
 : >"$root/etc/machine-id"

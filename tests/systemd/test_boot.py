@@ -51,6 +51,12 @@ def node(machine: Machine) -> dict[str, object]:
     return found[0] if found else {}
 
 
+def software(machine: Machine) -> tuple[str, str]:
+    """The versions of the agent and of its supervisor."""
+    agent = json.loads(machine.grid("-o", "json", "agent", "status"))["agent"]
+    return agent["software"], agent["supervisor"]["software"]
+
+
 def test_what_was_installed_runs_with_few_rights_and_starts_with_the_machine(machine: Machine) -> None:
     for unit, user in ((AGENT, "grid-agent"), (COORDINATOR, "grid-coordinator")):
         assert machine.told("systemctl", "is-active", unit).strip() == "active"
@@ -96,9 +102,13 @@ def test_a_job_lives_through_a_restart_a_kill_and_an_upgrade_of_its_agent(
     machine.until(lambda: node(machine).get("software") == "0.1.1", "the new version is there")
 
     assert machine.run("kill", "-0", str(process)).returncode == 0
+    assert software(machine) == ("0.1.1", "0.1.0")  # who watches the job is as old as the job
+    assert "the supervisor of its jobs is of 0.1.0" in machine.grid("agent", "status")
     machine.told("touch", "/tmp/end-1")
     assert ended(machine, job) == 7
     assert machine.grid("logs", job) == "begun\n"
+    machine.until(lambda: software(machine) == ("0.1.1", "0.1.1"), "the supervisor is replaced when its jobs are over")
+    assert machine.run(GRID, "run-shared", "--no-ship", "sh", "-c", "exit 3").returncode == 3
 
 
 def test_an_agent_that_hangs_is_replaced_and_its_jobs_go_on(machine: Machine) -> None:
@@ -116,9 +126,16 @@ def test_an_agent_that_hangs_is_replaced_and_its_jobs_go_on(machine: Machine) ->
     assert ended(machine, job) == 7
 
 
-def test_uninstalling_leaves_no_service(machine: Machine) -> None:
+def test_uninstalling_leaves_nothing_but_what_was_to_be_kept(machine: Machine) -> None:
+    job, process = begin(machine, "/tmp/end-3")
+    refused = machine.run(GRID, "agent", "uninstall", "--purge")
+    assert refused.returncode == 1 and "jobs run here" in refused.stderr
+    machine.grid("agent", "uninstall", "--jobs", "kill", "--purge")
+    assert machine.run("kill", "-0", str(process)).returncode == 1
+    assert json.loads(machine.grid("-o", "json", "job", "show", job))["jobs"][0]["state"] == "waiting"
+    machine.grid("coordinator", "uninstall")
+    assert machine.told("ls", "/var/lib/grid").split() == ["coordinator"]
     for kind in ("agent", "coordinator"):
-        machine.grid(kind, "uninstall")
         assert machine.run(GRID, kind, "status").returncode == 1
     assert machine.shown(AGENT, "LoadState") == machine.shown(COORDINATOR, "LoadState") == "not-found"
     ours = "distributed_grid|bin/grid "

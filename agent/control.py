@@ -1,0 +1,174 @@
+"""The agent's door for who runs it on this machine: `agent.sock` in its state directory. One line of JSON asks, lines
+of JSON answer; the connection's end is the end of what was asked. Jobs may run as the agent's own user, and are not let
+in: what the supervisor or we are an ancestor of is a job.
+
+Asked are `status`, and `stop` with what is to become of the jobs. Stopping itself is done from outside, by SIGTERM.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from distributed_grid import __version__
+from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.core.table import Table
+from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.agent.session import Session
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.nodes import NodeFacts, Offer
+
+SOCKET = "agent.sock"
+CLOSED = "the agent is being stopped"
+MOST = 4096
+LOOK = 0.1
+"""Seconds between two looks at what is left."""
+ACKNOWLEDGED = 10.0
+"""Seconds that the coordinator has at most to acknowledge the last ends."""
+
+log = structlog.get_logger("agent")
+
+
+class Control:
+    """What those outside want of the agent. `about` tells how it is; `take_back` ends all jobs that were not told to
+    end yet; `stirred` is called when `closed` has changed."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        launcher: Launcher,
+        table: Table,
+        about: Callable[[], dict[str, Any]],
+        take_back: Callable[[str], None],
+        stirred: Callable[[], None],
+    ) -> None:
+        self.closed = ""
+        """Why nothing is started any more; empty: it is."""
+        self._dir = state_dir
+        self._launcher, self._table = launcher, table
+        self._about, self._take_back, self._stirred = about, take_back, stirred
+
+    async def run(self) -> None:
+        """Be there, for ever."""
+        server = await asyncio.start_unix_server(self._meet, sock=_bound(self._dir), limit=MOST)
+        async with server:
+            await server.serve_forever()
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if why := self._stranger(writer.get_extra_info("socket")):
+                log.warning("not let in at the agent's own socket", why=why)
+                _tell(writer, {"error": why})
+                return
+            try:
+                asked = json.loads(await reader.readline())
+                op, jobs, deadline = asked["op"], asked.get("jobs", "keep"), float(asked.get("deadline") or 0)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                _tell(writer, {"error": "this is not understood here"})
+                return
+            if op == "status":
+                _tell(writer, self._about())
+            elif op == "stop" and jobs in ("keep", "drain", "kill"):
+                await self._prepare_to_stop(jobs, deadline, reader, writer)
+            else:
+                _tell(writer, {"error": f"this agent knows no {op!r} of {jobs!r}"})
+        except OSError:
+            pass  # it went away
+        finally:
+            writer.close()
+
+    async def _prepare_to_stop(
+        self, jobs: str, deadline: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Start nothing more, and say `ready` when the jobs are as was asked. Who asked goes away only when we have
+        been stopped: before, that takes the order back."""
+        loop = asyncio.get_running_loop()
+        began, empty_since, told = loop.time(), 0.0, -1
+        log.info("to be stopped", jobs=jobs)
+        self._close(CLOSED)
+        gone = asyncio.create_task(reader.read())
+        try:
+            ready = False
+            while not gone.done():
+                left, now = self._table.live(), loop.time()
+                empty_since = 0.0 if left else empty_since or now
+                if jobs == "kill" or (jobs == "drain" and 0 < deadline <= now - began):
+                    self._take_back(CLOSED)
+                told_all = not self._table.unacknowledged() or self._about()["connected_for"] is None
+                settled = not left and (told_all or now - empty_since > ACKNOWLEDGED)
+                if not ready and (jobs == "keep" or settled):
+                    ready = True
+                    _tell(writer, {"ready": True, "left": left})
+                elif not ready and left != told:
+                    told = left
+                    _tell(writer, {"left": left})
+                await asyncio.wait({gone}, timeout=LOOK)
+        finally:
+            gone.cancel()
+            self._close("")
+            log.info("not stopped: who asked for it went away")
+
+    def _close(self, why: str) -> None:
+        self.closed = why
+        self._stirred()
+
+    def _stranger(self, theirs: socket.socket) -> str:
+        """Why whoever connected is not let in; empty: they are."""
+        pid, uid, _ = struct.unpack("3i", theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid not in (0, os.geteuid()):
+            return f"user {uid} does not run this agent"
+        ours = {os.getpid(), self._launcher.supervisor_pid} - {0}
+        while pid > 1:
+            if pid in ours:
+                return "a job may not order its own node"
+            seen = procs.stat(pid)
+            pid = seen.parent if seen is not None else 0
+        return ""
+
+
+def described(
+    facts: NodeFacts, url: str, session: Session | None, launcher: Launcher, table: Table, offer: Offer
+) -> dict[str, Any]:
+    """How an agent is, for `grid agent status`."""
+    now = boot_clock()
+    return {
+        "node": facts.name,
+        "software": __version__,
+        "coordinator": url,
+        "connected_for": round(now - session.began, 1) if session is not None else None,
+        "grid": session.welcome.grid if session is not None else "",
+        "supervisor": {"pid": launcher.supervisor_pid, "software": launcher.supervisor_software},
+        "jobs": [msgspec.to_builtins(one) for one in table.inventory(now) if one.state is not State.ENDED],
+        "offers": str(offer.resources),
+        "withheld": [f"{one.what}: {one.why}" for one in offer.withheld],
+    }
+
+
+def _tell(writer: asyncio.StreamWriter, said: dict[str, Any]) -> None:
+    writer.write(json.dumps(said).encode() + b"\n")
+
+
+def _bound(state_dir: Path) -> socket.socket:
+    """The socket, for our user alone. One that is there is an earlier agent's: we hold the directory's lock."""
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    folder = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    before = os.umask(0o177)
+    try:
+        (state_dir / SOCKET).unlink(missing_ok=True)
+        # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
+        ours.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        os.umask(before)
+        os.close(folder)
+    return ours

@@ -1,0 +1,151 @@
+"""`grid agent status` and `grid agent stop`: what becomes of an agent's jobs when it is ended."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid import __version__
+from distributed_grid.cli import dev_processes
+from tests.grid_fixture import PATIENCE, Grid, until
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
+    """A grid with one node, n1, of two virtual cores."""
+    grid = Grid(tmp_path_factory.mktemp("stopping"))
+    grid.start_coordinator()
+    yield grid
+    grid.close()
+
+
+@pytest.fixture
+def node(grid: Grid) -> Iterator[Grid]:
+    """The same, and its agent runs and offers."""
+    if "n1" not in grid.processes or grid.processes["n1"].poll() is not None:
+        grid.start_agent("n1", "--virtual", "--cores", "0-1")
+    grid.await_offers(1)
+    yield grid
+
+
+def begin(grid: Grid, *flags: str, code: int = 7) -> tuple[str, Path]:
+    """A job that runs until a file is there; its id and the file."""
+    ending = grid.home / f"end-{len(list(grid.home.glob('begun-*')))}"
+    begun = ending.with_name(ending.name.replace("end", "begun"))
+    script = f"touch {begun}; while [ ! -e {ending} ]; do sleep 0.05; done; exit {code}"
+    job = grid.shared("-d", *flags, "sh", "-c", script).stdout.strip()
+    until(begun.exists, f"{job} runs{grid.log('n1')}")
+    return job, ending
+
+
+def status(grid: Grid) -> Any:
+    done = grid.run("-o", "json", "agent", "status", "--state-dir", str(grid.home / "n1"))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["agent"]
+
+
+def stop(grid: Grid, *words: str) -> str:
+    done = grid.run("agent", "stop", "--state-dir", str(grid.home / "n1"), *words)
+    assert done.returncode == 0, done.stderr
+    assert grid.processes["n1"].wait(PATIENCE) == 0, grid.log("n1")
+    return done.stdout
+
+
+def test_the_status_of_an_agent_says_what_it_does(node: Grid) -> None:
+    job, ending = begin(node)
+    agent = status(node)
+    assert (agent["node"], agent["software"], agent["supervisor"]["software"]) == ("n1", __version__, __version__)
+    assert agent["connected_for"] is not None and agent["coordinator"] == node.url
+    assert [one["allocation"].startswith(job) for one in agent["jobs"]] == [True]
+    told = node.run("agent", "status", "--state-dir", str(node.home / "n1"))
+    assert "connected  for" in told.stdout and "jobs       1" in told.stdout
+    ending.touch()
+    assert node.run("job", "wait", job).returncode == 7
+
+
+def test_a_status_where_no_agent_runs_says_so(node: Grid) -> None:
+    done = node.run("agent", "status", "--state-dir", str(node.home / "nowhere"))
+    assert done.returncode == 1 and "no agent runs here" in done.stderr
+
+
+def test_jobs_run_on_when_the_agent_is_stopped(node: Grid) -> None:
+    job, ending = begin(node)
+    assert "1 jobs run on" in stop(node)
+    ending.touch()
+    node.start_agent("n1", "--virtual", "--cores", "0-1")
+    assert node.run("job", "wait", job).returncode == 7
+
+
+def test_draining_waits_for_the_jobs_and_starts_no_other(node: Grid) -> None:
+    job, ending = begin(node)
+    stopping = node.begin("agent", "stop", "--state-dir", str(node.home / "n1"), "--jobs", "drain")
+    assert stopping.stderr is not None and b"waiting for 1 jobs" in stopping.stderr.readline()
+    until(lambda: "the agent is being stopped" in " ".join(status(node)["withheld"]), "it offers nothing")
+    other = node.shared("--immediate", "true")
+    assert other.returncode == 75, other.stderr
+    ending.touch()
+    assert stopping.wait(PATIENCE) == 0
+    assert node.processes["n1"].wait(PATIENCE) == 0
+    assert node.run("job", "wait", job).returncode == 7
+    supervisor = node.home / "n1" / "supervisor.pid"
+    until(lambda: dev_processes.read(supervisor) is None, "the supervisor has left")
+
+
+def test_who_gives_up_draining_leaves_the_agent_as_it_was(node: Grid) -> None:
+    job, ending = begin(node)
+    stopping = node.begin("agent", "stop", "--state-dir", str(node.home / "n1"), "--jobs", "drain")
+    assert stopping.stderr is not None and stopping.stderr.readline()
+    stopping.send_signal(signal.SIGINT)
+    assert stopping.wait(PATIENCE) == 130
+    node.await_offers(1)
+    assert node.shared("true").returncode == 0
+    ending.touch()
+    assert node.run("job", "wait", job).returncode == 7
+
+
+def test_jobs_that_are_taken_back_wait_again_unless_they_may_not(node: Grid) -> None:
+    again, ending = begin(node)
+    never, _ = begin(node, "--no-requeue")
+    assert "no job runs here" in stop(node, "--jobs", "kill")
+    until(lambda: node.job(again)["state"] == "waiting", "the job waits again")
+    ended = node.job(never)
+    assert (ended["state"], ended["outcome"]["cause"]) == ("ended", "recalled")
+    assert "stops lending" in json.dumps(ended)
+    ending.touch()
+    node.start_agent("n1", "--virtual", "--cores", "0-1")
+    assert node.run("job", "wait", again).returncode == 7
+
+
+def test_a_deadline_takes_back_what_still_runs_then(node: Grid) -> None:
+    job, ending = begin(node)
+    assert "no job runs here" in stop(node, "--jobs", "drain", "--deadline", "1")
+    until(lambda: node.job(job)["state"] == "waiting", "the job waits again")
+    ending.touch()
+    node.start_agent("n1", "--virtual", "--cores", "0-1")
+    assert node.run("job", "wait", job).returncode == 7
+
+
+def test_a_job_may_not_order_its_own_node(node: Grid) -> None:
+    """Also one whose parents have gone."""
+    ask = (
+        "import os, socket, sys, time\n"
+        "if os.fork(): os._exit(0)\n"
+        "os.setsid(); time.sleep(0.2)\n"
+        "door = socket.socket(socket.AF_UNIX)\n"
+        "os.chdir(sys.argv[1]); door.connect('agent.sock')\n"
+        "print(door.recv(1000).decode())\n"
+    )
+    place = str(node.home / "n1")
+    done = node.shared("sh", "-c", '"$1" -c "$2" "$3"; sleep 1', "sh", sys.executable, ask, place)
+    assert "a job may not order its own node" in done.stdout + done.stderr, done
+    assert status(node)["withheld"] == [] or node.processes["n1"].poll() is None
+
+
+@pytest.mark.parametrize("words", [("--deadline", "5m"), ("--jobs", "keep", "--deadline", "5m")])
+def test_a_deadline_without_draining_is_an_error(grid: Grid, words: tuple[str, ...]) -> None:
+    done = grid.run("agent", "stop", "--state-dir", str(grid.home / "nowhere"), *words)
+    assert done.returncode == 2 and "--deadline goes with --jobs drain" in done.stderr
