@@ -56,7 +56,7 @@ class Client:
             spec = JobSpec(argv=("run", str(plan.number)), grace=plan.grace, time_limit=plan.time_limit, name=plan.name)
             request = self._request(coordinator)
             job = Job(
-                id=f"j{plan.number}x{self._tries}", key=f"k{plan.number}", user="u", spec=spec, request=request,
+                id=f"j{plan.number}x{self._tries}", key=f"k{plan.number}", user=plan.user, spec=spec, request=request,
                 submitted=coordinator.clock(),
                 after=tuple(Condition(name or "", kind) for name, (_, kind) in zip(names, plan.after, strict=True)),
                 begin=coordinator.clock() + plan.delay if plan.delay else 0.0,

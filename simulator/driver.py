@@ -5,7 +5,6 @@ a batch is performed. Stands for coordinator/driver.py and coordinator/trouble.p
 import random
 
 from distributed_grid.coordinator.core.coalesce import newest_commands, newest_records
-from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     MAY_WAIT,
     RECORDS,
@@ -21,6 +20,7 @@ from distributed_grid.protocol.jobs import Cause
 from distributed_grid.simulator.disk import Disk, Snapshot, snapshot
 from distributed_grid.simulator.engine import Engine, Process, Violation
 from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judge_order import Watched
 
 BATCH = 256
 SOON_SECONDS = 0.05
@@ -63,7 +63,7 @@ class Driver(Process):
         disk.epoch += 1
         self.epoch = disk.epoch
         self._clock_from = max(wall, disk.clock) - engine.now
-        self.ledger = Ledger(self.epoch, policy=policy)
+        self.ledger = Watched(self.epoch, policy=policy)
         self.ledger.preempting.remember(disk.receipts.values())
         self._take(
             self.ledger.restore(

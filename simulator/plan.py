@@ -32,6 +32,8 @@ MANY = 200
 """Gangs are numbered from here on."""
 PICKY = 300
 """Jobs with constraints are numbered from here on."""
+CROWD = 400
+"""The jobs of several users are numbered from here on."""
 ENDLESS = 1e6
 """Seconds that a job runs which is only ended by somebody."""
 KINDS: dict[str, str] = {
@@ -89,6 +91,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds before which it may not begin."""
     name: str = ""
     near: bool = False
+    user: str = "u"
 
 
 class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +146,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _gangs(random.Random(f"gangs of {seed}"), shape, moments)
     jobs += _many(random.Random(f"many of {seed}"), shape, moments)
     jobs += _picky(picky, shape, busy, moments)
+    jobs += _crowd(random.Random(f"users of {seed}"), shape, moments)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
         faults += _drains(random.Random(f"{seed} maintenance"), shape, busy, moments)
@@ -284,6 +288,30 @@ def _picky(chance: random.Random, shape: Shape, busy: int, moments: list[float])
         request = replace(one.request, constraints=asked, strategy=strategy)
         jobs.append(replace(one, request=request, name=name, near=kind == 4))
     return jobs
+
+
+def _crowd(chance: random.Random, shape: Shape, moments: list[float]) -> list[JobPlan]:
+    """In some worlds several users want the same few nodes at the same time, one of them far more than the others, and
+    some of them all of a node."""
+    if not shape.jobs or chance.random() >= 0.15:
+        return []
+    crowd = []
+    for number in range(chance.choice((8, 12))):
+        one = _job(chance, CROWD + number, shape, moments)
+        wanted = Resources(chance.choice((MILLI, MILLI, 2 * MILLI, 4 * MILLI)), chance.choice((2, 2, 3)) * GIB)
+        priority = chance.choice((Priority.LOW, Priority.MEDIUM, Priority.MEDIUM, Priority.MEDIUM, Priority.HIGH))
+        crowd.append(
+            replace(
+                one,
+                at=moments[0] + chance.uniform(0.0, 4.0),
+                request=replace(one.request, resources=wanted, priority=priority, immediate=False),
+                seconds=chance.choice((0.3, 1.0, 2.0, chance.uniform(2.0, 8.0))),
+                time_limit=chance.choice((0.0, 2.0, 10.0)),
+                cancel_at=-1.0,
+                user=chance.choice(("ann", "ann", "ann", "ben", "eve")),
+            )
+        )
+    return crowd
 
 
 def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:

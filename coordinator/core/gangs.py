@@ -114,8 +114,9 @@ def waiting_over(ledger: "Ledger", job: Job, outcome: Outcome, text: str) -> Non
     anything."""
     whole = members(ledger, job)
     if not any(one.allocation in ledger.allocations for one in whole):
-        for one in whole:
-            ledger.conclude(one, outcome, text=text)
+        for one in whole:  # of which some may have begun before, in vain
+            began = one.retried > 0 or one.taken_back > 0
+            ledger.conclude(one, replace(outcome, started=outcome.started or began), text=text)
     elif job.part is not None and job.part.fate not in (Fate.DONE, Fate.FAILED, Fate.UNSURE):
         began = job.part.outcome is not None and job.part.outcome.started
         job.part = Part(ledger.now, Fate.FAILED, replace(outcome, started=outcome.started or began))

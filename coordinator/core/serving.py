@@ -35,7 +35,8 @@ def match(ledger: "Ledger") -> None:
         waiting = ledger.jobs.get(name)
         if waiting is not None and waiting.state is State.WAITING and name not in ledger.fresh:
             ledger.queue.line(name).blocked = True
-            before = waiting.retried + waiting.taken_back
+            whole = gangs.members(ledger, waiting) if waiting.request.gang else (waiting,)
+            before = any(one.retried or one.taken_back for one in whole)
             if waiting.request.immediate and not before:  # else it was placed at once, as was asked
                 why = reasons.find(ledger, waiting.request, name).text
                 ledger.finish(waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))

@@ -12,6 +12,7 @@ from distributed_grid.coordinator.client import GridClient, GridUnavailable, Job
 from distributed_grid.protocol.after import After
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import Submission
+from tests.chaos import gangs
 from tests.chaos import many as many_jobs
 from tests.chaos.jobs import Plan, Shipment, draw
 from tests.chaos.world import World
@@ -35,6 +36,8 @@ class Told:
     """What came of those whose stdout was read while they ran."""
     after: dict[str, tuple[After, tuple[str, ...]]] = field(default_factory=dict)
     """Those that wait for others."""
+    gangs: list[tuple[str, ...]] = field(default_factory=list)
+    """Those that are a gang together."""
     cancelled: set[str] = field(default_factory=set)
     """Those that were cancelled though their plan says nothing of it."""
     habits: Counter[str] = field(default_factory=Counter)
@@ -82,6 +85,7 @@ class Users:
         dice = random.Random(f"{self._seed} user {number}")
         shipment = Shipment()
         apart = random.Random(f"{self._seed} many {number}")  # so that the other draws of a seed stay as they were
+        together = random.Random(f"{self._seed} gangs {number}")
         while True:
             many = dice.choices([1, dice.randint(2, 8)], [9, 1])[0]
             await asyncio.sleep(many * dice.uniform(0, 2 * self._pause))
@@ -93,6 +97,8 @@ class Users:
             plans = [draw(dice, self._world.books, sent) for _ in range(many)]
             if apart.random() < many_jobs.SHARE:
                 self._begin(many_jobs.live(self.told, self._clients[number], self._world.books, apart))
+            if together.random() < gangs.SHARE:
+                self._begin(gangs.live(self.told, self._clients[number], self._world.books, together))
             self._begin(self._life(self._clients[number], plans, random.Random(dice.random())))
 
     def _begin(self, life: Coroutine[Any, Any, None]) -> None:

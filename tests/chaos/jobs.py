@@ -27,6 +27,14 @@ if [ -n "$ALONE" ]; then
     exec 9> "$BOOKS/lock/$GRID_JOB_ID"
     flock -n 9 || note beside $$
 fi
+if [ -n "$GANG" ]; then
+    attempt="$GRID_GANG_ID.${GRID_ALLOCATION_ID##*.}"
+    exec 9> "$BOOKS/lock/$attempt.$GRID_NODE_RANK"
+    flock -n 9 || note beside $$
+    for other in "$BOOKS/lock/$GRID_GANG_ID".*; do
+        case "$other" in */"$attempt".*) ;; *) flock -n -s "$other" true || note beside $$ ;; esac
+    done
+fi
 trap 'note end 99; exit 99' TERM
 seq 1 "$half"
 sleep "$nap" &
@@ -51,8 +59,9 @@ class Shipment:
 @dataclass(frozen=True)
 class Plan:
     """A job as it is to be: what a client asks for, and what has to come of it. `kind`: exits, killed, limited,
-    missing (there is no such command), cancelled or retried. `watched`: followed to its end; `streamed`: its output is
-    read as it comes; `cancel_after`: seconds until it is cancelled. It prints `lines` numbers, `half` of them first."""
+    missing (there is no such command), cancelled, retried, or gang. `watched`: followed to its end; `streamed`: its
+    output is read as it comes; `cancel_after`: seconds until it is cancelled. It prints `lines` numbers, `half` of them
+    first."""
 
     kind: str
     submission: Submission
@@ -96,7 +105,7 @@ def draw(dice: random.Random, books: Path, shipment: Shipment) -> Plan:
     submission = describe_job(
         words,
         key=f"{dice.getrandbits(96):024x}",
-        env={"BOOKS": str(books), "SHIPPED": shipment.bundle, "ALONE": "1" if kind == "retried" else ""},
+        env={"BOOKS": str(books), "SHIPPED": shipment.bundle, "ALONE": "1" if kind == "retried" else "", "GANG": ""},
         grace=2.0,
         time_limit=dice.uniform(0.3, 2.0) if kind == "limited" else None,
         bundle=shipment.bundle,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, JobView, Outcome, State
 from tests.chaos.clients import Told
 from tests.chaos.faults import Fault
+from tests.chaos.gangs import not_as_one
 from tests.chaos.jobs import RETRIES, Book, Plan
 from tests.chaos.many import out_of_order
 from tests.chaos.world import CORES, by_uptime
@@ -17,6 +18,7 @@ MAY_END = {
     "limited": {Cause.TIME_LIMIT},
     "missing": {Cause.NOT_FOUND},
     "cancelled": {Cause.CANCELLED},
+    "gang": {Cause.EXITED, Cause.GANG, Cause.CANCELLED},
 }
 """How each kind of job may end, beside UNKNOWN."""
 UNKNOWN = {Cause.NODE_LOST, Cause.SUPERVISOR_LOST}
@@ -64,7 +66,7 @@ def judge(told: Told, views: dict[str, JobView], books: dict[str, Book], faults:
         if job in told.after and view.outcome.cause is Cause.DEPENDENCY_FAILED and not own:
             verdict.wrong += [(job, text) for text in out_of_order(job, view, told, views, of_job)]
             continue
-        if job in told.cancelled:
+        if job in told.cancelled and plan.kind != "gang":
             plan = replace(plan, kind="cancelled")
         found = out_of_order(job, view, told, views, of_job)
         found += _wrong(plan, view, view.outcome, own) + _read(plan, view, view.outcome, told)
@@ -72,6 +74,8 @@ def judge(told: Told, views: dict[str, JobView], books: dict[str, Book], faults:
         verdict.wrong += [(job, text) for text in found]
     verdict.twice += [(job, "is there though nobody submitted it") for job in views.keys() - told.plans.keys()]
     verdict.twice += [(job, "ran though nobody submitted it") for job in of_job.keys() - told.plans.keys()]
+    for gang in told.gangs:
+        verdict.wrong += [(gang[0], text) for text in not_as_one(gang, told, views, of_job)]
     verdict.wrong += [("", text) for text in [*told.broken, *_crowded(books)]]
     return verdict
 
@@ -79,7 +83,7 @@ def judge(told: Told, views: dict[str, JobView], books: dict[str, Book], faults:
 def _twice(plan: Plan, own: dict[str, Book]) -> list[str]:
     found = [f"{name} started {len(book.starts)} times" for name, book in own.items() if len(book.starts) != 1]
     most = 1 + (RETRIES if plan.kind == "retried" else 0)
-    if len(own) > most:
+    if len(own) > most and plan.kind != "gang":  # of which a part may begin in vain, and as often as it likes
         found.append(f"started as {', '.join(sorted(own))}: more often than {most} times")
     return found + [f"{name} ran beside an earlier attempt" for name, book in own.items() if book.beside]
 
@@ -92,7 +96,7 @@ def _wrong(plan: Plan, view: JobView, outcome: Outcome, own: dict[str, Book]) ->
     late = plan.kind == "cancelled" and cause is Cause.EXITED  # it was over before the cancel reached it
     if cause not in MAY_END[plan.kind] | UNKNOWN and not late:
         found.append(f"was to be {plan.kind}, and ended as {cause.value}: {outcome.text}")
-    if not outcome.started and (book.starts or (own and plan.kind != "retried")):
+    if not outcome.started and (book.starts or (own and plan.kind not in ("retried", "gang"))):
         found.append(f"never started, says the grid; {', '.join(own)} did")
     wrote = f"says the grid; it wrote down {end}"
     if cause is Cause.EXITED and (end != str(outcome.code) or (not late and outcome.code != plan.code)):

@@ -25,7 +25,7 @@ SHARE = 0.06
 
 async def live(told: "Told", clients: tuple[GridClient, GridClient], books: Path, dice: random.Random) -> None:
     """Submit an array, one job that waits for all of it, and one that waits for that: together, and perhaps twice."""
-    plans = [_plain(dice, books) for _ in range(3)]
+    plans = [plain(dice, books) for _ in range(3)]
     size = dice.randint(2, 5)
     array = Array(((0, size - 1, 1),), most=dice.choice((0, 1, 2)))
     kinds = [dice.choice((After.OK, After.ENDED, After.ENDED)) for _ in range(2)]
@@ -50,7 +50,8 @@ async def live(told: "Told", clients: tuple[GridClient, GridClient], books: Path
         await clients[1].cancel(group, reason="the campaign wants it")
 
 
-def _plain(dice: random.Random, books: Path) -> Plan:
+def plain(dice: random.Random, books: Path) -> Plan:
+    """A job that just exits, and that nobody stands by."""
     while (plan := draw(dice, books, Shipment())).kind != "exits":
         pass
     return dataclasses.replace(plan, watched=False, streamed=False)

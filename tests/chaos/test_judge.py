@@ -228,3 +228,74 @@ def test_who_begins_after_what_it_waits_for_is_left_alone() -> None:
 )
 def test_who_does_not_keep_to_what_it_waits_for_is_found(made: Callable[[], Case], text: str) -> None:
     assert ("j2", text) in made().verdict().wrong
+
+
+# --- gangs ------------------------------------------------------------------------------------------------------------
+
+
+def gang(*codes: int, retries: int = 0) -> Case:
+    """A gang `g` of which each member exited with its code."""
+    one = case()
+    one.told = Told()
+    view = one.views.pop("j1")
+    book = one.books.pop("j1.1")
+    assert view.outcome is not None
+    request = msgspec.structs.replace(one.plan.submission.request, gang=2, retries=retries)
+    submission = msgspec.structs.replace(one.plan.submission, request=request)
+    for rank, code in enumerate(codes):
+        name = f"g_{rank}"
+        one.told.plans[name] = replace(one.plan, kind="gang", code=code, watched=False, submission=submission)
+        ended = msgspec.structs.replace(view.outcome, code=code)
+        one.views[name] = msgspec.structs.replace(view, id=name, allocation=f"{name}.1", node=f"n{rank}", outcome=ended)
+        one.books[f"{name}.1"] = replace(book, nodes={f"n{rank}"}, ends=[(11.0, str(code))])
+    one.told.gangs.append(tuple(one.views))
+    return one
+
+
+def in_vain(case: Case) -> None:
+    """One began while the other did not; then both did."""
+    case.books["g_0.2"], case.books["g_1.2"] = (replace(case.books[f"g_{rank}.1"]) for rank in (0, 1))
+    case.books["g_0.1"] = Book({"n0"}, [5.0])
+    del case.books["g_1.1"]
+    for name, view in case.views.items():
+        case.views[name] = msgspec.structs.replace(view, attempt=2, allocation=f"{name}.2")
+
+
+def test_a_gang_that_was_one_is_left_alone_also_where_a_part_of_it_had_begun_in_vain() -> None:
+    assert gang(0, 0).verdict().violations == []
+    found = gang(0, 0)
+    in_vain(found)
+    assert found.verdict().violations == []
+
+
+def only_one_began(case: Case) -> None:
+    del case.books["g_1.1"]
+
+
+def whole_twice(case: Case) -> None:
+    in_vain(case)
+    case.books["g_1.1"] = Book({"n1"}, [5.0])
+
+
+def at_different_attempts(case: Case) -> None:
+    case.views["g_1"] = msgspec.structs.replace(case.views["g_1"], attempt=2)
+
+
+def beside_each_other(case: Case) -> None:
+    in_vain(case)
+    case.books["g_1.2"].beside.append(10.0)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (only_one_began, "g_0, g_1 exited with 0, and only g_0 began"),
+        (whole_twice, "all of it began 2 times, at the attempts 1, 2"),
+        (at_different_attempts, "its members are at the attempts 1, 2"),
+        (beside_each_other, "g_1.2 ran beside an earlier attempt"),
+    ],
+)
+def test_a_gang_that_was_not_one_is_found(spoil: Callable[[Case], None], text: str) -> None:
+    found = gang(0, 0)
+    spoil(found)
+    assert text in [said for _, said in found.verdict().violations]

@@ -20,7 +20,9 @@ from distributed_grid.coordinator.core import (
     groups,
     matching,
     requests,
+    reserving,
     retries,
+    serving,
     stopping,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -284,6 +286,14 @@ def do_not_wake_who_is_to_end(patch: Patch) -> None:
     patch(Supervisor, "_end", deaf)
 
 
+def serve_whoever_came_first_whatever_he_holds(patch: Patch) -> None:
+    patch(serving, "_rank_of", lambda ledger, standing, now: 0.0)
+
+
+def let_anybody_start_where_a_node_is_kept(patch: Patch) -> None:
+    patch(reserving, "in_the_way", lambda *of: None)
+
+
 BREACHES: dict[Callable[[Patch], None], int] = {
     launch_before_commit: 75,
     acknowledge_before_commit: 0,
@@ -312,6 +322,8 @@ BREACHES: dict[Callable[[Patch], None], int] = {
     do_not_ask_for_labels: 19,
     forget_who_is_to_be_excluded: 7,
     do_not_wake_who_is_to_end: 119,
+    serve_whoever_came_first_whatever_he_holds: 37,
+    let_anybody_start_where_a_node_is_kept: 6,
 }
 
 

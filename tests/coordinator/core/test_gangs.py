@@ -482,3 +482,18 @@ def test_of_a_backup_a_gang_that_waits_is_held_back_and_one_that_runs_is_told_by
     fresh.check()
     out = back(fresh, held(fresh, 1).node, 5.0)
     assert results(out) == {"g_0": ("exited", 0), "g_1": ("node-lost", 0)}
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_of_a_gang_that_waits_again_it_is_told_who_has_run_and_who_has_not(immediate: bool) -> None:
+    ledger = grid()
+    submitted(ledger, request=Request(CORE, gang=2, immediate=immediate))
+    step(ledger, Told(held(ledger, 1).node, Started(allocation="g_1.1")), 2.0)
+    refuses(ledger, 0)
+    ends(ledger, 1, Outcome(Cause.GANG, signal=15))
+    assert waits(ledger)
+    out = step(ledger, CancelAsked(2, ("g",)), 4.0)
+    over = {one.job.id: one.job.outcome for one in out if isinstance(one, RecordJob)}
+    assert {name: (one.cause, one.started) for name, one in over.items() if one} == {
+        "g_0": (Cause.CANCELLED, False), "g_1": (Cause.CANCELLED, True)
+    }  # fmt: skip
