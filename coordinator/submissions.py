@@ -21,30 +21,32 @@ NAME_CHARS = 128
 LONGEST = 10 * 366 * 86400.0
 
 
-def complaint(submission: Submission) -> BadValue | None:
-    """What is wrong with it, for its sender; None if it can be taken."""
-    spec = submission.spec
+def complaint(submission: Submission, sound: Submission | None = None) -> BadValue | None:
+    """What is wrong with it, for its sender; None if it can be taken. `sound` is one that can be: what the two have in
+    common is not looked at again, as most of a long list is alike."""
+    spec, request = submission.spec, submission.request
     if not 0 < len(submission.key) <= 128:
         return BadValue("a submission's key must have 1 to 128 characters")
-    return (
-        _about_command(spec)
-        or _about_surroundings(spec)
-        or _about_amounts(submission.request.resources)
-        or _about_retries(submission.request)
-        or _about_many(submission)
-        or _about_placing(submission.request)
-    )
+    if (sound is None or spec != sound.spec) and (wrong := _about_command(spec) or _about_surroundings(spec)):
+        return wrong
+    if (sound is None or request != sound.request) and (wrong := _about_request(request)):
+        return wrong
+    return _about_many(submission)
+
+
+def _about_request(request: Request) -> BadValue | None:
+    return _about_amounts(request.resources) or _about_retries(request) or _about_placing(request)
 
 
 def _about_command(spec: JobSpec) -> BadValue | None:
     if not spec.argv or not spec.argv[0]:
         return BadValue("there is no command", hint="name a program to run")
-    texts = [*spec.argv, *spec.env, *spec.env.values()]
-    if any("\0" in text for text in texts):
+    text = "".join((*spec.argv, *spec.env, *spec.env.values()))
+    if "\0" in text:
         return BadValue("the command or its environment has a zero byte", why="no program can be given one")
     if any(not name or "=" in name for name in spec.env):
         return BadValue("an environment variable has no name, or one with '='", hint="use -e NAME=VALUE")
-    if (size := sum(len(text.encode(errors="surrogatepass")) for text in texts)) > COMMAND_BYTES:
+    if (size := len(text.encode(errors="surrogatepass"))) > COMMAND_BYTES:
         return BadValue(
             f"the command and its environment have {size} bytes",
             why=f"more than {COMMAND_BYTES} are not taken",

@@ -17,8 +17,8 @@ from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import complaint, same_jobs
 from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.groups import Array, GroupKind, count, indexes, member_id
-from distributed_grid.protocol.jobs import Cause
-from distributed_grid.protocol.messages import Submit
+from distributed_grid.protocol.jobs import Cause, Request
+from distributed_grid.protocol.messages import Submission, Submit
 
 
 class Sorted:
@@ -66,9 +66,11 @@ class Submissions:
     def sort_out(self, sight: Sight, host: str, message: Submit) -> Sorted:
         """What is new in it and what is known. Raises GridError where one of it cannot be taken: then none is."""
         user = sight.user
+        sound: Submission | None = None
         for submission in message.jobs:
-            if problem := complaint(submission):
+            if problem := complaint(submission, sound):
                 raise problem
+            sound = submission
             if submission.spec.bundle and not self._blobs.has(submission.spec.bundle):
                 raise Unanswerable(
                     "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
@@ -82,14 +84,18 @@ class Submissions:
         now = self._clock()
         found = Sorted(known)
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
-        ids = iter(sorted(new_id() for _ in range(len(keys) - len(known))))
+        ids = iter(sorted(new_ids(len(keys) - len(known))))
+        # Equal requests are one from here on: it is one line of the queue, and what is worked out of it is once.
+        requests: dict[Request, Request] = {}
         before: dict[str, str] = {}  # those before it in this call, by their key and name
         for one in message.jobs:
             if one.key not in known and one.key not in found.jobs:
                 request = resolved(one.request, host, one.spec.bundle, self._ledger.policy)
                 request = neighbours(request, sight, one.spec.name, self._ledger.index.homes, before)
+                request = requests.setdefault(request, request)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
-                job.after = tuple(self._condition(sight, dependency, before) for dependency in one.after)
+                if one.after:
+                    job.after = tuple(self._condition(sight, dependency, before) for dependency in one.after)
                 job.begin = now + one.delay if one.delay else one.begin
                 found.jobs[one.key] = job
                 if one.array is not None:
@@ -97,8 +103,7 @@ class Submissions:
                 elif one.request.gang:
                     ranks = Array(((0, one.request.gang - 1, 1),))
                     found.groups.append(_group(job, GroupKind.GANG, ranks))
-            there = known.get(one.key) or found.jobs[one.key].id
-            before |= {one.key: there, one.spec.name: there}
+            before[one.key] = before[one.spec.name] = known.get(one.key) or found.jobs[one.key].id
         return found
 
     def _by_key(self, sight: Sight, key: str) -> str | None:
@@ -148,6 +153,7 @@ def _group(template: Job, kind: GroupKind, array: Array) -> Group:
 _LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte & 31] for byte in range(256))
 
 
-def new_id() -> str:
-    """A job's id: `j-` and 60 random bits."""
-    return "j-" + secrets.token_bytes(12).translate(_LETTERS).decode()
+def new_ids(count: int) -> list[str]:
+    """Ids of jobs: `j-` and 60 random bits each."""
+    text = secrets.token_bytes(12 * count).translate(_LETTERS).decode()
+    return ["j-" + text[at : at + 12] for at in range(0, len(text), 12)]
