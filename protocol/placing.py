@@ -1,6 +1,6 @@
 """Where a job may and should go, as it is asked for: a strategy, and what a node has to be."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -54,7 +54,7 @@ class LabelRule(msgspec.Struct, frozen=True, omit_defaults=True):
     sign: Sign = Sign.THERE
     value: str = ""
 
-    def met(self, labels: dict[str, str]) -> bool:
+    def met(self, labels: Mapping[str, str]) -> bool:
         """Whether these labels are so."""
         if self.sign is Sign.THERE:
             return self.key in labels

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from distributed_grid.coordinator.core.constraints import Trait, has_trait
 from distributed_grid.coordinator.core.homes import Homes
-from distributed_grid.coordinator.core.index import Accept, Index, Place
+from distributed_grid.coordinator.core.index import NO_GPUS, Accept, Index, Place
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.protocol.nodes import GpuFacts
 from distributed_grid.protocol.placing import Local, Sign, same_model
@@ -51,11 +51,13 @@ class View:
 
 
 class Kind:
-    """The nodes that have a trait, whether they can be given work or not, and the views of them."""
+    """The nodes that have a trait (None: all of them), whether they can be given work or not, and the views of them.
+    Where certain GPUs are asked for, a view knows nodes by those of them that are free."""
 
-    __slots__ = ("members", "views")
+    __slots__ = ("members", "trait", "views")
 
-    def __init__(self, members: dict[str, None]) -> None:
+    def __init__(self, trait: Trait | None, members: dict[str, None]) -> None:
+        self.trait = trait
         self.members = members
         self.views: dict[Pool, View] = {}
 
@@ -67,7 +69,7 @@ class Catalogue(Index):
         super().__init__()
         self.homes = Homes(jobs)
         self._nodes = nodes
-        self._everything = Kind({})
+        self._everything = Kind(None, {})
         self._kinds: dict[Trait, Kind] = {}
         self._entries = 0
         self._changes: list[str] = []
@@ -81,11 +83,12 @@ class Catalogue(Index):
         self._models: dict[str, dict[str, None]] = {}
         self._bundles: dict[str, dict[str, None]] = {}
 
-    def _lay(self, name: str, place: Place) -> bool:
-        news = super()._lay(name, place)
-        if news:
+    def lay(self, name: str, place: Place) -> None:
+        """This node lies there from now on. One with free GPUs may belong elsewhere in a view also where that is no
+        news here: of devices that are shared, only the largest part is known here."""
+        if self._where.get(name) != place or place[1] != NO_GPUS:
+            super().lay(name, place)
             self.touch(name)
-        return news
 
     def drop(self, name: str) -> bool:
         """This node gets no work for now. Whether that is news."""
@@ -175,7 +178,7 @@ class Catalogue(Index):
         if trait is None:
             return self._view(self._everything, pool).candidates(wanted, most, accept, loosest)
         kind = self._kind(trait)
-        if len(kind.members) > WIDE * len(self._known):
+        if not trait.gpus and len(kind.members) > WIDE * len(self._known):
             members = kind.members
             both: Accept = members.__contains__
             if accept is not None:
@@ -191,7 +194,8 @@ class Catalogue(Index):
     def _kind(self, trait: Trait) -> Kind:
         kind = self._kinds.pop(trait, None)
         if kind is None:
-            kind = Kind({name: None for name in self._likely(trait) if has_trait(trait, *self._gpus_and_labels(name))})
+            likely = self._likely(trait)
+            kind = Kind(trait, {name: None for name in likely if has_trait(trait, *self._gpus_and_labels(name))})
             self._entries += len(kind.members)
             while self._entries > ENTRIES_KEPT and self._kinds:
                 oldest = next(iter(self._kinds))
@@ -227,12 +231,12 @@ class Catalogue(Index):
         if view.seen < self._before:
             view.index = Index()
             names = where if kind is self._everything else kind.members
-            view.index.fill((name, where[name]) for name in names if self._belongs(name, kind, pool))
+            view.index.fill((name, self._place_in(kind, name)) for name in names if self._belongs(name, kind, pool))
         elif view.seen < now:
             changed, members = set(self._changes[view.seen - self._before :]), kind.members
             for name in changed if kind is self._everything else [name for name in changed if name in members]:
                 if self._belongs(name, kind, pool):
-                    view.index.copy(name, self)
+                    view.index.lay(name, self._place_in(kind, name))
                 else:
                     view.index.drop(name)
         view.seen = now
@@ -242,6 +246,14 @@ class Catalogue(Index):
         if name not in self._where or (kind is not self._everything and name not in kind.members):
             return False
         return pool is Pool.ALL or bool(self._nodes[name].allocations) is (pool is Pool.IN_USE)
+
+    def _place_in(self, kind: Kind, name: str) -> Place:
+        place, trait = self._where[name], kind.trait
+        if trait is None or not trait.gpus or place[1] == NO_GPUS:
+            return place
+        room = self._nodes[name].room
+        assert room is not None
+        return place[0], room.free_gpus(trait.gpu_model, trait.gpu_memory), *place[2:]
 
 
 def _add(lists: dict[K, dict[str, None]], key: K, name: str) -> None:

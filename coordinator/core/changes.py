@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distributed_grid.coordinator.core.constraints import meets
-from distributed_grid.coordinator.core.matching import Refusal, usable
+from distributed_grid.coordinator.core.matching import Refusal, candidates
 from distributed_grid.coordinator.core.reserving import Places
-from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints
 from distributed_grid.protocol.resources import MIB, MILLI, Resources, format_milli
@@ -117,16 +115,24 @@ def _largest(most: int, holds: Callable[[int], bool]) -> int:
 
 def _most_of(ledger: "Ledger", request: Request, kind: str, place: Callable[[Request], Places]) -> int:
     """The most of one kind with which it would start, all else being as it is."""
-    most: int = min(_most_beside(ledger, request, kind), getattr(request.resources, kind) - 1)
-    asked = request.constraints
-    if most <= 0 or not (ledger.kept.by_job or (asked is not None and (asked.near or asked.apart))):
+
+    def has_room(count: int) -> bool:
+        return bool(candidates(ledger.nodes, ledger.index, _with(request, kind, count), ledger.policy))
+
+    most = _most(kind, getattr(request.resources, kind) - 1, has_room)
+    if not most or not ledger.kept.by_job:
         return most
-    # What is kept for others, or is where others are, has no room of its own that could be asked: it is tried.
+    # What is kept for others is in no room that could be asked: it is tried.
+    return _most(kind, most, lambda count: _starts(place, _with(request, kind, count)))
+
+
+def _most(kind: str, most: int, holds: Callable[[int], bool]) -> int:
+    """The most of one kind up to so much of which it holds, in the steps in which it can be asked for."""
     step = {"cpu": 1, "memory": MIB, "gpu": MILLI if most >= MILLI else FRACTION}[kind]
-    count = _largest(most // step, lambda count: _starts(place, _with(request, kind, count * step)))
+    count = _largest(most // step, lambda count: holds(count * step))
     if not count and step == MILLI:
         step = FRACTION
-        count = _largest(MILLI // step - 1, lambda count: _starts(place, _with(request, kind, count * step)))
+        count = _largest(MILLI // step - 1, lambda count: holds(count * step))
     return count * step
 
 
@@ -141,25 +147,3 @@ def _with(request: Request, kind: str, value: int) -> Request:
     wanted = request.resources
     parts = {"cpu": wanted.cpu, "memory": wanted.memory, "gpu": wanted.gpu}
     return msgspec.structs.replace(request, resources=Resources(**(parts | {kind: value})))
-
-
-def _most_beside(ledger: "Ledger", request: Request, kind: str) -> int:
-    """The most of one kind that a node has now which has enough of all the others."""
-    asked, others = request.constraints, _with(request, kind, 0).resources
-    index = ledger.index
-    rooms = [
-        node.room
-        for name, node in ledger.nodes.items()
-        if usable(node) and (asked is None or meets(node, index.labels_of(name), request))
-    ]
-    fitting = (room for room in rooms if room is not None and room.fits(others, asked))
-    return max((most(room, kind, asked) for room in fitting), default=0)
-
-
-def most(room: Room, kind: str, need: Constraints | None = None) -> int:
-    """The most of one kind that one job could be given here: memory in whole MiB, so that it can be said exactly."""
-    if kind == "memory":
-        return max(0, room.free_memory // MIB * MIB)
-    if kind == "cpu":
-        return room.whole * MILLI + max(room.parts.values(), default=0)
-    return room.most_gpu(need)

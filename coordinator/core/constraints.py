@@ -4,7 +4,7 @@ What follows from the node's facts and labels alone changes seldom, so the nodes
 a `Trait` is the key of such a list.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -16,34 +16,38 @@ from distributed_grid.protocol.placing import Constraints, LabelRule, Sign, same
 from distributed_grid.protocol.resources import MILLI, format_bytes
 
 Labels = Mapping[str, str]
+ALIKE_BITS = 4
+"""Amounts of memory are nearly equal that begin with the same bits: so many, from the first one that is set on."""
 
 
 class Trait(msgspec.Struct, frozen=True, cache_hash=True):
-    """What of a request's constraints follows from facts and labels: `gpus` devices at least are of the model and have
-    this memory altogether."""
+    """What of a request's constraints follows from facts and labels; where `gpus` are asked for, that one of them at
+    least is of the model and has so much memory."""
 
     labels: tuple[LabelRule, ...] = ()
+    gpus: bool = False
     gpu_model: str = ""
     gpu_memory: int = 0
-    gpus: int = 0
 
 
 def trait_of(request: Request) -> Trait | None:
-    """The trait that a request asks for; None: none."""
+    """The trait that a request asks for; None: none. Nearly equal amounts of memory make the same trait, of the least
+    of them."""
     asked = request.constraints
-    if asked is None or not (asked.labels or asked.gpu_model or asked.gpu_memory):
+    if asked is None:
         return None
-    if not (asked.gpu_model or asked.gpu_memory):
-        return Trait(asked.labels)
-    return Trait(asked.labels, asked.gpu_model, asked.gpu_memory, devices(request))
+    if not (asked.gpu_model or asked.gpu_memory) or not request.resources.gpu:
+        return Trait(asked.labels) if asked.labels else None
+    rest = max(0, asked.gpu_memory.bit_length() - ALIKE_BITS)
+    return Trait(asked.labels, True, asked.gpu_model, asked.gpu_memory >> rest << rest)
 
 
-def has_trait(trait: Trait, gpus: tuple[GpuFacts, ...], labels: dict[str, str]) -> bool:
+def has_trait(trait: Trait, gpus: tuple[GpuFacts, ...], labels: Labels) -> bool:
     """Whether a node with these GPUs and labels is so."""
     for rule in trait.labels:
         if not rule.met(labels):
             return False
-    return not trait.gpus or _count(gpus, trait.gpu_model, trait.gpu_memory) >= trait.gpus
+    return not trait.gpus or _count(gpus, trait.gpu_model, trait.gpu_memory) > 0
 
 
 def devices(request: Request) -> int:
@@ -64,22 +68,36 @@ class Unmet(NamedTuple):
     why: str
 
 
-def steps(asked: Constraints, gpus: int) -> list[str]:
-    """The constraints in words, in the order in which they are tested."""
-    found = []
+Met = Callable[[NodeFacts, Labels], bool]
+"""Whether a node with these facts and labels meets a constraint."""
+
+
+def conditions(asked: Constraints, gpus: int) -> list[tuple[str, Met]]:
+    """The constraints in words, in the order in which they are tested, and how a node is tested."""
+    found: list[tuple[str, Met]] = []
     if asked.only:
-        found.append(_named(asked))
+        found.append((_named(asked), lambda facts, _: facts.name in asked.only))
     if asked.exclude:
-        found.append(_others(asked))
-    found += [f"with label {rule}" for rule in asked.labels]
+        found.append((_others(asked), lambda facts, _: facts.name not in asked.exclude))
+    found += [(f"with label {rule}", _labelled(rule)) for rule in asked.labels]
     if asked.gpu_model:
-        found.append(_model(asked, gpus))
+        found.append((_model(asked, gpus), lambda facts, _: _count(facts.gpus, asked.gpu_model, 0) >= gpus))
     if asked.gpu_memory:
-        found.append(_memory(asked, gpus))
+        model, memory = asked.gpu_model, asked.gpu_memory
+        found.append((_memory(asked, gpus), lambda facts, _: _count(facts.gpus, model, memory) >= gpus))
     return found
 
 
-def unmet(facts: NodeFacts, labels: dict[str, str], request: Request) -> Unmet | None:
+def _labelled(rule: LabelRule) -> Met:
+    return lambda _, labels: rule.met(labels)
+
+
+def steps(asked: Constraints, gpus: int) -> list[str]:
+    """The constraints in words, in the order in which they are tested."""
+    return [words for words, _ in conditions(asked, gpus)]
+
+
+def unmet(facts: NodeFacts, labels: Labels, request: Request) -> Unmet | None:
     """The first constraint that this node can not meet, whatever is free on it."""
     asked = request.constraints
     if asked is None:
@@ -106,12 +124,23 @@ def unmet(facts: NodeFacts, labels: dict[str, str], request: Request) -> Unmet |
     return None
 
 
-def meets(node: Node, labels: dict[str, str], request: Request) -> bool:
+def meets(node: Node, labels: Labels, request: Request) -> bool:
     """Whether the node is what is asked for, whatever is free on it."""
-    return request.constraints is None or unmet(node.facts, labels, request) is None
+    asked = request.constraints
+    if asked is None:
+        return True
+    name = node.facts.name
+    if (asked.only and name not in asked.only) or name in asked.exclude:
+        return False
+    for rule in asked.labels:
+        if not rule.met(labels):
+            return False
+    if not (asked.gpu_model or asked.gpu_memory):
+        return True
+    return _count(node.facts.gpus, asked.gpu_model, asked.gpu_memory) >= devices(request)
 
 
-def _label_words(rule: LabelRule, labels: dict[str, str]) -> str:
+def _label_words(rule: LabelRule, labels: Labels) -> str:
     if rule.sign is Sign.IS_NOT:
         return f"has {rule.key}={rule.value}"
     return f"has {rule.key}={labels[rule.key]}" if rule.key in labels else f"has no label {rule.key}"

@@ -3,16 +3,16 @@ what is done. Nothing is changed here.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from distributed_grid.coordinator.core import dependencies, preempting, reasons, views
 from distributed_grid.coordinator.core.changes import changes
-from distributed_grid.coordinator.core.constraints import unmet
-from distributed_grid.coordinator.core.feasible import steps_of
+from distributed_grid.coordinator.core.constraints import conditions, devices
 from distributed_grid.coordinator.core.matching import (
     Refusal,
     able,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 HOLDERS = 20
 """So many who hold what is lacking are named."""
+NAMED = 5
+"""So many nodes that a condition leaves out are named."""
 VERDICTS = 200
 """So many nodes are judged in words; the funnel counts them all."""
 
@@ -136,10 +138,9 @@ def _funnel(ledger: "Ledger", request: Request) -> tuple[FunnelStep, ...]:
     wanted = request.resources
     nodes = list(ledger.nodes.values())
     steps = [FunnelStep("known", len(nodes))]
-    missed = {node.facts.name: unmet(node.facts, ledger.index.labels_of(node.facts.name), request) for node in nodes}
-    for words in steps_of(request):
-        here = [node for node in nodes if (one := missed[node.facts.name]) is None or one.step != words]
-        nodes = _step(steps, words, nodes, here)
+    labels = ledger.index.labels_of
+    for words, met in conditions(request.constraints or NO_CONSTRAINTS, devices(request)):
+        nodes = _step(steps, words, nodes, [node for node in nodes if met(node.facts, labels(node.facts.name))])
     nodes = _step(steps, "large enough", nodes, [node for node in nodes if could_ever(node.facts, wanted)])
     up = [node for node in nodes if node.state is NodeState.UP]
     away: dict[str, int] = {}
@@ -147,7 +148,7 @@ def _funnel(ledger: "Ledger", request: Request) -> tuple[FunnelStep, ...]:
         if node.state is not NodeState.UP:
             away[node.state.value] = away.get(node.state.value, 0) + 1
     steps.append(FunnelStep("up", len(up), ", ".join(f"{count} {state}" for state, count in away.items())))
-    left = _step(steps, "offering", up, [node for node in up if usable(node)])
+    left = _step(steps, "offering", up, [node for node in up if node.facts.name in ledger.index])
     bounds, asked = ledger.index.homes.bounds(request.constraints), request.constraints or NO_CONSTRAINTS
     for word in asked.near:
         near = [] if bounds.missing else [one for one in left if bounds.near is None or one.facts.name in bounds.near]
@@ -168,13 +169,22 @@ def _only(wanted: Resources, kind: str) -> Resources:
 
 
 def _step(steps: list[FunnelStep], what: str, before: list[Node], after: list[Node]) -> list[Node]:
-    lost = ""
-    if len(after) < len(before):
-        kept = {node.facts.name for node in after}
-        names = [node.facts.name for node in before if node.facts.name not in kept]
-        lost = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    steps.append(FunnelStep(what, len(after), lost))
+    """One condition more: `after` are those of the nodes `before` that meet it, in the same order."""
+    lost = len(before) - len(after)
+    names = list(islice(_left_out(before, after), min(lost, NAMED)))
+    more = f" and {lost - NAMED} more" if lost > NAMED else ""
+    steps.append(FunnelStep(what, len(after), ", ".join(names) + more))
     return after
+
+
+def _left_out(before: list[Node], after: list[Node]) -> Iterator[str]:
+    rest = iter(after)
+    next_one = next(rest, None)
+    for node in before:
+        if node is next_one:
+            next_one = next(rest, None)
+        else:
+            yield node.facts.name
 
 
 def _verdicts(ledger: "Ledger", request: Request) -> tuple[NodeVerdict, ...]:

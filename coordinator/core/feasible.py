@@ -3,8 +3,8 @@
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core.constraints import devices, steps, unmet
-from distributed_grid.coordinator.core.matching import able, amount, labels
+from distributed_grid.coordinator.core.constraints import conditions, devices, steps
+from distributed_grid.coordinator.core.matching import able, amount, could_ever, labels
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placing import Constraints, LabelRule, Sign, same_model
@@ -44,19 +44,13 @@ def never_fits(ledger: "Ledger", request: Request) -> tuple[str, str, str]:
     """What, why and a hint, with the numbers, for a request that no known node could ever meet."""
     nodes, of = list(ledger.nodes.values()), ""
     if request.constraints is not None:
-        for done in range(len(steps_of(request))):
-            left = [node for node in nodes if _meets(node, request, done + 1)]
+        for done, (_, met) in enumerate(conditions(request.constraints, devices(request))):
+            left = [node for node in nodes if met(node.facts, labels(node))]
             if not left:
                 return _no_node(ledger, request, nodes, done)
             nodes = left
         of = " in question"
     return _too_much(nodes, request.resources, of)
-
-
-def _meets(node: Node, request: Request, first: int) -> bool:
-    """Whether the node meets the first so many constraints."""
-    missed = unmet(node.facts, labels(node), request)
-    return missed is None or steps_of(request).index(missed.step) >= first
 
 
 def steps_of(request: Request) -> list[str]:
@@ -122,7 +116,7 @@ def _too_much(among: list[Node], wanted: Resources, of: str) -> tuple[str, str, 
     many = f"the {len(nodes)} nodes{of}" if len(nodes) > 1 else f"the only node{of}"
     for kind in ("gpu", "cpu", "memory"):
         single = Resources(**{kind: getattr(wanted, kind)})
-        if single and not any(able(node, Request(single)) for node in among):
+        if single and not any(could_ever(facts, single) for facts in nodes):
             largest = max(nodes, key=lambda facts: int(getattr(facts.lendable, kind)))
             most = amount(kind, largest.lendable)
             has = f"the largest of {many} lends {most}" if len(nodes) > 1 else f"{many} lends {most}"

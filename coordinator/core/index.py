@@ -21,6 +21,9 @@ Shape = tuple[int, int]
 Place = tuple[int, Shape, Shape, int]
 """Where a node lies: its tier, the shapes of its free GPUs and cores, and its free memory in bytes."""
 
+NO_GPUS: Shape = (0, 0)
+"""Of a node where no GPU is free."""
+
 NOWHERE: Place = (-1, (0, 0), (0, 0), 0)
 """The place of a node that was not laid anywhere yet."""
 
@@ -83,35 +86,33 @@ class Index:
         if self._noted:
             noted, self._noted = self._noted, {}
             for name, (priority, room) in noted.items():
-                self._lay(name, place_of(priority, room))
+                self.lay(name, place_of(priority, room))
         return self._where
-
-    def copy(self, name: str, other: "Index") -> None:
-        """This node has the room that it has in the other index, from now on; none, if it is not there."""
-        place = other.laid().get(name)
-        if place is None:
-            self.drop(name)
-        else:
-            self._lay(name, place)
 
     def fill(self, places: Iterable[tuple[str, Place]]) -> None:
         """All these nodes at once, into an index that is empty."""
+        rows: dict[tuple[int, Shape, Shape], list[tuple[int, str]]] = {}
         for name, place in places:
             self._where[name] = place
             tier, gpus, cores, memory = place
-            shelf = self._tiers[tier].shelves.setdefault(gpus, Shelf())
-            shelf.by_cores.setdefault(cores, []).append((memory, name))
+            if (row := rows.get((tier, gpus, cores))) is None:
+                row = rows[tier, gpus, cores] = []
+            row.append((memory, name))
+        for (tier, gpus, cores), row in rows.items():
+            shelves = self._tiers[tier].shelves
+            if gpus not in shelves:
+                shelves[gpus] = Shelf()
+            shelves[gpus].by_cores[cores] = sorted(row)
         for one in self._tiers:
             one.shapes = sorted(one.shelves)
             for shelf in one.shelves.values():
                 shelf.shapes = sorted(shelf.by_cores)
-                for row in shelf.by_cores.values():
-                    row.sort()
 
-    def _lay(self, name: str, place: Place) -> bool:
+    def lay(self, name: str, place: Place) -> None:
+        """This node lies there from now on."""
         old = self._where.get(name, NOWHERE)
         if old == place:
-            return False
+            return
         if old is not NOWHERE:
             self._remove(name, old)
         self._where[name] = place
@@ -126,7 +127,6 @@ class Index:
             shelf.by_cores[cores] = [(memory, name)]
         else:
             insort(row, (memory, name))
-        return True
 
     def _remove(self, name: str, place: Place) -> None:
         at, gpus, cores, memory = place

@@ -65,7 +65,9 @@ def could_ever(facts: NodeFacts, wanted: Resources) -> bool:
 
 def able(node: Node, request: Request) -> bool:
     """Whether the node, with everything it may lend idle, could meet this request, with its constraints."""
-    return could_ever(node.facts, request.resources) and meets(node, labels(node), request)
+    if not could_ever(node.facts, request.resources):
+        return False
+    return request.constraints is None or meets(node, labels(node), request)
 
 
 def has_room(node: Node, request: Request, index: Catalogue, room: Room | None = None) -> bool:
@@ -174,14 +176,14 @@ def place(
         node = nodes[name]
         room = rooms.get(name) or node.room
         assert room is not None
-        values = [score(node, room, request) for _, score, _ in strategy]
+        values = [score(node, room, request) for score in strategy.scores]
         if (mean := weighted(strategy, values)) > sure:
             chosen, best, sure = name, values, mean
     if not chosen:
         return Refusal(len(index))
     room, wanted = rooms.get(chosen) or nodes[chosen].room, request.resources
     assert room is not None and room.fits(wanted), f"{chosen} was found for {wanted} and has no room for it"
-    said = {name: value for (name, _, _), value in zip(strategy, best, strict=True)}
+    said = dict(zip(strategy.names, best, strict=True))
     return Placement(chosen, room.choose(wanted, request.constraints), sure, said)
 
 

@@ -185,7 +185,7 @@ class Room:
     def lacks(self, wanted: Resources, need: Constraints | None = None) -> str:
         """The first kind of which there is too little for this (gpu, cpu or memory), of GPUs as they are needed; empty:
         it fits."""
-        if wanted.gpu and not (self._has_gpu(wanted.gpu) if _any_gpu(need) else self._has_such(wanted.gpu, need)):
+        if wanted.gpu and not self._has_gpus(wanted.gpu, need):
             return "gpu"
         if not self._has_cpu(wanted.cpu):
             return "cpu"
@@ -195,19 +195,20 @@ class Room:
 
     def fits(self, wanted: Resources, need: Constraints | None = None) -> bool:
         """Whether this amount can be granted here now."""
-        return not self.lacks(wanted, need)
+        if wanted.memory > self.free_memory or (wanted.cpu and not self._has_cpu(wanted.cpu)):
+            return False
+        return not wanted.gpu or self._has_gpus(wanted.gpu, need)
 
     def _has_cpu(self, milli: int) -> bool:
         whole, part = divmod(milli, MILLI)
         free = len(self.free)
         return free > whole or (free == whole and (not part or (bool(self.parts) and max(self.parts.values()) >= part)))
 
-    def _has_gpu(self, milli: int) -> bool:
-        if milli < MILLI:
-            return self.whole_gpus > 0 or max(self.gpu_parts.values(), default=0) >= milli
-        return self.whole_gpus * MILLI >= milli
-
-    def _has_such(self, milli: int, need: Constraints | None) -> bool:
+    def _has_gpus(self, milli: int, need: Constraints | None) -> bool:
+        if need is None or not (need.gpu_model or need.gpu_memory):
+            if milli < MILLI:
+                return self.whole_gpus > 0 or max(self.gpu_parts.values(), default=0) >= milli
+            return self.whole_gpus * MILLI >= milli
         if milli < MILLI:
             return any(self._suits(uuid, need) for uuid, left in self.gpus.items() if left >= milli)
         count = sum(self._suits(uuid, need) for uuid, left in self.gpus.items() if left == MILLI)
@@ -223,10 +224,21 @@ class Room:
         model = known is not None and same_model(need.gpu_model, known.model)
         return model and self.gpu_memory.get(uuid, 0) >= need.gpu_memory
 
-    def most_gpu(self, need: Constraints | None) -> int:
-        """The most milli-GPUs that one job could be given here, of devices as they are needed."""
-        suiting = [milli for uuid, milli in self.gpus.items() if milli > 0 and self._suits(uuid, need)]
-        return sum(milli for milli in suiting if milli == MILLI) or max(suiting, default=0)
+    def free_gpus(self, model: str, memory: int) -> tuple[int, int]:
+        """How many whole devices are free of those that are of this model and have so many bytes free, and the largest
+        spare part (milli) of one that is shared."""
+        whole = most = 0
+        for uuid, milli in self.gpus.items():
+            if milli <= most or uuid in self.closed or self.gpu_memory.get(uuid, 0) < memory:
+                continue
+            known = self.offers.get(uuid)
+            if known is None or not same_model(model, known.model):
+                continue
+            if milli == MILLI:
+                whole += 1
+            else:
+                most = milli
+        return whole, most
 
     @property
     def left(self) -> Resources:
@@ -331,7 +343,3 @@ class Room:
             near.discard(pick)
             taken += groups.pop(pick)[:left]
         return taken
-
-
-def _any_gpu(need: Constraints | None) -> bool:
-    return need is None or not (need.gpu_model or need.gpu_memory)

@@ -4,7 +4,9 @@ weight; the weighted mean is the confidence.
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,8 +16,14 @@ from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Request
 
 Score = Callable[[Node, Room, Request], float]
-Strategy = tuple[tuple[str, Score, float], ...]
-"""Scores by name, each with its weight."""
+
+
+class Strategy(NamedTuple):
+    """The scores that count for anything, by name, each with its weight."""
+
+    names: tuple[str, ...]
+    scores: tuple[Score, ...]
+    weights: tuple[float, ...]
 
 
 def _fit(node: Node, room: Room, request: Request) -> float:
@@ -105,23 +113,25 @@ SCORES: dict[str, Score] = {
 
 @functools.cache
 def parts(weights: Weights) -> Strategy:
-    """A strategy: the scores that count for anything, by name, each with its weight."""
+    """A strategy by its weights."""
     amounts = msgspec.structs.astuple(weights)
-    return tuple((name, score, weight) for (name, score), weight in zip(SCORES.items(), amounts, strict=True) if weight)
+    counting = [one for one in zip(SCORES, SCORES.values(), amounts, strict=True) if one[2]]
+    return Strategy(*zip(*counting, strict=True)) if counting else Strategy((), (), ())
 
 
 def scores(node: Node, room: Room, request: Request, weights: Weights) -> dict[str, float]:
     """What each score of a strategy says of a node with this room."""
-    return {name: score(node, room, request) for name, score, _ in parts(weights)}
+    strategy = parts(weights)
+    return {name: score(node, room, request) for name, score in zip(strategy.names, strategy.scores, strict=True)}
 
 
 def confidence(said: Mapping[str, float], weights: Weights) -> float:
     """The weighted mean of the scores."""
     strategy = parts(weights)
-    return weighted(strategy, [said[name] for name, _, _ in strategy])
+    return weighted(strategy, [said[name] for name in strategy.names])
 
 
 def weighted(strategy: Strategy, values: Sequence[float]) -> float:
     """The same, of what the scores of a strategy say, in their order."""
     # fsum: what sum() makes of floats depends on the version of Python, and a replay must come to the same node.
-    return min(1.0, math.fsum([one[2] * value for one, value in zip(strategy, values, strict=True)]))
+    return min(1.0, math.fsum(map(operator.mul, strategy.weights, values)))

@@ -4,6 +4,7 @@ from collections import Counter
 import pytest
 
 from distributed_grid.coordinator.core import catalogue, checkpoint, explain
+from distributed_grid.coordinator.core.constraints import conditions, devices, meets, unmet
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.matching import Placement, labels, place
 from distributed_grid.coordinator.core.model import (
@@ -273,10 +274,22 @@ def test_a_place_is_found_exactly_where_one_is_in_many_random_states(
             assert isinstance(found, Placement) == bool(fitting), f"{request}: {found}, {fitting}"
             if isinstance(found, Placement):
                 check_best(ledger, request, found, fitting)
+            check_words(ledger, request)
             seen["placed" if fitting else "refused"] += 1
             states += 1
             happen(ledger, rng, number, request, names)
     assert min(seen.values()) > 500, seen
+
+
+def check_words(ledger: Ledger, request: Request) -> None:
+    """A node meets the constraints exactly if it meets each of them, and is told what it misses else."""
+    assert request.constraints is not None
+    each = conditions(request.constraints, devices(request))
+    for name, node in ledger.nodes.items():
+        missed = unmet(node.facts, labels(node), request)
+        assert meets(node, labels(node), request) == (missed is None), f"{name}: {missed}"
+        first = next((words for words, met in each if not met(node.facts, labels(node))), None)
+        assert first == (missed.step if missed is not None else None), name
 
 
 def check_best(ledger: Ledger, request: Request, found: Placement, fitting: list[str]) -> None:

@@ -43,7 +43,8 @@ def run(ledger: Ledger, name: str, request: Request, **spec: object) -> str:
 def test_a_strategy_is_a_tuple_of_scores_whose_weights_are_one_together(strategy: Strategy) -> None:
     weights = WEIGHTS[strategy]
     assert round(sum(msgspec.structs.astuple(weights)), 9) == 1.0
-    assert all(name in SCORES and score is SCORES[name] for name, score, _ in parts(weights))
+    found = parts(weights)
+    assert found.scores == tuple(SCORES[name] for name in found.names)
     assert [name.replace("_", "-") for name in Weights.__struct_fields__] == list(SCORES)
 
 
