@@ -86,6 +86,9 @@ class Coordinator:
     keep_jobs: int = setting(1_000_000, count(0, 10**9, "a whole number from 0 up"), "how many of them, at most")
     keep_size: int = setting(2 << 30, SIZE, "how large the store may get before the oldest of them go")
     event_log_size: int = setting(256 << 20, SIZE, "events kept on disk for grid replay, at most; 0 keeps none")
+    memory_limit: int = setting(
+        0, SIZE, "memory it may use before it takes no new jobs; 0: four fifths of what its cgroup or machine has"
+    )
     gang_ports: str = setting("29500-29999", PORTS, "where the members of gangs meet, on the node of the first of them")
 
 

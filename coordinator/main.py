@@ -58,6 +58,7 @@ class CoordinatorSettings:
     name none.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
+    `memory_limit` (bytes; 0: by what there is): as in memory.py.
     `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there; `half_life` and `shares` (weights of
     users): as Sharing there; `…_life`, `renew_expired`: as Lives in pki.py."""
 
@@ -72,6 +73,7 @@ class CoordinatorSettings:
     keep_days: float = Keep.days
     keep_jobs: int = Keep.jobs
     keep_size: int = Keep.size
+    memory_limit: int = 0
     gang_ports: str = "29500-29999"
     unused_window: float = DEFAULT.unused.window
     unused_threshold: float = DEFAULT.unused.threshold
@@ -189,7 +191,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         lives = Lives(settings.agent_life, settings.person_life, settings.server_life, settings.renew_expired)
         pki = Pki(settings.state_dir / PKI, store.grid, lives)
         pki.refresh_self()
-    server = Server(ledger, store, driver, blobs, audit, clock, pki)
+    server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit)
     driver.begin(server.perform, restored)
     keep = Keep(settings.keep_days, settings.keep_jobs, settings.keep_size)
     connected = lambda: [name for name, node in list(ledger.nodes.items()) if node.session]  # noqa: E731

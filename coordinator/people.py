@@ -6,6 +6,7 @@ from typing import Any
 
 from distributed_grid.coordinator.connection import Connection
 from distributed_grid.coordinator.driver import Driver
+from distributed_grid.coordinator.memory import Memory, Strain
 from distributed_grid.coordinator.pace import Pace, Paces
 from distributed_grid.coordinator.requests import Client, Requests
 from distributed_grid.coordinator.seldom import Seldom
@@ -14,24 +15,39 @@ from distributed_grid.protocol.messages import Failed, Refused
 
 CONNECTIONS_OF_ONE = 256
 """Connections that one person may have open at once. A node has two, and who comes under its name replaces them."""
+LAGGING = 64 << 10
+"""Bytes that wait for a peer to read, from which on it is let go when memory is short."""
 
 
 class People:
     """All who are connected."""
 
-    def __init__(self, requests: Requests, driver: Driver, seldom: Seldom) -> None:
+    def __init__(self, requests: Requests, driver: Driver, seldom: Seldom, memory: Memory) -> None:
         self._requests = requests
         self._driver = driver
         self._seldom = seldom
         self._connections: dict[tuple[Role, str], set[Connection]] = {}
         self._paces = Paces()
+        self._memory = memory
+        memory.shed = self._shed
 
     def connections(self, role: Role, name: str) -> list[Connection]:
         """Those of one person."""
         return list(self._connections.get((role, name), ()))
 
+    def _shed(self) -> None:
+        """Let go of those that the grid can do without: viewers, and who does not read what it asked for."""
+        for (role, _), connections in list(self._connections.items()):
+            for connection in list(connections):
+                if role is Role.VIEWER or connection.wire.transport.get_write_buffer_size() > LAGGING:
+                    self._seldom.warning("cut: short of memory", peer=connection.wire.address, user=connection.name)
+                    connection.abort()
+
     async def admits(self, connection: Connection) -> bool:
         """Whether this one more connection is all right; if not, it is refused."""
+        if connection.rights is Role.VIEWER and self._memory.strain is not Strain.NONE:
+            await connection.refuse(Refused("viewers are not let in now", self._memory.words(), "try again later"))
+            return False
         own = self._connections.get((connection.rights, connection.name), set())
         if len(own) < CONNECTIONS_OF_ONE:
             return True

@@ -34,6 +34,7 @@ from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.group_watch import GroupWatches
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
+from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.placing import neighbours, resolved
 from distributed_grid.coordinator.relay import Relay
@@ -113,14 +114,16 @@ class Requests:
         audit: RequestLog,
         clock: Clock,
         access: AccessDesk,
+        memory: Memory,
     ) -> None:
+        self._memory = memory
         self._access = access
         self._ledger = ledger
         self._store = store
         self._driver = driver
         self._blobs = blobs
         self._lookup = Lookup(ledger, store, driver)
-        self._submissions = Submissions(ledger, store, driver, blobs, self._lookup, clock)
+        self._submissions = Submissions(ledger, store, driver, blobs, self._lookup, clock, memory)
         self.watches = JobWatches(self._lookup.views)
         self._groups = GroupWatches(self._lookup.group_view)
         self._relay = relay
@@ -321,7 +324,7 @@ class Requests:
             nodes=nodes,
             counts=dict(counts),
             ended={cause.value: count for cause, count in self.watches.ended.items()},
-            trouble=self._driver.trouble.words(),
+            trouble="; ".join(filter(None, (self._driver.trouble.words(), self._memory.words()))),
             past=past,
             at=time.time(),
         )

@@ -43,6 +43,7 @@ from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.joining import Joining
 from distributed_grid.coordinator.local_door import bind, identity_of_user, local_uid
+from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.people import People
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.relay import Agent, Relay
@@ -89,6 +90,7 @@ class Server:
         audit: RequestLog,
         clock: Clock,
         pki: Pki | None = None,
+        memory_limit: int = 0,
     ) -> None:
         self._ledger = ledger
         self._store = store
@@ -102,9 +104,10 @@ class Server:
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
         """Where who has no identity is heard, by path."""
         access = self._access = AccessDesk(pki, self._cut, renewals)
-        self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access)
+        self._memory = Memory(memory_limit)
+        self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access, self._memory)
         ledger.watched = self._requests.watches.watched
-        self._people = People(self._requests, driver, self._seldom)
+        self._people = People(self._requests, driver, self._seldom, self._memory)
         self._pki = pki
         self._admission = Admission(pki, store.grid)
         if pki is not None and renewals is not None:
@@ -128,7 +131,9 @@ class Server:
         self._hosts = {*LOOPBACK, *(self._pki.hosts() if self._pki is not None else ())}
         if self._pki is not None:
             self._tls = server_context(self._pki.folder)
-        return await self._entrance.listen(host, port, self._tls)
+        bound = await self._entrance.listen(host, port, self._tls)
+        self._memory.look()
+        return bound
 
     async def listen_locally(self, state_dir: Path) -> None:
         """Begin to take connections of this machine's users. Raises GridError, OSError."""
@@ -145,6 +150,7 @@ class Server:
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.unlink()
+        self._memory.close()
         await self._entrance.close()
 
     def _turn_away(self, wire: ServerConnection, request: Request) -> Response | None:

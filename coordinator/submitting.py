@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.model import Group, Job, JobsSubmitted
 from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.lookup import Lookup, Unanswerable
+from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.placing import neighbours, resolved
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import complaint, same_jobs
@@ -55,7 +56,9 @@ class Submissions:
         blobs: Blobs,
         lookup: Lookup,
         clock: Callable[[], float],
+        memory: Memory,
     ) -> None:
+        self._memory = memory
         self._ledger = ledger
         self._store = store
         self._driver = driver
@@ -78,8 +81,9 @@ class Submissions:
         keys = list(dict.fromkeys(submission.key for submission in message.jobs))
         # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
         known = self._store.known(user, keys)
-        if self._driver.trouble.error and any((user, key) not in self._ledger.keys for key in keys if key not in known):
+        if any((user, key) not in self._ledger.keys for key in keys if key not in known):
             self._driver.trouble.refuse()
+            self._memory.refuse()
         same_jobs(message.jobs, lambda key: known.get(key) or self._ledger.keys.get((user, key)), self._lookup.job)
         now = self._clock()
         found = Sorted(known)

@@ -1,6 +1,6 @@
 """The limits that guard the coordinator, as a table, from the constants that the code goes by."""
 
-from distributed_grid.coordinator import connection, door, entrance, joining, pace, people, seldom, tries
+from distributed_grid.coordinator import connection, door, entrance, joining, memory, pace, people, seldom, tries
 from distributed_grid.protocol import codec
 
 
@@ -37,6 +37,11 @@ def guards() -> str:
             "requests of one person",
             f"{pace.SHARE:.0%} of the coordinator's time, {seconds(pace.AT_ONCE)} of it at once",
             f"slowed down; {seconds(pace.FAR_OVER)} over: refused (`busy`), with when to try again",
+        ),
+        (
+            "memory",
+            f"{memory.SHED_AT:.0%} of `coordinator.memory_limit`; all of it",
+            "viewers and who does not read are let go; new jobs are refused",
         ),
         ("unread answers before the hello", size(connection.OUTBOX_STRANGER), "cut"),
         ("unread words to a node", size(connection.OUTBOX_CONTROL), "cut"),

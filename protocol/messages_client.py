@@ -10,6 +10,7 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, State
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
+from distributed_grid.protocol.numbers import Span
 from distributed_grid.protocol.receipts import Preemption
 from distributed_grid.protocol.resources import Grant
 
@@ -295,7 +296,7 @@ class MakeToken(Message, frozen=True, tag="make-token"):
     id: int
     role: Role
     name: str = ""
-    ttl: float = 3600.0
+    ttl: Span = 3600.0
     uses: int = 1
     labels: dict[str, str] = {}
 

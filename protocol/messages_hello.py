@@ -3,6 +3,7 @@
 import msgspec
 
 from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.numbers import Span
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -34,7 +35,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     epoch: int
     grid: str
     session: str
-    heartbeat: float = 2.0
+    heartbeat: Span = 2.0
     instance: str = ""
     renew: bool = False
     user: str = ""

@@ -13,6 +13,8 @@ import msgpack
 
 GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "1.0"
 
+LARGEST = 4 << 20
+"""Of more bytes no frame is read: that is seen to before them (coordinator/entrance.py)."""
 NUMBERS = [
     0, 1, -1, 2, 127, 128, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1,
     -(2**31), -(2**63), 0.0, -0.0, 0.5, -1.5, 1e308, 5e-324, math.inf, -math.inf, math.nan,
@@ -51,10 +53,13 @@ class Frames:
             if found is not None and found[1] != "type":
                 found[0][found[1]] = _like(rng, found[0][found[1]])
         packed: bytes = msgpack.packb([sequence, [message]])
-        return packed
+        return packed[:LARGEST]
 
     def make(self, number: int, sequence: int = 7) -> bytes:
         """That frame; its sequence number is mostly this one."""
+        return self._make(number, sequence)[:LARGEST]
+
+    def _make(self, number: int, sequence: int) -> bytes:
         rng = random.Random(f"{self._seed}:{number}")  # noqa: S311
         kind = rng.random()
         if kind < 0.70:
@@ -159,7 +164,7 @@ def _like(rng: random.Random, value: Any) -> Any:
             return not value
         case int() | float():
             near = value + rng.choice((-1, 1, 1000))
-            return near if rng.random() < 0.3 and near < 2**64 else rng.choice(NUMBERS)
+            return near if rng.random() < 0.3 and -(2**63) <= near < 2**64 else rng.choice(NUMBERS)
         case str():
             return rng.choice(TEXTS) if rng.random() < 0.7 else value[: rng.randrange(len(value) + 1)]
         case bytes():

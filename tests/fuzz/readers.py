@@ -36,10 +36,10 @@ def decoded(frames: Frames) -> Callable[[int], str]:
         except BadFrame as error:
             return f"{which}: {word(error)}"
         try:
-            again = codec.decode(DIRECTIONS[which], codec.encode(sequence, messages))
+            written = codec.encode(sequence, messages)
         except BadValue as error:
             return f"{which}: taken, and not written: {word(error)}"
-        assert again == (sequence, messages), "read again, it is another"
+        assert codec.encode(*codec.decode(DIRECTIONS[which], written)) == written, "read again, it is another"
         return f"{which}: {' '.join(sorted({type(one).__name__ for one in messages}))}"
 
     return read
