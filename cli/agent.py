@@ -70,17 +70,21 @@ def run(insecure: bool, log_level: str, **options: Any) -> None:
 @click.option("--state-dir", metavar="DIR", help="Where its agent keeps its state.")
 @click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
 def join(name: str | None, state_dir: str | None, invitation: str) -> None:
-    """Make this machine a node of a grid, with a token from `grid token create` on the master."""
+    """Make this machine a node of a grid, with a token from `grid token create` on the master.
+
+    With - instead of the invitation it is read from stdin, where nobody else can see it.
+    """
     from distributed_grid import joining
+    from distributed_grid.cli.invitation import given
     from distributed_grid.renewing import has_expired
     from distributed_grid.tls import IDENTITY, has_identity
 
-    asked = joining.parse_invitation(invitation)
+    asked = joining.parse_invitation(given(invitation))
     config = current().whole_config({"agent.state_dir": state_dir} if state_dir else {})
     proposed = name or config.agent.name or platform.node().partition(".")[0]
 
-    def folder(given: str) -> Path:
-        return Path(config.agent_state_dir(given)) / IDENTITY
+    def folder(named: str) -> Path:
+        return Path(config.agent_state_dir(named)) / IDENTITY
 
     if has_identity(folder(proposed)) and not has_expired(folder(proposed)):
         from distributed_grid.protocol.errors import GridError

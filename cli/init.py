@@ -51,8 +51,12 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
 @click.option("--context", "context", default="default", metavar="NAME", help="What this access is called here.")
 @click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
 def login(context: str, invitation: str) -> None:
-    """Join a grid as a person, with a token from one of its operators."""
+    """Join a grid as a person, with a token from one of its operators.
+
+    With - instead of the invitation it is read from stdin, where nobody else can see it.
+    """
     from distributed_grid.cli.connection import user_name
+    from distributed_grid.cli.invitation import given
     from distributed_grid.joining import join, parse_invitation
     from distributed_grid.member import contexts, use_context
     from distributed_grid.protocol.errors import GridError
@@ -62,7 +66,7 @@ def login(context: str, invitation: str) -> None:
     folder = contexts() / _context(context)
     if folder.exists() and not (has_identity(folder) and has_expired(folder)):
         raise GridError(f"there is a context {context!r} already", hint="give another --context, or remove its folder")
-    joined = join(parse_invitation(invitation), user_name(), lambda _: folder)
+    joined = join(parse_invitation(given(invitation)), user_name(), lambda _: folder)
     use_context(context)
     current().say(f"you are {joined.role} {joined.name} of grid {joined.grid}, by {folder}")
 

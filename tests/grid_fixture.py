@@ -58,6 +58,7 @@ class Grid:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("GRID_")}
         self.environment |= {"XDG_STATE_HOME": str(home / "state"), "XDG_CONFIG_HOME": str(home / "config")}
         self.url = ""
+        self.command = GRID
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     # --- services -----------------------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ class Grid:
         until(told.exists, "the coordinator listens" + self.log("coordinator"))
         url = json.loads(told.read_text())["url"]
         # A founded grid is reached by the name it was founded with, which our own context is for.
-        self.url = url if url.startswith("ws:") else f"wss://localhost:{url.rpartition(':')[2]}"
+        self.url = url.replace("wss://127.0.0.1:", "wss://localhost:")
         self.environment["GRID_COORDINATOR"] = self.url
 
     def start_agent(self, name: str, *flags: str, environment: dict[str, str] | None = None) -> None:
@@ -82,7 +83,7 @@ class Grid:
     def _start(self, name: str, *words: str, environment: dict[str, str] | None = None) -> None:
         with (self.home / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*GRID, "-c", str(self.home / "grid.yaml"), *words],
+                [*self.command, "-c", str(self.home / "grid.yaml"), *words],
                 cwd=self.home,
                 env=self.environment | (environment or {}),
                 stdin=subprocess.DEVNULL,
@@ -124,13 +125,13 @@ class Grid:
         """`grid …`, to its end, with text."""
         options.setdefault("cwd", self.here)
         return subprocess.run(
-            [*GRID, *words], env=self.environment, capture_output=True, text=True, timeout=timeout, **options
+            [*self.command, *words], env=self.environment, capture_output=True, text=True, timeout=timeout, **options
         )
 
     def run_bytes(self, *words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[bytes]:
         """`grid …`, to its end, with bytes."""
         return subprocess.run(
-            [*GRID, *words], env=self.environment, cwd=self.here, capture_output=True, timeout=timeout
+            [*self.command, *words], env=self.environment, cwd=self.here, capture_output=True, timeout=timeout
         )
 
     def shared(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -143,7 +144,7 @@ class Grid:
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("cwd", self.here)
-        return subprocess.Popen([*GRID, *words], env=self.environment, **options)
+        return subprocess.Popen([*self.command, *words], env=self.environment, **options)
 
     def json(self, *words: str, **options: Any) -> Any:
         """What `grid -o json …` prints."""

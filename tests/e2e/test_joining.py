@@ -2,6 +2,7 @@
 Real processes, real TLS, on loopback."""
 
 import asyncio
+import contextlib
 import datetime
 import json
 import shutil
@@ -243,3 +244,49 @@ def test_a_second_founding_is_refused_and_changes_nothing(grid: Grid) -> None:
     again = grid.run("init", "--state-dir", str(grid.home / "coordinator"), "--context", "second")
     assert again.returncode == 1 and "stop it first" in again.stderr
     assert authority(grid) == before
+
+
+def seen_by_all(secret: bytes) -> list[bytes]:
+    """The command lines of this machine's processes that have it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if secret in (line := path.read_bytes()):
+                found.append(line)
+    return found
+
+
+def test_of_a_whole_join_nobody_else_sees_the_secret(grid: Grid) -> None:
+    token = invitation(grid, "--node", "lab10")
+    secret = token.rpartition(".")[2]
+    words = ("agent", "join", "-", "--name", "lab10", "--state-dir", str(grid.home / "lab10"))
+    joining = grid.begin(*words, stdin=subprocess.PIPE)
+    assert joining.stdin is not None
+    joining.stdin.write(token.encode() + b"\n")
+    joining.stdin.close()
+    while joining.poll() is None:
+        assert not seen_by_all(secret.encode())
+    assert joining.returncode == 0
+    said = b"".join(stream.read() for stream in (joining.stdout, joining.stderr) if stream is not None).decode()
+    wrong = grid.run(*words, input=token)  # used up
+    broken = grid.run(*words, input=token[:-1])
+    assert wrong.returncode == broken.returncode == 1
+    grid.start_agent("lab10")
+    grid.await_offers(1)
+    everything = said + wrong.stdout + wrong.stderr + broken.stderr + log(grid) + (grid.home / "lab10.log").read_text()
+    assert secret[:-1] not in everything and "Traceback" not in everything
+    for path in grid.home.rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), f"{path} has the token's secret"
+
+
+def test_a_secret_that_was_given_as_an_argument_is_soon_not_to_be_seen_any_more(grid: Grid) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"grid://localhost:{silent.getsockname()[1]}/grid1.{'a' * 52}.0a1b2c3d.wellhidden"
+        joining = grid.begin("agent", "join", address, "--name", "lab11")
+        try:
+            silent.settimeout(30)
+            silent.accept()[0].close()  # by then it has gone to work
+            assert not seen_by_all(b"wellhidden")
+        finally:
+            joining.kill()
+            joining.communicate()
