@@ -40,7 +40,7 @@ def create(role: str, node: str | None, user: str | None, ttl: str, uses: int, l
     if role == "agent" and user:
         raise BadValue("--user is for people", hint="say --role client, operator or viewer; or --node for an agent")
     invocation = current()
-    given = dict(_label(one) for one in labels)
+    given = dict(label_of(one) for one in labels)
     connection = invocation.connect()
     try:
         name, seconds = (node if role == "agent" else user) or "", parse_duration(ttl)
@@ -115,7 +115,8 @@ def revoke_access(role: str, name: str) -> None:
     invocation.say(done.text)
 
 
-def _label(text: str) -> tuple[str, str]:
+def label_of(text: str) -> tuple[str, str]:
+    """A label as it is given on the command line: K=V. Raises BadValue."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise BadValue(f"--label {text!r} is no label", hint="write it as NAME=VALUE")

@@ -23,7 +23,7 @@ COMMANDS: dict[str, Lazy] = {
     "shares": Lazy(_AT + "shares:shares", "Show who holds how much, and who is served next."),
     "status": Lazy(_AT + "overview:status", "Show how the grid is, on one screen."),
     "nodes": Lazy(_AT + "nodes:nodes", "List the nodes."),
-    "node": Lazy(_AT + "nodes:node", "Order something for nodes: drain, undrain, label."),
+    "node": Lazy(_AT + "nodes:node", "Add and remove nodes, and order something for them: drain, undrain, label."),
     "jobs": Lazy(_AT + "jobs:jobs", "List jobs."),
     "logs": Lazy(_AT + "follow:logs", "Print what a job wrote."),
     "attach": Lazy(_AT + "follow:attach", "Follow a job to its end and exit with its exit code."),

@@ -7,6 +7,7 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import nodes as complete_nodes
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, NodeView
@@ -37,10 +38,20 @@ def cluster_status() -> None:
     _nodes(current())
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_PUSHING = "distributed_grid.cli.pushing:"
+
+
+@click.group(
+    cls=LazyGroup,
+    table={
+        "add": Lazy(_PUSHING + "add", "Make hosts nodes of the grid, by ssh."),
+        "remove": Lazy(_PUSHING + "remove", "Take a node out of the grid, and clean its host by ssh."),
+    },
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @common
 def node() -> None:
-    """Order something for nodes: drain, undrain, label."""
+    """Add and remove nodes, and order something for them: drain, undrain, label."""
 
 
 @node.command()

@@ -12,6 +12,7 @@ from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
     DrainNodes,
+    ForgetNodes,
     LabelNodes,
     MakeToken,
     PutBlob,
@@ -131,7 +132,7 @@ def about(message: Any) -> dict[str, Any] | None:
             return {"job": message.job}
         case DrainNodes():
             return {"nodes": message.nodes, "reason": message.reason, "deadline": message.deadline}
-        case UndrainNodes():
+        case UndrainNodes() | ForgetNodes():
             return {"nodes": message.nodes}
         case MakeToken():
             return {"role": message.role, "name": message.name, "uses": message.uses, "ttl": message.ttl}

@@ -20,8 +20,8 @@ import structlog
 
 from distributed_grid.coordinator.core.coalesce import newest_commands, newest_records
 from distributed_grid.coordinator.core.model import MAY_WAIT, RECORDS, Command, Event, Hold, Record, Send, Tick
-from distributed_grid.coordinator.store import Snapshot
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed
+from distributed_grid.coordinator.store_rows import Snapshot
 from distributed_grid.coordinator.trouble import Trouble
 from distributed_grid.faults import fault
 from distributed_grid.protocol.messages import Renewed

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 
-from distributed_grid.coordinator.core.model import DrainAsked, LabelAsked, UndrainAsked
+from distributed_grid.coordinator.core.model import DrainAsked, ForgetAsked, LabelAsked, UndrainAsked
 from distributed_grid.protocol.durations import MOST
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.messages import DrainNodes, LabelNodes, UndrainNodes
+from distributed_grid.protocol.messages import DrainNodes, ForgetNodes, LabelNodes, UndrainNodes
 from distributed_grid.protocol.orders import REASON_CHARS, check_labels
 
 NODES_MOST = 10_000
@@ -14,8 +14,8 @@ NODES_MOST = 10_000
 
 
 def order(
-    message: DrainNodes | UndrainNodes | LabelNodes, user: str, token: Callable[[], int]
-) -> DrainAsked | UndrainAsked | LabelAsked:
+    message: DrainNodes | UndrainNodes | LabelNodes | ForgetNodes, user: str, token: Callable[[], int]
+) -> DrainAsked | UndrainAsked | LabelAsked | ForgetAsked:
     """The event, with a `token` that is drawn once all is in order. Raises BadValue."""
     if not message.nodes:
         raise BadValue("no node is named", hint="see `grid nodes`")
@@ -31,3 +31,5 @@ def order(
         case LabelNodes(nodes=nodes, labels=labels):
             check_labels(labels)
             return LabelAsked(token(), nodes, labels, user)
+        case ForgetNodes(nodes=nodes):
+            return ForgetAsked(token(), nodes, user)

@@ -10,6 +10,7 @@ from distributed_grid.coordinator.core.model import (
     DrainAsked,
     Event,
     ExtendAsked,
+    ForgetAsked,
     Heard,
     Hold,
     JobsSubmitted,
@@ -66,6 +67,8 @@ def event_words(event: Event) -> str:
             return f"Ray showed {allocation} as node {node[:12]}"
         case ExtendAsked(_, job, seconds):
             return f"{job} was to last {seconds:g} s longer"
+        case ForgetAsked(_, nodes, by):
+            return f"{by} had {names(nodes)} forgotten"
 
 
 def event_concerns(event: Event, job: str) -> bool:

@@ -53,6 +53,7 @@ from distributed_grid.protocol.messages import (
     Done,
     DrainNodes,
     Failed,
+    ForgetNodes,
     GetReceipts,
     GetShared,
     GetShares,
@@ -217,7 +218,7 @@ class Requests:
                 self._reply(client, self._access.answer(client.user, message))
             case WantCertificate():
                 client.connection.send(self._access.renew(client.connection.presented, message))
-            case DrainNodes() | UndrainNodes() | LabelNodes():
+            case DrainNodes() | UndrainNodes() | LabelNodes() | ForgetNodes():
                 self._driver.trouble.refuse()
                 self._driver.put(order(message, client.user, lambda: self._answer_plainly(client, message.id)))
 

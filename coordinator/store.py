@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.model import (
     Job,
     Record,
     RecordAllocation,
+    RecordForgotten,
     RecordGroup,
     RecordJob,
     RecordNode,
@@ -33,6 +34,7 @@ from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
 from distributed_grid.coordinator.store_find import find
 from distributed_grid.coordinator.store_open import connect, open_store
+from distributed_grid.coordinator.store_rows import CHUNKS, STATEMENTS, Snapshot
 from distributed_grid.faults import fault
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
@@ -47,24 +49,6 @@ AUDIT_ROWS = 10_000
 AUDIT_TEXT = 500
 """Characters of such a line, in which there are names that peers chose."""
 _TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?"
-_CHUNKS = (64, 16, 4, 1)
-"""Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
-writer thread and the loop do not take turns at every row; few sizes, so that the statements stay prepared."""
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """Rows to commit in one transaction."""
-
-    clock: float
-    jobs: list[Sequence[Any]] = field(default_factory=list)
-    past_allocations: list[Sequence[Any]] = field(default_factory=list)
-    groups: list[Sequence[Any]] = field(default_factory=list)
-    nodes: list[Sequence[Any]] = field(default_factory=list)
-    node_orders: list[Sequence[Any]] = field(default_factory=list)
-    receipts: list[Sequence[Any]] = field(default_factory=list)
-    shares: list[Sequence[Any]] = field(default_factory=list)
-    audit: list[Sequence[Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -88,35 +72,6 @@ _allocation = msgspec.msgpack.Decoder(Allocation).decode
 _facts = msgspec.msgpack.Decoder(NodeFacts).decode
 _orders = msgspec.msgpack.Decoder(NodeOrders).decode
 _group = msgspec.msgpack.Decoder(Group).decode
-
-_UPSERTS = {
-    "jobs": (
-        "INSERT INTO jobs (id, key, user, name, state, submitted, ended, node, body, allocation) VALUES {} "
-        "ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended = excluded.ended, node = excluded.node, "
-        "body = excluded.body, allocation = coalesce(excluded.allocation, allocation)",
-        10,
-    ),
-    "past_allocations": ("INSERT OR REPLACE INTO past_allocations (id, node, body) VALUES {}", 3),
-    "groups": (
-        "INSERT INTO groups (id, key, user, submitted, ended, body) VALUES {} "
-        "ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, body = excluded.body",
-        6,
-    ),
-    "nodes": (
-        "INSERT INTO nodes (name, seen, body) VALUES {} "
-        "ON CONFLICT (name) DO UPDATE SET seen = excluded.seen, body = excluded.body",
-        3,
-    ),
-    "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body) VALUES {}", 2),
-    "receipts": ("INSERT OR REPLACE INTO receipts (id, at, node, jobs, body) VALUES {}", 5),
-    "shares": ("INSERT OR REPLACE INTO shares (user, past, at) VALUES {}", 3),
-    "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),
-}
-_STATEMENTS = {
-    (table, count): text.format(", ".join([f"({', '.join('?' * width)})"] * count))
-    for table, (text, width) in _UPSERTS.items()
-    for count in _CHUNKS
-}
 
 
 def _in_order(job: Job) -> tuple[float, str, int]:
@@ -194,6 +149,7 @@ class Store:
         groups: dict[str, Group] = {}
         nodes: dict[str, NodeFacts] = {}
         orders: dict[str, NodeOrders] = {}
+        gone: dict[str, None] = {}
         receipts: dict[str, Receipt] = {}
         shares: dict[str, tuple[str, float, float]] = {}
         for record in records:
@@ -206,6 +162,10 @@ class Store:
                     groups[group.id] = group
                 case RecordNode(facts):
                     nodes[facts.name] = facts
+                    gone.pop(facts.name, None)
+                case RecordForgotten(node):
+                    gone[node] = None
+                    nodes.pop(node, None)
                 case RecordOrders(node, ordered):
                     orders[node] = ordered
                 case RecordReceipt(receipt):
@@ -227,6 +187,7 @@ class Store:
             searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
             out.jobs.append((*searched, _encode(j), newest.get(id_)))
         out.groups = [(g.id, g.key, g.user, g.submitted, g.ended, _encode(g)) for g in groups.values()]
+        out.gone_nodes = [(name,) for name in gone]
         out.nodes = [(facts.name, clock, _encode(facts)) for facts in nodes.values()]
         out.receipts = [store_receipts.row(receipt) for receipt in receipts.values()]
         out.shares = list(shares.values())
@@ -239,20 +200,11 @@ class Store:
         execute = self._writer.execute
         try:
             execute("BEGIN IMMEDIATE")
-            for table, rows in (
-                ("jobs", snapshot.jobs),
-                ("past_allocations", snapshot.past_allocations),
-                ("groups", snapshot.groups),
-                ("nodes", snapshot.nodes),
-                ("node_orders", snapshot.node_orders),
-                ("receipts", snapshot.receipts),
-                ("shares", snapshot.shares),
-                ("audit", snapshot.audit),
-            ):
+            for table, rows in snapshot.tables():
                 at = 0
-                for count in _CHUNKS:
+                for count in CHUNKS:
                     while len(rows) - at >= count:
-                        execute(_STATEMENTS[table, count], [value for row in rows[at : at + count] for value in row])
+                        execute(STATEMENTS[table, count], [value for row in rows[at : at + count] for value in row])
                         at += count
             self._receipts += len(snapshot.receipts)
             if self._receipts >= store_receipts.ROWS // 10:

@@ -72,7 +72,7 @@ from distributed_grid.protocol.messages_hello import (
     Welcome,
 )
 from distributed_grid.protocol.messages_join import NewCertificate, WantCertificate
-from distributed_grid.protocol.messages_nodes import DrainNodes, LabelNodes, UndrainNodes
+from distributed_grid.protocol.messages_nodes import DrainNodes, ForgetNodes, LabelNodes, UndrainNodes
 from distributed_grid.protocol.messages_receipts import GetReceipts, Receipts
 from distributed_grid.protocol.nodes import Offer
 from distributed_grid.protocol.shares import GetShares, Shares
@@ -105,6 +105,7 @@ FromClient = (
     | ListAccess
     | Withdraw
     | WantCertificate
+    | ForgetNodes
 )
 ToClient = (
     Welcome
@@ -158,6 +159,7 @@ __all__ = [
     "JobUpdate",
     "GroupUpdate",
     "Jobs",
+    "ForgetNodes",
     "LabelNodes",
     "Launch",
     "ListAccess",

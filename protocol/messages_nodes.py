@@ -27,3 +27,11 @@ class LabelNodes(Message, frozen=True, tag="label-nodes"):
     id: int
     nodes: tuple[str, ...]
     labels: dict[str, str | None]
+
+
+class ForgetNodes(Message, frozen=True, tag="forget-nodes"):
+    """These nodes are no more: neither they nor what was ordered for them is known afterwards. Refused of a node that
+    is connected, or on which something is held. Answered as DrainNodes."""
+
+    id: int
+    nodes: tuple[str, ...]

@@ -71,6 +71,7 @@ TABLE: dict[type, Row] = {
     messages.DrainNodes: OPERATORS,
     messages.UndrainNodes: OPERATORS,
     messages.LabelNodes: OPERATORS,
+    messages.ForgetNodes: OPERATORS,
     messages.MakeToken: OPERATORS,
     messages.ListAccess: OPERATORS,
     messages.Withdraw: OPERATORS,

@@ -15,6 +15,7 @@ from distributed_grid.coordinator.core.model import (
     Group,
     Job,
     RecordAllocation,
+    RecordForgotten,
     RecordGroup,
     RecordJob,
     RecordNode,
@@ -58,6 +59,7 @@ class Snapshot:
     shares: list[tuple[str, tuple[float, float]]] = field(default_factory=list)
     groups: list[tuple[str, bytes]] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
 
 
 class Disk:
@@ -94,6 +96,8 @@ class Disk:
             self.rows[row.id] = row
             self.keys[row.user, row.key] = row.id
         self.past.update(dict.fromkeys(snapshot.past))
+        for name in snapshot.forgotten:
+            self.nodes.pop(name, None)
         self.nodes.update(snapshot.nodes)
         self.node_orders.update((node, _encode(orders)) for node, orders in snapshot.orders)
         self.group_rows.update(snapshot.groups)
@@ -148,6 +152,8 @@ def snapshot(records: Iterable[Command], clock: float) -> Snapshot:
                 allocations[allocation.id] = allocation
             case RecordNode(facts):
                 out.nodes.append((facts.name, _encode(facts)))
+            case RecordForgotten(node):
+                out.forgotten.append(node)
             case RecordGroup(group):
                 out.groups.append((group.id, _encode(group)))
             case RecordReceipt(receipt):

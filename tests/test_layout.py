@@ -52,6 +52,8 @@ EDGES: dict[str, set[str]] = {
     "member": {"protocol"},
     "joining": {"protocol", "tls", "keys", "member", "strangers"},
     "strangers": {"protocol", "tls"},
+    "push": {"", "protocol", "push"},
+    "push.far_side": set(),  # read by the Python of another host, which has nothing of ours
     "faults": set(),
     "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
     "cli": {
@@ -67,6 +69,7 @@ EDGES: dict[str, set[str]] = {
         "member",
         "joining",
         "keys",
+        "push",
     },
     "systemd": set(),
     "standins": set(),
@@ -83,7 +86,7 @@ STARTS: dict[str, set[str]] = {
     "cli.doctor": {"agent.doctoring", "coordinator.doctoring"},
 }
 
-PURE = {"protocol", "coordinator.core", "agent.core", "simulator"}
+PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan"}
 PURE_STDLIB = set(
     "__future__ abc bisect collections collections.abc contextlib dataclasses decimal difflib enum fnmatch functools"
     " hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
@@ -92,6 +95,7 @@ PURE_OTHERS = {
     "protocol": {"msgspec", "msgpack"},
     "coordinator.core": {"msgspec"},
     "agent.core": {"msgspec"},
+    "push.plan": {"msgspec", "urllib.parse"},
     "simulator": {"msgspec", "random"},  # every draw from one seeded Random
 }
 
@@ -101,6 +105,7 @@ KEPT_TO: dict[str, set[str]] = {
     "pynvml": {"agent.probe", "agent.gpus"},
     "GPUtil": {"agent.probe", "agent.gpus"},
     "ray": {"coordinator.ray.bridge"},
+    "asyncssh": {"push.ssh"},
 }
 KEPT_OUT: dict[str, set[str]] = {
     "structlog": {"cli", "protocol", "coordinator.core", "agent.core", "coordinator.client"}

@@ -127,6 +127,19 @@ class Catalogue(Index):
                     view.index.drop(name)
         self.touch(name)
 
+    def forget(self, name: str) -> None:
+        """This node is no more."""
+        self.drop(name)
+        self._list(name, *self._known.pop(name), there=False)
+        for kind in self._kinds.values():
+            if name in kind.members:
+                del kind.members[name]
+                for view in kind.views.values():
+                    view.index.drop(name)
+        for bundle in self._nodes[name].bundles:
+            _remove(self._bundles, bundle, name)
+        self.touch(name)
+
     def _list(self, name: str, host: str, labels: dict[str, str], gpus: tuple[GpuFacts, ...], there: bool) -> None:
         change = _add if there else _remove
         change(self._hosts, host, name)

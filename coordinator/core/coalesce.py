@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.model import (
     Command,
     Publish,
     RecordAllocation,
+    RecordForgotten,
     RecordGroup,
     RecordJob,
     RecordNode,
@@ -39,6 +40,8 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["group", group.id] = record
             case RecordNode(facts):
                 kept["node", facts.name] = record
+            case RecordForgotten(node):
+                kept["node", node] = record
             case RecordOrders(node):
                 kept["orders", node] = record
             case RecordReceipt(receipt):

@@ -1,4 +1,4 @@
-"""What is due when. Nothing is ever taken out or moved: a deadline that was put off is found to be early when it comes
+"""What is due when. Nothing is ever moved: a deadline that was put off is found to be early when it comes
 up, and armed again then. So putting one off, which every heartbeat does, costs nothing.
 """
 
@@ -21,6 +21,10 @@ class Deadlines:
             self.armed[(kind, name)] = at
             self.number += 1
             heappush(self.heap, (at, self.number, kind, name))
+
+    def disarm(self, kind: str, name: str) -> None:
+        """It does not come up any more."""
+        self.armed.pop((kind, name), None)
 
     def due(self, now: float) -> Iterator[tuple[str, str]]:
         """What comes up until now, the earliest first; what is armed meanwhile included."""

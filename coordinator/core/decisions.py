@@ -20,6 +20,7 @@ from distributed_grid.coordinator.core.model import (
     Audit,
     Command,
     RecordAllocation,
+    RecordForgotten,
     RecordJob,
     RecordOrders,
     Rejected,
@@ -54,6 +55,8 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
             found.append(("refuse", command.token, command.code, command.what))
         elif type(command) is RecordOrders:
             found.append(("orders", command.node, command.orders))
+        elif type(command) is RecordForgotten:
+            found.append(("forget", command.node))
         elif type(command) is Audit:
             found.append(("audit", command.node, command.what))
     return found

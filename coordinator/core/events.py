@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core import (
     boosts,
     dependencies,
     failing,
+    forgetting,
     orders,
     preempting,
     requests,
@@ -17,6 +18,7 @@ from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
     ExtendAsked,
+    ForgetAsked,
     Heard,
     Hold,
     JobsSubmitted,
@@ -58,6 +60,7 @@ ON: dict[type, Callable[["Ledger", Any], None]] = {
     LabelAsked: orders.label,
     Joined: boosts.joined,
     ExtendAsked: boosts.extend,
+    ForgetAsked: forgetting.forget,
 }
 DUE: dict[str, Callable[["Ledger", str], None]] = {
     "silence": agents.silence,

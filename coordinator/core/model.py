@@ -4,6 +4,7 @@ in order, and the driver makes every Record of a batch durable before it perform
 """
 
 from dataclasses import dataclass, field
+from typing import get_args
 
 import msgspec
 
@@ -11,6 +12,13 @@ from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.group import Group as Group
 from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
+from distributed_grid.coordinator.core.node_events import DrainAsked as DrainAsked
+from distributed_grid.coordinator.core.node_events import ForgetAsked as ForgetAsked
+from distributed_grid.coordinator.core.node_events import LabelAsked as LabelAsked
+from distributed_grid.coordinator.core.node_events import UndrainAsked as UndrainAsked
+from distributed_grid.coordinator.core.node_records import RecordForgotten as RecordForgotten
+from distributed_grid.coordinator.core.node_records import RecordNode as RecordNode
+from distributed_grid.coordinator.core.node_records import RecordOrders as RecordOrders
 from distributed_grid.coordinator.core.parts import Part
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.gangs import Gang
@@ -217,34 +225,6 @@ class SignalAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
     signal: int
 
 
-class DrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator `by` this name wants these nodes to get no new job; `deadline` seconds from now what still runs
-    there is taken back (below zero: never)."""
-
-    token: int
-    nodes: tuple[str, ...]
-    by: str = ""
-    reason: str = ""
-    deadline: float = -1.0
-
-
-class UndrainAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator wants these nodes to get jobs again."""
-
-    token: int
-    nodes: tuple[str, ...]
-    by: str = ""
-
-
-class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The operator wants these nodes to have these labels; None: not to have them."""
-
-    token: int
-    nodes: tuple[str, ...]
-    labels: dict[str, str | None]
-    by: str = ""
-
-
 class Joined(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Ray shows the raylet of this allocation, with what was borrowed, as its node of this id."""
 
@@ -285,6 +265,7 @@ Event = (
     | LabelAsked
     | Joined
     | ExtendAsked
+    | ForgetAsked
 )
 
 
@@ -305,19 +286,6 @@ class RecordAllocation(msgspec.Struct, frozen=True, gc=False):
 
     allocation: Allocation
     soon: bool = False
-
-
-class RecordNode(msgspec.Struct, frozen=True, gc=False):
-    """Make what is known of this node durable, so that never-fits can be said also after a restart."""
-
-    facts: NodeFacts
-
-
-class RecordOrders(msgspec.Struct, frozen=True, gc=False):
-    """Make what is ordered for this node durable."""
-
-    node: str
-    orders: NodeOrders
 
 
 class RecordGroup(msgspec.Struct, frozen=True, gc=False):
@@ -387,8 +355,18 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
 
 
-Record = RecordJob | RecordAllocation | RecordGroup | RecordNode | RecordOrders | RecordReceipt | RecordShare | Audit
+Record = (
+    RecordJob
+    | RecordAllocation
+    | RecordGroup
+    | RecordNode
+    | RecordOrders
+    | RecordForgotten
+    | RecordReceipt
+    | RecordShare
+    | Audit
+)
 Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted
-RECORDS = (RecordJob, RecordAllocation, RecordGroup, RecordNode, RecordOrders, RecordReceipt, RecordShare, Audit)
+RECORDS = get_args(Record)
 MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare)
 """Those of which some may wait: see `soon`."""

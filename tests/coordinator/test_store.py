@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.core.model import Allocation, Audit, Job, RecordAllocation, RecordJob, RecordNode
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    Audit,
+    Job,
+    RecordAllocation,
+    RecordForgotten,
+    RecordJob,
+    RecordNode,
+)
 from distributed_grid.coordinator.reserve import RESERVE_BYTES, Reserve
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, failure
@@ -61,6 +69,19 @@ def test_a_restart_finds_only_what_lives(path: Path) -> None:
     assert living.jobs[1] == running
     assert living.allocations == [held]
     assert living.nodes == [facts]
+
+
+def test_a_node_that_was_forgotten_is_not_found_by_a_restart_unless_it_came_back(path: Path) -> None:
+    store = Store(path)
+    of = [
+        NodeFacts(name=name, hostname="h", boot_id="b", incarnation=3, cores=(0,), memory=1, lendable=Resources())
+        for name in ("n1", "n2", "n3")
+    ]
+    keep(store, *map(RecordNode, of))
+    keep(store, RecordForgotten("n1"), RecordForgotten("n2"), RecordNode(of[1]))
+    assert store.load().nodes == of[1:]
+    keep(store, RecordNode(of[0]), RecordForgotten("n2"), RecordForgotten("n1"))
+    assert store.load().nodes == of[2:]
 
 
 def test_a_snapshot_keeps_the_moment_it_was_taken(path: Path) -> None:

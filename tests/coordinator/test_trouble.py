@@ -12,8 +12,8 @@ import pytest
 
 from distributed_grid.coordinator import driver as driver_module
 from distributed_grid.coordinator.core.model import Send
-from distributed_grid.coordinator.store import Snapshot
 from distributed_grid.coordinator.store_failed import as_sqlite, failure
+from distributed_grid.coordinator.store_rows import Snapshot
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import (
     Ack,

@@ -248,6 +248,7 @@ MESSAGES: dict[str, Any] = {
     ),
     "DrainNodes": messages.DrainNodes(id=16, nodes=("lab1", "lab2"), reason="a new kernel", deadline=60.0),
     "UndrainNodes": messages.UndrainNodes(id=17, nodes=("lab1",)),
+    "ForgetNodes": messages.ForgetNodes(id=19, nodes=("lab1", "lab2")),
     "LabelNodes": messages.LabelNodes(id=18, nodes=("lab1",), labels={"room": "b", "ssd": None}),
     "GetReceipts": messages.GetReceipts(id=50, job="j-a", node="lab1", limit=3),
     "Receipts": messages.Receipts(

@@ -1,0 +1,397 @@
+"""What is done on a host for `grid node add` and `grid node remove`. It is sent there as text, with one call at its
+end, and read by the host's own Python from its standard input: so what it is told, secrets too, is in no command line.
+It needs that Python (3.11 or newer) and nothing else, and tells how it went in one line of JSON. When its standard
+input ends, nobody waits for it any more, and it ends with all that it has started but the agent.
+
+Everything is in two places: ROOT, with one environment for each version (`builds/`) and a link to the one in use
+(`venv`); and the agent's state directory, as for every agent.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import platform
+import pwd
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path.home() / ".local/share/grid"
+BUILDS = ROOT / "builds"
+LINK = ROOT / "venv"
+UNIT = "grid-agent.service"
+WHOLE = ".whole"
+"""A file in an environment that was made to its end."""
+KEPT = 2
+"""So many environments stay: the one in use and the one before, from which a supervisor may still run."""
+CONNECT_SECONDS = 5.0
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+
+
+class Failed(Exception):
+    """It cannot be done: what, why, and what to try."""
+
+
+def survey(name: str, host: str, port: int) -> dict[str, Any]:
+    """This host as it is; `name`: what the node is to be called, `host` and `port`: where it has to reach."""
+    hostname = socket.gethostname().partition(".")[0] or "node"
+    name = name or hostname
+    state = state_dir(name)
+    member = _json(state / "identity" / "member.json")
+    agent = _agent(state)
+    home = Path.home()
+    user = _user()
+    return {
+        "hostname": hostname,
+        "name": name,
+        "user": user,
+        "root": os.geteuid() == 0,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "disk_free": shutil.disk_usage(home).free,
+        "service": _service(),
+        "linger": Path("/var/lib/systemd/linger", user).exists(),
+        "builds": sorted(path.parent.name for path in BUILDS.glob(f"*/{WHOLE}")),
+        "current": _current(),
+        "grid": str(member.get("grid", "")) if (state / "identity" / "own.crt").is_file() else "",
+        "agent": agent,
+        "running": _build_of(agent),
+        "unreached": _unreached(host, port) if host else "",
+        "lacks": next((one for one in ("venv", "ensurepip") if importlib.util.find_spec(one) is None), ""),
+        "state_dir": str(state),
+        "state_there": state.exists(),
+        "home": str(home),
+    }
+
+
+def stage(staged: str) -> str:
+    """A folder of this user's alone, for what is copied here."""
+    folder = ROOT / staged
+    folder.mkdir(mode=0o700, parents=True)
+    return str(folder)
+
+
+def install(staged: str, build: str, index: bool) -> None:
+    """Make an environment for this build; what it needs comes from the index of packages that this host's pip uses, or
+    without one from what was copied."""
+    where = BUILDS / build
+    if (where / WHOLE).exists():
+        return
+    shutil.rmtree(where, ignore_errors=True)
+    BUILDS.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _run([sys.executable, "-m", "venv", where], "cannot make an environment")
+    own = [str(path) for path in sorted((ROOT / staged).glob("distributed_grid-*.whl"))]
+    pip = [where / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    offline: list[Any] = [] if index else ["--no-index", "--find-links", ROOT / staged]
+    hint = "see whether that host's pip has an index of packages; for one without: --wheels DIR"
+    hint = hint if index else "see what is in the folder of --wheels"
+    _run(
+        [*pip, *offline, *own],
+        "cannot install the grid and what it needs",
+        hint,
+    )
+    _run([where / "bin" / "grid", "--version"], "what was installed does not run")
+    (where / WHOLE).touch()
+
+
+def discard(build: str) -> None:
+    """There is no environment of this build."""
+    shutil.rmtree(BUILDS / build, ignore_errors=True)
+    _tidy()
+
+
+def unstage(staged: str) -> None:
+    """What was copied is not there any more."""
+    shutil.rmtree(ROOT / staged, ignore_errors=True)
+    _tidy()
+
+
+def join(build: str, name: str, invitation: str) -> None:
+    """Become a node; an identity from before is put aside until it is known how that goes."""
+    identity = state_dir(name) / "identity"
+    aside = identity.with_name("identity.before")
+    if identity.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        identity.rename(aside)
+    grid = str(BUILDS / build / "bin" / "grid")
+    _run([grid, "agent", "join", "--name", name, "-"], "cannot join the grid", told=invitation)
+
+
+def unjoin(name: str, member: bool, state_there: bool) -> None:
+    """Be what it was before `join`, however far that came; `member`: a node already; `state_there`: with a state
+    directory."""
+    state = state_dir(name)
+    aside = state / "identity.before"
+    if aside.exists() or not member:
+        shutil.rmtree(state / "identity", ignore_errors=True)
+    if aside.exists():
+        aside.rename(state / "identity")
+    if not state_there:
+        shutil.rmtree(state, ignore_errors=True)
+        _tidy()
+
+
+def joined(name: str) -> None:
+    """The identity from before is not needed any more."""
+    shutil.rmtree(state_dir(name) / "identity.before", ignore_errors=True)
+
+
+def switch(build: str) -> None:
+    """This is the build in use; none: there is no build in use. Whoever looks sees the one or the other."""
+    fresh = LINK.with_name(".venv.new")
+    fresh.unlink(missing_ok=True)
+    if build:
+        fresh.symlink_to(Path("builds") / build)
+        fresh.replace(LINK)
+    else:
+        LINK.unlink(missing_ok=True)
+        _tidy()
+
+
+def start(name: str, service: str) -> None:
+    """Start the agent of the build in use, in the place of one that runs; jobs go on."""
+    state = state_dir(name)
+    before = _agent(state)
+    grid = BUILDS / _current() / "bin" / "grid"
+    if service == "none":
+        _end(state / "agent.pid", STOP_SECONDS)
+        process = _detached([grid, "agent", "run", "--name", name], state)
+    else:
+        process = None
+        _run([grid, "agent", "install", *_whose(service), "--name", name], "its service cannot be installed")
+        if before and _agent(state) == before:  # the unit was as it should be
+            _systemctl(service, "restart", UNIT)
+    until = time.monotonic() + START_SECONDS
+    while _agent(state) in (0, before):
+        if process is not None and process.poll() is not None:
+            raise Failed("its agent ended at once", log(name, service))
+        if time.monotonic() > until:
+            raise Failed(f"its agent is not ready after {START_SECONDS:g} s", log(name, service))
+        time.sleep(0.05)
+
+
+def stop(name: str, service: str) -> None:
+    """End the agent and its service, and its supervisor as soon as nothing runs below that."""
+    state = state_dir(name)
+    grid = BUILDS / _current() / "bin" / "grid"
+    if service != "none" and _has_unit(service) and grid.exists():
+        _run([grid, "agent", "uninstall", *_whose(service)[: service == "user"]], "its service cannot be removed")
+    _end(state / "agent.pid", STOP_SECONDS)
+    _end(state / "supervisor.pid", STOP_SECONDS, kill=False)
+
+
+def log(name: str, service: str) -> str:
+    """The last lines that its agent said."""
+    if service != "none":
+        whose = ["--user"] if service == "user" else []
+        asked = ["journalctl", *whose, "--unit", UNIT, "--lines", "3", "--output", "cat", "--no-pager"]
+        said = subprocess.run(asked, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL).stdout
+    else:
+        said = ""
+        with contextlib.suppress(OSError):
+            said = (state_dir(name) / "agent.log").read_text(errors="replace")
+    return " | ".join(said.splitlines()[-3:])
+
+
+def settle(build: str) -> None:
+    """Remove builds that nobody needs: neither the one in use nor the one before."""
+    others = sorted((path for path in BUILDS.iterdir() if path.name != build), key=lambda path: path.stat().st_mtime)
+    for path in others[: 1 - KEPT]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove(name: str) -> None:
+    """Nothing of a node is here any more: no identity, no state, and no environment, unless another node is."""
+    state = state_dir(name)
+    shutil.rmtree(state, ignore_errors=True)
+    if not any(state.parent.glob("agent-*/identity/own.crt")):
+        shutil.rmtree(BUILDS, ignore_errors=True)
+        LINK.unlink(missing_ok=True)
+    _tidy()
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def state_dir(name: str) -> Path:
+    """As every agent has it where nothing else is said (`coordinator.config.state_dir`)."""
+    if base := os.environ.get("XDG_STATE_HOME"):
+        return Path(base) / "grid" / f"agent-{name}"
+    below = Path("/var/lib/grid") if os.geteuid() == 0 else Path.home() / ".local/state/grid"
+    return below / f"agent-{name}"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _service() -> str:
+    if not Path("/run/systemd/system").is_dir():
+        return "none"
+    if os.geteuid() == 0:
+        return "system"
+    os.environ.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    return "user" if _systemctl("user", "show-environment") else "none"
+
+
+def _whose(service: str) -> list[str]:
+    """The options of `grid agent install` by which the agent, and its jobs, run as who we are."""
+    return ["--user"] if service == "user" else ["--as", "root"]
+
+
+def _has_unit(service: str) -> bool:
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user"
+    return ((own if service == "user" else Path("/etc/systemd/system")) / UNIT).exists()
+
+
+def _systemctl(service: str, *words: str) -> bool:
+    command = ["systemctl", *(["--user"] if service == "user" else []), *words]
+    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
+
+
+def _detached(command: list[Any], state: Path) -> "subprocess.Popen[bytes]":
+    """A process that outlives us, with its own log."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
+    with open(state / "agent.log", "ab") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _unreached(host: str, port: int) -> str:
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        return "no answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+    return ""
+
+
+def _current() -> str:
+    try:
+        return Path(os.readlink(LINK)).name
+    except OSError:
+        return ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _start_of(pid: int) -> int:
+    """When a process began; 0: there is none, or it is over."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _living(path: Path) -> int:
+    """The pid in a pid file, where that process lives; else 0."""
+    told = _json(path)
+    pid, begun = told.get("pid", 0), told.get("start", 0)
+    return pid if isinstance(pid, int) and pid > 0 and begun and _start_of(pid) == begun else 0
+
+
+def _agent(state: Path) -> int:
+    return _living(state / "agent.pid")
+
+
+def _build_of(pid: int) -> str:
+    """The build that a process was started from."""
+    with contextlib.suppress(OSError):
+        for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") if pid else ():
+            path = Path(os.fsdecode(word))
+            if BUILDS in path.parents:
+                return path.relative_to(BUILDS).parts[0]
+    return ""
+
+
+def _end(path: Path, seconds: float, kill: bool = True) -> None:
+    """SIGTERM to the process of a pid file, and with `kill` SIGKILL after some seconds; it can be no stranger."""
+    pid = _living(path)
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL) if kill else (signal.SIGTERM,):
+            if _living(path) != pid:
+                return
+            signal.pidfd_send_signal(fd, number)
+            if select.select([fd], [], [], seconds)[0]:
+                return
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def _tidy() -> None:
+    """Folders of ours that are empty go."""
+    for path in (BUILDS, ROOT):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _run(command: list[Any], what: str, hint: str = "", told: str = "") -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    done = subprocess.run(
+        command, input=told, capture_output=True, text=True, errors="replace", cwd="/", env=environment
+    )
+    if done.returncode:
+        said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise Failed(what, " | ".join(said[-4:]) or f"exit code {done.returncode}", hint)
+
+
+def _end_when_left() -> None:
+    if not os.read(0, 1):
+        os.killpg(0, signal.SIGTERM)
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    one.__name__: one
+    for one in (
+        survey, stage, install, discard, unstage, join, unjoin, joined, switch, start, stop, log, settle, remove,
+    )
+}  # fmt: skip
+
+
+def main(call: str, told: str) -> None:
+    """Do one of these things, told in JSON, and print what came of it in JSON."""
+    with contextlib.suppress(PermissionError):  # the first of a session has a group of its own anyhow
+        os.setpgid(0, 0)
+    threading.Thread(target=_end_when_left, daemon=True).start()
+    try:
+        answer: dict[str, Any] = {"done": CALLS[call](**json.loads(told))}
+    except Failed as error:
+        what, why, hint = (*error.args, "", "")[:3]
+        answer = {"what": what, "why": why, "hint": hint}
+    except OSError as error:
+        answer = {"what": f"{call} failed", "why": f"{error.strerror}: {error.filename}", "hint": ""}
+    print(json.dumps(answer))

@@ -1,0 +1,228 @@
+"""A host by ssh, with asyncssh, which this file alone imports, and only when a host is spoken to: the extra `[ssh]`.
+
+The user's ssh configuration, agent and keys count as for ssh itself. Nobody is asked anything: a host whose key is not
+known is refused, and no password is given.
+"""
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.push.plan import Target
+
+if TYPE_CHECKING:
+    import asyncssh
+
+CONNECT_SECONDS = 15.0
+ALIVE_SECONDS = 10.0
+END_SECONDS = 5.0
+GLOBAL = Path("/etc/ssh/ssh_known_hosts")
+
+
+class Way(NamedTuple):
+    """How to get in, beside what the user's ssh configuration says: a file with a private key, and whether the key of a
+    host that was never seen is taken and written down."""
+
+    identity: str = ""
+    accept_new: bool = False
+
+
+class Ran(NamedTuple):
+    """What came of a command."""
+
+    status: int
+    out: bytes
+    err: bytes
+
+
+def library() -> Any:
+    """asyncssh. Raises GridError where it is not installed."""
+    try:
+        import asyncssh
+    except ImportError:
+        raise GridError(
+            "this needs asyncssh, which is not installed",
+            why="it comes with the extra [ssh]",
+            hint="pip install 'distributed-grid[ssh]'",
+        ) from None
+    return asyncssh
+
+
+class Host:
+    """A host to run commands on: `async with Host(target, way) as host`. It connects when it has to, and again after a
+    connection that broke, so that what was begun can be undone."""
+
+    def __init__(self, target: Target, way: Way) -> None:
+        self.target = target
+        self._way = way
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self) -> "Host":
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> "asyncssh.SSHClientConnection":
+        """The connection. Raises GridError."""
+        async with self._opening:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await _connect(self.target, self._way)
+            return self._connection
+
+    async def close(self) -> None:
+        """Leave."""
+        if self._connection is not None:
+            self._connection.close()
+            await self._connection.wait_closed()
+            self._connection = None
+
+    async def run(self, command: str, told: bytes = b"", hold: bool = False) -> Ran:
+        """Run a command of the host's shell, which reads `told`. With `hold` it sees no end of that as long as we wait
+        for it: one that does is to end. Raises GridError where the connection breaks."""
+        ssh = library()
+        connection = await self.open()
+        try:
+            process = await connection.create_process(command, encoding=None)
+            try:
+                process.stdin.write(told)
+                if not hold:
+                    process.stdin.write_eof()
+                out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
+                await process.wait_closed()
+            except asyncio.CancelledError:
+                await _end(process)
+                raise
+        except (ssh.Error, OSError) as error:
+            raise GridError(f"the connection to {self.target} broke", why=str(error), hint="try again") from None
+        if process.exit_status is None:
+            why = "what was asked did not come to its end"
+            raise GridError(f"the connection to {self.target} broke", why=why, hint="try again")
+        return Ran(process.exit_status, out, err)
+
+
+async def _end(process: "asyncssh.SSHClientProcess[bytes]") -> None:
+    """Have what runs there end, with what it has started, before we go on. (Servers do not pass signals on to root.)"""
+    with contextlib.suppress(OSError, TimeoutError):
+        process.stdin.write_eof()
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait_closed()
+    process.close()
+
+
+async def _connect(target: Target, way: Way) -> "asyncssh.SSHClientConnection":
+    ssh = library()
+    options: dict[str, Any] = {
+        "agent_forwarding": False,
+        "password_auth": False,
+        "kbdint_auth": False,
+        "connect_timeout": CONNECT_SECONDS,
+        "login_timeout": CONNECT_SECONDS,
+        "keepalive_interval": ALIVE_SECONDS,
+    }
+    if target.user:
+        options["username"] = target.user
+    if target.port:
+        options["port"] = target.port
+    if way.identity:
+        options["client_keys"] = [_readable(way.identity)]
+    files: list[str] = []
+    keys = _keys(ssh, target, way.accept_new, files)
+    try:
+        read = await ssh.SSHClientConnectionOptions.construct(config=(), host=target.host, **options)
+        files += _known_hosts(target, read.known_hosts)
+        connection: asyncssh.SSHClientConnection = await ssh.connect(
+            target.host, client_factory=keys, known_hosts=_there(files) or b"", **options
+        )
+        return connection
+    except ssh.HostKeyNotVerifiable:
+        raise keys.refusal or GridError(
+            f"the host key of {target} is not one to be trusted",
+            why="known_hosts has taken it back",
+        ) from None
+    except ssh.PermissionDenied as error:
+        raise GridError(
+            f"{target} does not let us in",
+            why=f"it accepts none of our keys ({error.reason})",
+            hint=f"see that `ssh -o BatchMode=yes {target.user + '@' if target.user else ''}{target.host} true` works;"
+            " name a key with --identity, or add it to your ssh agent",
+        ) from None
+    except (ssh.KeyImportError, ssh.KeyEncryptionError) as error:
+        what = f"the key {way.identity} cannot be used" if way.identity else "a key of yours cannot be used"
+        raise GridError(what, why=str(error), hint="a key with a passphrase has to be in your ssh agent") from None
+    except ssh.ConfigParseError as error:
+        raise GridError("your ssh configuration cannot be read", why=str(error)) from None
+    except (ssh.Error, OSError, ValueError) as error:
+        why = "no answer in time" if isinstance(error, TimeoutError | ssh.TimeoutError) else _words(error)
+        raise GridError(f"cannot reach {target} by ssh", why=why) from None
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and not error.strerror.startswith("Connect call"):
+        return error.strerror.lower()
+    return "connection refused" if isinstance(error, ConnectionRefusedError) else str(error) or type(error).__name__
+
+
+def _readable(identity: str) -> str:
+    path = Path(identity).expanduser()
+    if not os.access(path, os.R_OK) or not path.is_file():
+        raise BadValue(f"the key {identity} cannot be read", hint="give a file with a private key")
+    return str(path)
+
+
+def _known_hosts(target: Target, configured: Any) -> list[str]:
+    """The files that say which host has which key; the first is where new ones are written."""
+    if configured is None:
+        raise GridError(
+            f"the key of {target} would not be looked at",
+            why="your ssh configuration says UserKnownHostsFile none, and whoever answers could be anybody",
+            hint="set it to a file for this host",
+        )
+    return [str(one) for one in configured] or [str(Path("~/.ssh/known_hosts").expanduser()), str(GLOBAL)]
+
+
+def _there(files: list[str]) -> list[str]:
+    return [file for file in files if os.path.isfile(file)]
+
+
+def _keys(ssh: Any, target: Target, accept_new: bool, files: list[str]) -> Any:
+    """Judges the key of a host that is not among those known for it; a class, as asyncssh wants it."""
+
+    class Keys(ssh.SSHClient):  # type: ignore[misc]
+        refusal: GridError | None = None
+
+        def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
+            there = _there(files)
+            standard = port == ssh.connection.DEFAULT_PORT
+            known = ssh.match_known_hosts(there, host, addr, None if standard else port) if there else ((),) * 3
+            shown = f"it shows {key.get_fingerprint()}"
+            name = host if standard else f"[{host}]:{port}"
+            if any(known[:2]):
+                Keys.refusal = GridError(
+                    f"the host key of {target} is not the one that is known",
+                    why=f"{shown}; somebody may be listening in, or it was installed anew",
+                    hint=f"if you know that it was: ssh-keygen -R '{name}', then ssh there once",
+                )
+                return False
+            if not accept_new:
+                Keys.refusal = GridError(
+                    f"the host key of {target} is not known",
+                    why=shown,
+                    hint="ssh there once and compare it, or take it unseen with --accept-new",
+                )
+                return False
+            path = Path(files[0])
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.write(f"{name} ".encode() + key.export_public_key().split(b"\n")[0] + b"\n")
+            return True
+
+    return Keys
