@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 ARGS   ?=
 
-.PHONY: help demo test lint format types bench chaos fuzz docs install clean
+.PHONY: help demo test lint format types bench chaos abuse fuzz docs install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make types    mypy --strict"
 	@echo "make bench    measure                      make docs     write the generated pages"
 	@echo "make chaos    kill, stop and cut off a real grid under load, and judge it (ARGS='--minutes 20 --seed 1')"
+	@echo "make abuse    besiege a grid at work by peers that misbehave in every way (ARGS='--seconds 60 --seed 1')"
 	@echo "make fuzz     a million frames that are none against all that reads them (ARGS='--frames 1000000 --seed 1')"
 	@echo "make clean    remove .venv and everything built"
 
@@ -47,6 +48,9 @@ bench: $(STAMP)
 chaos: $(STAMP)
 	@GRID_FAULT_MATRIX=all $(PY) -m pytest -q tests/e2e/test_faults.py
 	@$(PY) -m tests.chaos.campaign $(ARGS)
+
+abuse: $(STAMP)
+	@$(PY) -m tests.e2e.siege $(ARGS)
 
 fuzz: $(STAMP)
 	@$(PY) -m tests.fuzz.campaign $(ARGS)

@@ -7,6 +7,7 @@ gives them, for a grid that is busy with somebody's mistake must hear who puts i
 nodes. What nodes say is not counted here: results are never refused.
 """
 
+import asyncio
 import time
 from typing import Any
 
@@ -42,12 +43,16 @@ USERS = 1024
 AT_ONCE_DONE = (Cancel, SignalJob, DrainNodes, UndrainNodes, Withdraw)
 SLOWED_ONLY = (WantOutput, WantFiles, WantFile, PutBlob)
 """Parts of something that was begun, which would be spoilt by a refusal."""
+OUT_OF_TURN = (*AT_ONCE_DONE, PutBlob)
+"""What does not wait for the user's other connections: orders, and what itself waits for the disk."""
 
 
 class Pace:
-    """One user's."""
+    """One user's. `turn` is held while a request is done: between two of one user's, whatever others have to say has
+    its turn, so that hundreds of connections of one user keep others waiting no longer than one does."""
 
     def __init__(self, now: float) -> None:
+        self.turn = asyncio.Lock()
         self._bucket = Bucket(SHARE, AT_ONCE, now)
 
     def wait(self, message: Any, now: float) -> float:

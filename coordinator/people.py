@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from distributed_grid.coordinator.connection import Connection
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.memory import Memory, Strain
-from distributed_grid.coordinator.pace import Pace, Paces
+from distributed_grid.coordinator.pace import OUT_OF_TURN, Pace, Paces
 from distributed_grid.coordinator.requests import Client, Requests
 from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.protocol.identity import Role
@@ -82,9 +83,10 @@ class People:
         if (seconds := pace.too_much(message, time.monotonic())) > 0:
             client.connection.send(self._too_much(client, message.id, seconds))
             return
-        before = time.thread_time()
-        await self._requests.handle(client, message)
-        pace.spend(message, time.thread_time() - before, time.monotonic())
+        async with nullcontext() if isinstance(message, OUT_OF_TURN) else pace.turn:
+            before = time.thread_time()
+            await self._requests.handle(client, message)
+            pace.spend(message, time.thread_time() - before, time.monotonic())
 
     def _too_much(self, client: Client, number: int, seconds: float) -> Failed:
         self._seldom.warning("too much is asked for", peer=client.connection.wire.address, user=client.user)

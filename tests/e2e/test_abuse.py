@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import itertools
 import math
-import secrets
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,16 +13,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES
 from distributed_grid.protocol.jobs import Cause, Outcome, State
-from distributed_grid.protocol.link import Link
-from distributed_grid.protocol.messages import Exited, GetStatus, Heartbeat, Hello, Inventory, Launch, Offer, Started
-from distributed_grid.protocol.nodes import Known, NodeFacts, Sample
+from distributed_grid.protocol.messages import Exited, GetStatus, Heartbeat, Inventory, Launch, Offer, Started
+from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import Resources
+from tests.e2e.abusers import Peer, flood, known, masked, stranger
 from tests.e2e.scenes import Scene, scene
 
 GROWTH = 32 << 20
@@ -95,72 +93,6 @@ async def _in_state(client: GridClient, job: str, state: State) -> bool:
     return (await client.show(job)).state is state
 
 
-# --- peers ------------------------------------------------------------------------------------------------------------
-
-
-class Peer:
-    """Dials, says what it likes, and can wait for its end."""
-
-    def __init__(self, socket: ClientConnection, link: Link | None) -> None:
-        self.socket = socket
-        self.link = link
-
-    async def say(self, *messages: Any) -> None:
-        assert self.link is not None
-        self.link.send(*messages)
-        for frame in self.link.data_to_send():
-            await self.socket.send(frame)
-
-    async def next(self, kind: type) -> Any:
-        """The next message of a kind."""
-        assert self.link is not None
-        async with asyncio.timeout(10):
-            while True:
-                for message in self.link.receive(await self.socket.recv(), 0.0):
-                    if isinstance(message, kind):
-                        return message
-
-    async def cut(self, seconds: float = 8) -> None:
-        """Wait until the coordinator ends it."""
-        async with asyncio.timeout(seconds):
-            with contextlib.suppress(ConnectionClosed):
-                while True:
-                    await self.socket.recv()
-
-
-@asynccontextmanager
-async def stranger(grid: Scene) -> AsyncIterator[Peer]:
-    """A peer that has said nothing yet."""
-    socket = await connect(grid.url, compression=None, ping_interval=None, max_size=None)
-    try:
-        yield Peer(socket, None)
-    finally:
-        if not socket.transport.is_closing():
-            socket.transport.abort()
-
-
-@asynccontextmanager
-async def known(grid: Scene, role: str, name: str = "", **facts: Any) -> AsyncIterator[Peer]:
-    """A peer that was welcomed, as a client or as an agent."""
-    name = name or f"liar-{secrets.token_hex(3)}"
-    hello = Hello(protocol=(1, 0), software="test", role=role, name=name)
-    if role == "agent":
-        hello = replace(hello, facts=node(name, **facts))
-    async with stranger(grid) as peer:
-        peer.link = Link.dial(hello, 0.0)
-        await peer.say()
-        peer.link.receive(await peer.socket.recv(), 0.0)
-        yield peer
-
-
-def node(name: str, **more: Any) -> NodeFacts:
-    facts: dict[str, Any] = {
-        "name": name, "hostname": "h", "boot_id": "b", "incarnation": 1, "cores": (0, 1), "memory": 1 << 30,
-        "lendable": Resources(2000, 1 << 30),
-    }  # fmt: skip
-    return NodeFacts(**(facts | more))
-
-
 ROLES = ("client", "agent")
 
 
@@ -186,11 +118,11 @@ FRAMES: dict[str, bytes | str] = {
 async def test_frames_that_are_none_end_their_connection_and_nothing_else(grid: Scene) -> None:
     async with undisturbed(grid):
         for frame in FRAMES.values():
-            async with stranger(grid) as peer:
+            async with stranger(grid.url) as peer:
                 await peer.socket.send(frame)
                 await peer.cut()
             for role in ROLES:
-                async with known(grid, role) as peer:
+                async with known(grid.url, role) as peer:
                     await peer.socket.send(frame)
                     await peer.cut()
 
@@ -201,7 +133,7 @@ async def test_an_oversized_frame_is_not_read(grid: Scene, size: int) -> None:
     before = peak(grid)
     async with undisturbed(grid):
         for role in ("", *ROLES):
-            async with known(grid, role) if role else stranger(grid) as peer:
+            async with known(grid.url, role) if role else stranger(grid.url) as peer:
                 with contextlib.suppress(ConnectionClosed):
                     await peer.socket.send(frame)
                 await peer.cut()
@@ -210,10 +142,10 @@ async def test_an_oversized_frame_is_not_read(grid: Scene, size: int) -> None:
 
 async def test_a_first_frame_of_four_mib_and_a_control_frame_above_its_limit_are_refused(grid: Scene) -> None:
     async with undisturbed(grid):
-        async with stranger(grid) as peer:
+        async with stranger(grid.url) as peer:
             await peer.socket.send(bytes(BULK_BYTES))
             await peer.cut()
-        async with known(grid, "agent") as peer:
+        async with known(grid.url, "agent") as peer:
             await peer.socket.send(bytes(CONTROL_BYTES + 1))
             await peer.cut()
 
@@ -222,7 +154,7 @@ async def test_a_message_in_endless_empty_fragments_is_not_collected(grid: Scene
     empty = b"\x80" + bytes(4)  # a continuation without content, masked
     async with undisturbed(grid):
         for role in ("", *ROLES):
-            async with known(grid, role) if role else stranger(grid) as peer:
+            async with known(grid.url, role) if role else stranger(grid.url) as peer:
                 with contextlib.suppress(OSError, ConnectionClosed):
                     peer.socket.transport.write(b"\x02" + empty)
                     for _ in range(100):
@@ -249,7 +181,7 @@ async def test_slow_and_silent_strangers_are_turned_away_in_time(grid: Scene) ->
         writer.close()
 
     async def frame_drip() -> None:
-        async with stranger(grid) as peer:
+        async with stranger(grid.url) as peer:
             frame = b"\x82\xfe" + struct.pack(">H", 60_000) + bytes(4)
             while not peer.socket.transport.is_closing():
                 peer.socket.transport.write(frame[:1])
@@ -257,7 +189,7 @@ async def test_slow_and_silent_strangers_are_turned_away_in_time(grid: Scene) ->
                 await asyncio.sleep(0.5)
 
     async def silent() -> None:
-        async with stranger(grid) as peer:
+        async with stranger(grid.url) as peer:
             await peer.cut(12)
 
     async def unopened() -> None:
@@ -274,7 +206,7 @@ async def test_slow_and_silent_strangers_are_turned_away_in_time(grid: Scene) ->
 async def test_half_a_frame_from_a_known_peer_holds_up_nobody(grid: Scene) -> None:
     async with undisturbed(grid) as client, contextlib.AsyncExitStack() as stack:
         for role in ROLES:
-            peer = await stack.enter_async_context(known(grid, role))
+            peer = await stack.enter_async_context(known(grid.url, role))
             peer.socket.transport.write(b"\x82\xff" + struct.pack(">Q", 4 << 20) + bytes(4) + b"x" * 1000)
         for _ in range(5):
             assert (await client.run(["true"], nodes=["n1"])).success
@@ -283,40 +215,18 @@ async def test_half_a_frame_from_a_known_peer_holds_up_nobody(grid: Scene) -> No
 # --- floods -----------------------------------------------------------------------------------------------------------
 
 
-async def flood(peer: Peer, data: bytes, seconds: float, read: bool) -> bool:
-    """Write the same all the time, reading or not, until it is cut or the time is over. Whether it was cut."""
-    if not read:
-        peer.socket.transport.pause_reading()
-    with contextlib.suppress(OSError, ConnectionClosed, TimeoutError):
-        async with asyncio.timeout(seconds):
-            while not peer.socket.transport.is_closing():
-                peer.socket.transport.write(data)
-                await peer.socket.drain()
-                await asyncio.sleep(0)
-    cut = peer.socket.transport.is_closing()
-    peer.socket.transport.abort()
-    return cut
-
-
 @pytest.mark.parametrize("read", [True, False], ids=["reading", "not reading"])
 async def test_floods_of_pings(grid: Scene, read: bool) -> None:
     pings = (b"\x89\xfd" + bytes(4) + b"p" * 125) * 500
-    peers = known(grid, "client"), known(grid, "agent"), stranger(grid)
+    peers = known(grid.url, "client"), known(grid.url, "agent"), stranger(grid.url)
     async with undisturbed(grid), peers[0] as one, peers[1] as two, peers[2] as three:
         seconds = 2 if read else 8
         cut = await asyncio.gather(*(flood(peer, pings, seconds, read) for peer in (one, two, three)))
         assert read or all(cut)
 
 
-def masked(frame: bytes) -> bytes:
-    """A whole binary websocket frame, with the mask of zeros."""
-    short = len(frame) < 126
-    head = bytes([0x82, 0x80 | len(frame)]) if short else b"\x82\xff" + struct.pack(">Q", len(frame))
-    return head + bytes(4) + frame
-
-
 async def test_floods_of_frames_without_messages(grid: Scene) -> None:
-    async with undisturbed(grid), known(grid, "client") as one, known(grid, "agent") as two:
+    async with undisturbed(grid), known(grid.url, "client") as one, known(grid.url, "agent") as two:
 
         async def empties(peer: Peer) -> None:
             with contextlib.suppress(OSError, ConnectionClosed, TimeoutError):
@@ -334,7 +244,7 @@ async def test_a_frame_full_of_questions_keeps_nobody_else_waiting(grid: Scene) 
     before = peak(grid)
     async with undisturbed(grid):
         for read in (True, False):
-            async with known(grid, "client") as peer:
+            async with known(grid.url, "client") as peer:
                 if not read:
                     peer.socket.transport.pause_reading()
                 await peer.say(*(GetStatus(id=number) for number in range(60_000)))
@@ -357,7 +267,7 @@ async def test_an_agent_cannot_speak_for_another_nodes_jobs(grid: Scene) -> None
         job = await client.submit(["sleep", "600"], nodes=["n1"])
         await grid.until(lambda: _in_state(client, job, State.RUNNING), "it runs")
         theirs = (await client.show(job)).allocation
-        async with known(grid, "agent") as liar:
+        async with known(grid.url, "agent") as liar:
             await liar.say(Inventory(known=()), offer(cores=()))
             over = Exited(allocation=theirs, outcome=Outcome(Cause.EXITED, code=3), returned=True)
             await liar.say(Started(allocation=theirs), over, over)
@@ -369,7 +279,7 @@ async def test_an_agent_cannot_speak_for_another_nodes_jobs(grid: Scene) -> None
 
 
 async def test_cores_that_a_node_has_not_got_are_not_lent(grid: Scene) -> None:
-    async with undisturbed(grid), known(grid, "agent", name="liar") as liar:
+    async with undisturbed(grid), known(grid.url, "agent", name="liar") as liar:
         many = tuple(range(1000))
         await liar.say(Inventory(known=()), offer(cores=many, memory=1 << 59, shares=dict.fromkeys(many, 1 << 40)))
         view = (await grid.until(lambda: grid.offers("liar"), "it offers"))[0]
@@ -377,7 +287,7 @@ async def test_cores_that_a_node_has_not_got_are_not_lent(grid: Scene) -> None:
 
 
 async def test_words_about_ten_thousand_unknown_allocations_change_nothing(grid: Scene) -> None:
-    async with undisturbed(grid), known(grid, "agent") as liar:
+    async with undisturbed(grid), known(grid.url, "agent") as liar:
         names = [f"j-aaaaaaa{number:05}.1" for number in range(10_000)]
         for at in range(0, len(names), 2_500):
             some = names[at : at + 2_500]
@@ -393,12 +303,12 @@ BAD_NUMBERS = [math.nan, math.inf, -math.inf, 1e308, -1.0]
 async def test_numbers_that_are_none_from_an_agent_harm_nobody_else(grid: Scene, number: float) -> None:
     async with undisturbed(grid) as client:
         with contextlib.suppress(ConnectionClosed):
-            async with known(grid, "agent", priority=number) as liar:
+            async with known(grid.url, "agent", priority=number) as liar:
                 await liar.say(Inventory(known=()), offer())
                 await client.status()
         for wrong in (offer(expires_in=number), offer(idle_since=number)):
             with contextlib.suppress(ConnectionClosed):
-                async with known(grid, "agent") as liar:
+                async with known(grid.url, "agent") as liar:
                     await liar.say(Heartbeat(sample=Sample(at=number, own_cpu=number, foreign_cpu=number)))
                     await liar.say(Inventory(known=()), wrong)
                     await client.status()
@@ -407,18 +317,18 @@ async def test_numbers_that_are_none_from_an_agent_harm_nobody_else(grid: Scene,
 
 async def test_an_outcome_with_impossible_numbers_is_not_taken_and_the_right_one_is(grid: Scene) -> None:
     async with undisturbed(grid) as client, asyncio.timeout(8):
-        async with known(grid, "agent", name="liar") as liar:
+        async with known(grid.url, "agent", name="liar") as liar:
             await liar.say(Inventory(known=()), offer())
             job = await client.submit(["true"], nodes=["liar"])
             launch = await liar.next(Launch)
         right = Outcome(Cause.EXITED, code=7)
         wrong = [{"seconds": math.nan}, {"cpu_seconds": math.inf}, {"code": 1 << 63}, {"peak_memory": (1 << 64) - 1}]
         for numbers in wrong:
-            async with known(grid, "agent", name="liar") as liar:
+            async with known(grid.url, "agent", name="liar") as liar:
                 await liar.say(Inventory(known=(Known(launch.allocation, State.RUNNING),)))
                 await liar.say(Exited(allocation=launch.allocation, outcome=replace(right, **numbers)))
                 await liar.cut()
-        async with known(grid, "agent", name="liar") as liar:
+        async with known(grid.url, "agent", name="liar") as liar:
             await liar.say(Inventory(known=(Known(launch.allocation, State.RUNNING),)))
             await liar.say(Exited(allocation=launch.allocation, outcome=right, returned=True))
             view = await client.wait(job)
@@ -426,7 +336,7 @@ async def test_an_outcome_with_impossible_numbers_is_not_taken_and_the_right_one
 
 
 async def test_duplicates_are_taken_once(grid: Scene) -> None:
-    async with undisturbed(grid) as client, known(grid, "agent", name="twice") as liar:
+    async with undisturbed(grid) as client, known(grid.url, "agent", name="twice") as liar:
         await liar.say(Inventory(known=()), offer())
         job = await client.submit(["true"], nodes=["twice"])
         launch = await liar.next(Launch)

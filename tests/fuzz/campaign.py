@@ -7,6 +7,7 @@ is not documented, took too long, or grew. The same seed gives the same frames.
 
 import argparse
 import asyncio
+import itertools
 import logging
 import resource
 import sys
@@ -69,8 +70,9 @@ def run(report: Report, read: Callable[[int], str], numbers: range, frames_each:
     report.seconds += time.monotonic() - began
 
 
-async def serve(report: Report, seed: int, numbers: range) -> None:
-    """The same with a coordinator, whose log must have nothing of a failure."""
+async def serve(report: Report, seed: int, frames: int, only: int | None = None) -> None:
+    """The same with a coordinator, whose log must have nothing of a failure: sessions, until it was told so many
+    frames."""
     failures: list[str] = []
 
     def note(logger: object, method: str, event: dict[str, object]) -> dict[str, object]:
@@ -84,7 +86,9 @@ async def serve(report: Report, seed: int, numbers: range) -> None:
     with tempfile.TemporaryDirectory(prefix="grid-") as place:
         served = Served(Path(place), seed)
         try:
-            for number in numbers:
+            for number in itertools.count(0, SESSION) if only is None else [only]:
+                if report.frames >= frames:
+                    break
                 at = time.thread_time()
                 try:
                     took, outcome = await served.session(number, SESSION)
@@ -111,19 +115,18 @@ def campaign(seed: int, frames: int, only: str = "") -> list[Report]:
     """All parts; one frame of one part where `only` names it."""
     source = Frames(seed)
     codec, link, served = Report("codec"), Report("link"), Report("served")
-    part = frames // PARTS
+    part, again = frames // PARTS, None
     wanted = {
         "codec": range(frames - 4 * part),
         "link": range(part),
-        "served": range(0, part, SESSION),
     }
     if only:
         name, _, number = only.partition(":")
         wanted = {key: range(int(number), int(number) + 1) if key == name else range(0) for key in wanted}
+        part, again = int(name == "served"), int(number)
     run(codec, decoded(source), wanted["codec"])
     run(link, linked(source), wanted["link"], 3)
-    if wanted["served"]:
-        asyncio.run(serve(served, seed, wanted["served"]))
+    asyncio.run(serve(served, seed, part, again))
     return [codec, link, served]
 
 

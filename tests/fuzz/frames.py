@@ -100,7 +100,8 @@ class Frames:
             case 4 if isinstance(box, dict):
                 box[rng.choice(TEXTS)] = _any(rng)
             case 4:
-                box += [box[key]] * (1 if isinstance(box[key], list | dict) else rng.choice((1, 2, 100, 5_000)))
+                small = not isinstance(box[key], list | dict | str | bytes)
+                box += [box[key]] * (rng.choice((1, 2, 100, 5_000)) if small else 1)
             case 5:
                 other = _place(rng, rng.choice(self._trees))
                 box[key] = _copy(other[0][other[1]]) if other is not None else None
