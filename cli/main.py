@@ -41,6 +41,9 @@ COMMANDS: dict[str, Lazy] = {
     "coordinator": Lazy(_AT + "coordinator:coordinator", "Install, run, back up, restore or check the coordinator."),
     "dev": Lazy(_AT + "dev:dev", "Start and end a whole grid on this machine, to try it out."),
     "doctor": Lazy(_AT + "doctor:doctor", "Look at all that has to be right here, and say what to do where it is not."),
+    "support-dump": Lazy(
+        _AT + "support:support_dump", "Write what who is to help needs to see into one file, without secrets."
+    ),
     "replay": Lazy(_AT + "replay:replay", "Decide again what an event log says, by the same policy or another."),
     "config": Lazy(_AT + "config:config", "Show, check and write configuration."),
     "simulate": Lazy(_AT + "simulate:simulate", "Simulate grids with faults, and see that their promises hold."),

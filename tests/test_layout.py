@@ -83,6 +83,7 @@ STARTS: dict[str, set[str]] = {
     "cli.simulate": {"simulator"},
     "cli.replay": {"coordinator.replay"},
     "cli.dev": {"agent.main", "coordinator.main"},
+    "cli.support": {"agent.doctoring", "agent.checking", "coordinator.doctoring", "coordinator.supporting"},
     "cli.doctor": {"agent.doctoring", "coordinator.doctoring"},
 }
 
