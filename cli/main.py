@@ -35,6 +35,7 @@ COMMANDS: dict[str, Lazy] = {
     "init": Lazy(_AT + "init:init", "Found a grid: its authority, its keys, and you as its first operator."),
     "token": Lazy(_AT + "access:token", "Make tokens with which nodes and people join, list them, take them back."),
     "access": Lazy(_AT + "access:access", "List who has access; `access revoke ROLE NAME` takes it back at once."),
+    "audit": Lazy(_AT + "audit:audit", "Look at the coordinator's log of requests: verify."),
     "login": Lazy(_AT + "init:login", "Join a grid as a person, with a token from one of its operators."),
     "context": Lazy(_AT + "init:context", "See and choose which grid is spoken to: list, use."),
     "agent": Lazy(_AT + "agent:agent", "Install or run this machine's agent, or see what it would offer."),

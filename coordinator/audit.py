@@ -1,143 +1,232 @@
-"""The audit log of requests: one JSON line each, in a file that is bounded. Who asked for what; never values of a job's
-environment."""
+"""The audit log: one JSON line for each request of a person, with who asked, by which connection, for what, and what
+came of it; never a command, an environment or a secret.
 
+Each line is numbered (`n`) and has the SHA-256 of the line before it (`prev`), so that a change, a removal, an
+insertion and another order show (audit_verify.py). What would not show, lines that are taken off at the end, is told by
+an anchor: the store keeps the number and the hash of a line that was on the disk, every few seconds.
+
+Lines are written once for each turn of the loop, before the answers of that turn leave. They outlive the coordinator at
+once, and a loss of power after `SYNC_SECONDS`. A disk that is full does not end the service for the sake of this log:
+what found no room is counted in the next line that does.
+"""
+
+import asyncio
 import errno
+import hashlib
 import os
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 import structlog
 
-from distributed_grid.protocol.messages import (
-    AskWhy,
-    Cancel,
-    DrainNodes,
-    ForgetNodes,
-    LabelNodes,
-    MakeToken,
-    PutBlob,
-    ShowJobs,
-    SignalJob,
-    Submit,
-    UndrainNodes,
-    WantFile,
-    WantFiles,
-    WantOutput,
-    Watch,
-    Withdraw,
-)
+from distributed_grid import __version__
+from distributed_grid.protocol.errors import GridError
 
 FILE_BYTES = 16 << 20
 FILES = 4
-NAMED = 20
-"""Jobs of a request that are named in its line."""
+SYNC_SECONDS = 2.0
+NOTHING = "0" * 64
+"""What the first line of all has for the hash of the one before."""
 
 log = structlog.get_logger("audit")
+_encode = msgspec.json.Encoder().encode
 
 
-class _Bounded:
-    """A file that is appended line by line and turned over at a size: audit.log, audit.log.1, … the oldest goes."""
+class Anchor(Protocol):
+    """Where the number and the hash of a line are kept, apart from the log."""
 
-    def __init__(self, path: Path) -> None:
+    def read(self) -> tuple[int, str]: ...
+
+    def write(self, number: int, hashed: str) -> None: ...
+
+
+class NoAnchor:
+    """Nowhere."""
+
+    def read(self) -> tuple[int, str]:
+        return 0, NOTHING
+
+    def write(self, number: int, hashed: str) -> None: ...
+
+
+def hashed(line: bytes) -> str:
+    """What the next line has of this one (without its newline)."""
+    return hashlib.sha256(line).hexdigest()
+
+
+class RequestLog:
+    """Appends lines to a file that is turned over at a size: audit.log, audit.log.1, … the oldest goes."""
+
+    def __init__(self, path: Path, anchor: Anchor | None = None) -> None:
         self._path = path
-        self._missing = 0
+        self._anchor = anchor or NoAnchor()
+        self._lines: list[bytes] = []
+        self._due = False
+        self._syncing: asyncio.TimerHandle | None = None
+        self._missing = self._told = 0
+        self._unanchored = False
+        self._second = ("", 0)
         self._open()
+        self._number, self._hash = 0, NOTHING
+        self._written = (0, NOTHING)
+        """The last line that is in the file."""
+        self._go_on()
 
-    def _open(self) -> None:
-        # The descriptor is the log's own and is closed with it.
-        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._file = open(fd, "ab", buffering=0)  # noqa: SIM115
-        self._size = os.fstat(fd).st_size
-        self._torn = self._size > 0 and os.pread(fd, 1, self._size - 1) != b"\n"
+    # --- writing ------------------------------------------------------------------------------------------------------
 
-    def msg(self, line: str) -> None:
-        """One line; where the disk does not take it, it is left out, and that is logged once."""
-        data = line.encode(errors="backslashreplace") + b"\n"
-        try:
-            if self._file.closed:  # it could not be opened after it was turned over
-                self._open()
-            if self._size + len(data) > FILE_BYTES:
-                self._turn_over()
-            self._write(b"\n" + data if self._torn else data)
-        except OSError as error:
-            if not self._missing:
-                log.error("the audit log cannot be written", error=str(error))
-            self._missing += 1
-            return
+    def expect(self) -> None:
+        """A line of this turn is to come: it is written before what is sent from now on."""
+        if not self._due:
+            self._due = True
+            try:
+                asyncio.get_running_loop().call_soon(self.flush)
+            except RuntimeError:  # no loop: it is written at once
+                self._due = False
+
+    def request(self, user: str, what: str, result: str = "accepted", **about: Any) -> None:
+        """One line."""
+        self.expect()
+        line = {"n": self._number + 1, "prev": self._hash, "at": self._now(), "event": what, "user": user}
         if self._missing:
-            log.warning("the audit log is written again", missing=self._missing)
-            self._missing = 0
+            line["missing"], self._told, self._missing = self._missing, self._missing, 0
+        try:
+            data = _encode(line | about | {"result": result})
+        except (UnicodeEncodeError, TypeError) as error:  # a word that is none is not worth a request
+            data = _encode(line | {"result": result, "unsaid": type(error).__name__})
+        self._number += 1
+        self._hash = hashed(data)
+        self._lines.append(data)
+        if not self._due:
+            self.flush()
 
-    info = msg
+    def _now(self) -> str:
+        """The wall clock in ISO 8601, milliseconds."""
+        now = time.time()
+        if int(now) != self._second[1]:
+            self._second = (datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%S"), int(now))
+        return f"{self._second[0]}.{int(now % 1 * 1000):03d}Z"
+
+    def flush(self) -> None:
+        """Write what is waiting."""
+        self._due = False
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
+        data = b"".join(line + b"\n" for line in lines)
+        try:
+            if self._file < 0:  # it could not be opened after it was turned over
+                self._open()
+            if self._size and self._size + len(data) > FILE_BYTES:
+                self._turn_over()
+            self._write(data)
+        except OSError as error:
+            if not self._told + self._missing:
+                log.error("the audit log cannot be written", error=str(error))
+            self._missing, self._told = self._missing + self._told + len(lines), 0
+            self._number, self._hash = self._written
+            return
+        self._written = (self._number, self._hash)
+        if self._told:
+            log.warning("the audit log is written again", missing=self._told)
+            self._told = 0
+        self._sync_soon()
 
     def _write(self, data: bytes) -> None:
-        written = self._file.write(data)
-        self._size += written
+        written = os.write(self._file, data)
         if written < len(data):  # there was room only for the beginning of it
-            self._torn = True
+            os.ftruncate(self._file, self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._torn = False
+        self._size += written
+
+    def _open(self) -> None:
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._size = os.fstat(self._file).st_size
 
     def _turn_over(self) -> None:
-        self._file.close()
+        file, self._file = self._file, -1
+        with suppress(OSError):
+            os.fsync(file)
+        os.close(file)
         for number in range(FILES - 1, 0, -1):
             older = self._path if number == 1 else self._path.with_name(f"{self._path.name}.{number - 1}")
             if older.exists():
                 os.replace(older, self._path.with_name(f"{self._path.name}.{number}"))
         self._open()
 
+    # --- the chain ----------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Begin behind the last line, with one that says how that was found."""
+        number, anchored = self._anchor.read()
+        about: dict[str, Any] = {"software": __version__}
+        lines = self._read()
+        if lines and lines[-1]:  # cut by a crash: it is no line, and what follows would be none either
+            about["cut_off"] = len(lines[-1])
+            self._size -= len(lines[-1])
+            os.ftruncate(self._file, self._size)
+        lines.pop()
+        last = number_of(lines[-1]) if lines else 0
+        if lines and not last:  # of a version that did not chain them
+            self._turn_over()
+            lines = []
+        self._number, self._hash = (last, hashed(lines[-1])) if lines else (0, NOTHING)
+        there = next((line for line in reversed(lines) if number_of(line) <= number), b"") if number else b""
+        if number and (last < number or (number_of(there) == number and hashed(there) != anchored)):
+            say = log.error if lines else log.warning  # without any: the store is one that was restored elsewhere
+            say("the audit log is not what it was", last=last, anchored=number, hint="grid audit verify")
+            self._number, self._hash = max(last, number), anchored  # from here on it will not fit what is before
+        self._written = (self._number, self._hash)
+        self.request("", "begin", "", **about)
+        self.flush()
+
+    def _read(self) -> list[bytes]:
+        data = os.pread(self._file, self._size, 0) if self._size else b""
+        return data.split(b"\n")
+
+    # --- on the disk --------------------------------------------------------------------------------------------------
+
+    def _sync_soon(self) -> None:
+        if self._syncing is None:
+            with suppress(RuntimeError):  # without a loop it is synced when it is closed
+                self._syncing = asyncio.get_running_loop().call_later(SYNC_SECONDS, self._sync_apart)
+
+    def _sync_apart(self) -> None:
+        self._syncing = None
+        if self._file >= 0:
+            ours, at = os.dup(self._file), self._written
+            asyncio.get_running_loop().run_in_executor(None, self._sync, ours, at)
+
+    def _sync(self, file: int, at: tuple[int, str]) -> None:
+        """Have it on the disk, and then say so to the anchor: never the other way round."""
+        try:
+            os.fsync(file)
+            self._anchor.write(*at)
+            self._unanchored = False
+        except (OSError, GridError) as error:
+            if not self._unanchored:
+                log.warning("the audit log cannot be anchored", error=str(error))
+            self._unanchored = True
+        finally:
+            os.close(file)
+
     def close(self) -> None:
-        self._file.close()
+        """Write and sync what there is."""
+        self.flush()
+        if self._syncing is not None:
+            self._syncing.cancel()
+        if self._file >= 0:
+            self._sync(self._file, self._written)
+            self._file = -1
 
 
-class RequestLog:
-    """What clients asked for. A disk that is full does not end the service for the sake of this log."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = _Bounded(path)
-        self._log = structlog.wrap_logger(
-            self._file,
-            processors=[structlog.processors.TimeStamper(fmt="iso", utc=True), structlog.processors.JSONRenderer()],
-            wrapper_class=structlog.BoundLogger,
-            context_class=dict,
-        )
-
-    def request(self, user: str, what: str, **about: Any) -> None:
-        """One line."""
-        self._log.info(what, user=user, **about)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def about(message: Any) -> dict[str, Any] | None:
-    """What of a request is kept in its line; None: it has none."""
-    match message:
-        case WantOutput(allocation=allocation) | WantFiles(allocation=allocation) | WantFile(allocation=allocation):
-            return {"allocation": allocation}
-        case PutBlob():
-            return {"blob": message.blob} if message.end else None
-        case Submit(jobs=jobs):
-            return {
-                "jobs": len(jobs),
-                "keys": [one.key for one in jobs[:NAMED]],
-                "argv": [one.spec.argv for one in jobs[:1]],
-                "env": sorted({name for one in jobs[:NAMED] for name in one.spec.env}),
-            }
-        case Watch() | Cancel() | ShowJobs():
-            return {"jobs": message.jobs[:NAMED]}
-        case SignalJob():
-            return {"job": message.job, "signal": message.signal}
-        case AskWhy():
-            return {"job": message.job}
-        case DrainNodes():
-            return {"nodes": message.nodes, "reason": message.reason, "deadline": message.deadline}
-        case UndrainNodes() | ForgetNodes():
-            return {"nodes": message.nodes}
-        case MakeToken():
-            return {"role": message.role, "name": message.name, "uses": message.uses, "ttl": message.ttl}
-        case Withdraw():
-            return {"token": message.token, "role": message.role, "name": message.name}
-        case LabelNodes():
-            return {"nodes": message.nodes, "labels": message.labels}
-    return {}
+def number_of(line: bytes) -> int:
+    """The number of a line; 0: it has none."""
+    try:
+        found = msgspec.json.decode(line)["n"]
+        return found if isinstance(found, int) else 0
+    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError):
+        return 0

@@ -129,6 +129,8 @@ class Connection:
         self.role = ""
         self.rights = Role.VIEWER
         self.presented: Presented | None = None
+        self.via = ""
+        """By what its identity is known: a certificate, a user of this machine; empty: its word was taken."""
         """The certificate that it came with."""
         self._flush_due = False
         self._closed = False

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from distributed_grid.coordinator.audit import RequestLog
+from distributed_grid.coordinator.audit_anchor import StoreAnchor
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Preempting, Sharing, Unused
@@ -182,7 +183,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     if settings.event_log_size:
         events = EventLog(ledger, settings.state_dir / "events", settings.event_log_size, store.grid)
     driver = Driver(events or ledger, store, clock)
-    audit = RequestLog(settings.state_dir / "audit.log")
+    audit = RequestLog(settings.state_dir / "audit.log", StoreAnchor(settings.state_dir / "grid.db"))
     blobs = Blobs(
         settings.state_dir / "blobs", lambda: (job.spec.bundle for job in ledger.jobs.values() if job.spec.bundle)
     )

@@ -59,8 +59,9 @@ class People:
 
     async def serve(self, connection: Connection, host: str) -> None:
         """Do what a person asks for, until the connection ends. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
-        client = Client(connection, user=connection.name, role=connection.rights, host=host)
-        identity = connection.rights, connection.name
+        identity = role, user = connection.rights, connection.name
+        known = {"role": role.value, "via": connection.via, "peer": connection.wire.address}
+        client = Client(connection, user=user, role=role, host=host, who=known)
         own = self._connections.setdefault(identity, set())
         own.add(connection)
         pace = self._paces.of(client.user)

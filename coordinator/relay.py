@@ -51,9 +51,14 @@ class Asker:
     """A client as the relay sees it."""
 
     connection: Connection
+    user: str = ""
+    who: dict[str, str] = field(default_factory=dict)
+    """How it is known: its role, by what, and from where."""
     wants: int = 0
     bytes: int = 0
     gone: bool = False
+    read_from: set[str] = field(default_factory=set)
+    """Allocations whose output or files it has asked for."""
 
 
 @dataclass(slots=True)
@@ -101,37 +106,40 @@ class Relay:
         self._ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def want(self, asker: Asker, want: Want, sight: Sight) -> None:
-        """Pass it on, or answer it at once. What is not to be seen is as what is not there."""
+    def want(self, asker: Asker, want: Want, sight: Sight) -> str:
+        """Pass it on, or answer it at once; why it is refused, if it is. What is not to be seen is as what is not
+        there."""
+        if why := self._refuse(asker, want, sight):
+            asker.connection.send(_error(want, why))
+        return why
+
+    def _refuse(self, asker: Asker, want: Want, sight: Sight) -> str:
         if asker.wants >= WANTS:
-            asker.connection.send(_error(want, f"more than {WANTS} questions unanswered at the same time"))
-            return
+            return f"more than {WANTS} questions unanswered at the same time"
         if isinstance(want, WantOutput):
             if want.stream not in ("stdout", "stderr"):
-                asker.connection.send(_error(want, "the stream must be stdout or stderr"))
-                return
+                return "the stream must be stdout or stderr"
             if not 0 <= want.wait <= WAIT_SECONDS:
                 want = msgspec.structs.replace(want, wait=WAIT_SECONDS)
         if not isinstance(want, WantFiles) and not 0 <= want.offset <= MOST_BYTES:
-            asker.connection.send(_error(want, f"an offset is from 0 to {MOST_BYTES}"))
-            return
+            return f"an offset is from 0 to {MOST_BYTES}"
         job = self._job_of(want)
         if job is not None and not sight.sees(job.user):
             job = None
         if answer := _recorded(want, job):
             asker.connection.send(answer)
-            return
+            return ""
         node = self._node_of(want.allocation, job)
         agent = self._agents.get(node)
         if agent is None:
-            asker.connection.send(_error(want, _away(node) if node else f"no allocation {want.allocation[:100]!r}"))
-            return
+            return _away(node) if node else f"no allocation {want.allocation[:100]!r}"
         size = 0
         if not isinstance(want, WantFiles):
             room = min(CLIENT_BYTES - asker.bytes, NODE_BYTES - agent.bytes, PART_BYTES)
             size = max(0, min(want.size, max(room, LEAST_BYTES)))
             want = msgspec.structs.replace(want, size=size)
         self._pass_on(agent, _Pending(asker, want, size))
+        return ""
 
     def _pass_on(self, agent: Agent, pending: _Pending) -> None:
         number = next(self._ids)

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,7 +18,9 @@ import structlog
 
 from distributed_grid import __version__
 from distributed_grid.coordinator import pages
-from distributed_grid.coordinator.audit import RequestLog, about
+from distributed_grid.coordinator.asked import Asked
+from distributed_grid.coordinator.audit import RequestLog
+from distributed_grid.coordinator.audit_words import NAMED
 from distributed_grid.coordinator.blobs import Blobs, Uploads
 from distributed_grid.coordinator.core import accounts, explain
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -52,7 +54,6 @@ from distributed_grid.protocol.messages import (
     Cancel,
     Done,
     DrainNodes,
-    Failed,
     ForgetNodes,
     GetReceipts,
     GetShared,
@@ -94,12 +95,9 @@ log = structlog.get_logger("requests")
 class Client(Watcher):
     """A connected client."""
 
-    user: str = ""
     role: Role = Role.VIEWER
     host: str = ""
     uploads: Uploads | None = None
-    read_from: set[str] = field(default_factory=set)
-    """Allocations whose output or files it asked for: the audit log has a line for each, not one per piece."""
 
 
 class Requests:
@@ -139,29 +137,29 @@ class Requests:
 
     async def handle(self, client: Client, message: Any) -> None:
         """One request of a client. Whatever is wrong with it, the answer says so."""
-        self._note(client, message)
+        asked = Asked(self._audit, client, message)
         reached = reach(client.role, type(message))
         if reached is None:
-            tag = str(message.__struct_config__.tag)
-            self._seldom.warning("refused", client.user, role=client.role.value, request=tag)
-            what = f"a {client.role} may not do this"
-            client.connection.send(Failed(message.id, "not-allowed", what, f"{client.user} is one", "ask an operator"))
+            self._seldom.warning("refused", client.user, role=client.role.value, request=asked.tag)
+            asked.fail("not-allowed", f"a {client.role} may not do this", f"{client.user} is one", "ask an operator")
             return
         try:
-            await self._dispatch(client, Sight(client.user, reached, self._lookup.owner), message)
+            await self._dispatch(asked, client, Sight(client.user, reached, self._lookup.owner), message)
+            if not asked.later:
+                asked.done()
         except Unanswerable as error:
-            client.connection.send(Failed(message.id, error.code, error.what, error.why, error.hint))
+            asked.fail(error.code, error.what, error.why, error.hint)
         except BadValue as error:
-            client.connection.send(Failed(message.id, "bad-value", error.what, error.why, error.hint))
+            asked.fail("bad-value", error.what, error.why, error.hint)
         except GridError as error:
-            client.connection.send(Failed(message.id, "unavailable", error.what, error.why, error.hint))
+            asked.fail("unavailable", error.what, error.why, error.hint)
         except sqlite3.Error as error:
             what, hint = "the coordinator's store cannot be read now", "look at the disk it is on"
-            client.connection.send(Failed(message.id, "unavailable", what, str(error), hint))
+            asked.fail("unavailable", what, str(error), hint)
         except Exception as error:
             log.exception("a request failed", user=client.user, request=type(message).__name__)
             what = f"the coordinator could not do this: {type(error).__name__}"
-            client.connection.send(Failed(message.id, "internal", what, hint="see the coordinator's log"))
+            asked.fail("internal", what, hint="see the coordinator's log")
 
     def answer(self, command: Accepted | Rejected | Granted) -> None:
         """The ledger's answer to a token."""
@@ -177,18 +175,20 @@ class Requests:
 
     # --- which request ------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, client: Client, sight: Sight, message: Any) -> None:
+    async def _dispatch(self, asked: Asked, client: Client, sight: Sight, message: Any) -> None:
         match message:
             case WantOutput() | WantFiles() | WantFile():
-                self._relay.want(client, message, sight)
+                if why := self._relay.want(client, message, sight):
+                    asked.later = True
+                    asked.refused("unavailable", why)
             case Submit():
-                self._submit(client, sight, message)
+                self._submit(asked, client, sight, message)
             case Watch():
                 self._watch(client, sight, message)
             case Cancel():
-                self._cancel(client, sight, message)
+                self._cancel(asked, client, sight, message)
             case SignalJob():
-                self._signal(client, sight, message)
+                self._signal(asked, client, sight, message)
             case ListJobs():
                 client.connection.send(self._lookup.newest(sight, message))
             case ShowJobs():
@@ -220,7 +220,7 @@ class Requests:
                 client.connection.send(self._access.renew(client.connection.presented, message))
             case DrainNodes() | UndrainNodes() | LabelNodes() | ForgetNodes():
                 self._driver.trouble.refuse()
-                self._driver.put(order(message, client.user, lambda: self._answer_plainly(client, message.id)))
+                self._driver.put(order(message, client.user, lambda: self._answer_plainly(asked)))
 
     def _reply(self, client: Client, reply: Any) -> None:
         """Send what may be large; above what a frame carries the answer is that."""
@@ -236,42 +236,48 @@ class Requests:
         self._waiting[token] = waiting
         return token
 
-    def _answer_plainly(self, client: Client, number: int) -> int:
+    def _answer_plainly(self, asked: Asked) -> int:
+        asked.later = True
+
         def waiting(command: Accepted | Rejected | Granted) -> None:
             match command:
                 case Rejected():
-                    client.connection.send(Failed(number, command.code, command.what, command.why, command.hint))
+                    asked.fail(command.code, command.what, command.why, command.hint)
                 case Granted():
-                    client.connection.send(Done(number, command.text))
+                    asked.done()
+                    asked.client.connection.send(Done(asked.message.id, command.text))
 
         return self._token(waiting)
 
     # --- submit -------------------------------------------------------------------------------------------------------
 
-    def _submit(self, client: Client, sight: Sight, message: Submit) -> None:
-        client.sight = sight
+    def _submit(self, asked: Asked, client: Client, sight: Sight, message: Submit) -> None:
+        client.sight, asked.later = sight, True
         found = self._submissions.sort_out(sight, client.host, message)
         watched = found.names() if message.watch else []
         for name in watched:
             self.watches.add(client, name)
         if not found.jobs:
-            self._submitted(client, message, found.known, 0, 0)
+            self._submitted(asked, client, message, found.known, 0, 0)
             return
 
         def waiting(command: Accepted | Rejected | Granted) -> None:
             if isinstance(command, Accepted):
                 ids = found.known | dict(zip(found.jobs, command.jobs, strict=True))
-                self._submitted(client, message, ids, command.fit, command.nodes)
+                self._submitted(asked, client, message, ids, command.fit, command.nodes)
             elif isinstance(command, Rejected):
                 for name in watched:
                     self.watches.drop(client, name)
-                client.connection.send(Failed(message.id, command.code, command.what, command.why, command.hint))
+                asked.fail(command.code, command.what, command.why, command.hint)
 
         self._driver.put(found.event(self._token(waiting)))
 
-    def _submitted(self, client: Client, message: Submit, ids: dict[str, str], fit: int, nodes: int) -> None:
+    def _submitted(
+        self, asked: Asked, client: Client, message: Submit, ids: dict[str, str], fit: int, nodes: int
+    ) -> None:
         """The answer; who watches also gets the jobs that were there already as they stand."""
         jobs = tuple(ids[submission.key] for submission in message.jobs)
+        asked.done(ids=jobs[:NAMED])
         client.connection.send(Submitted(message.id, jobs, fit, nodes))
         if message.watch:
             names = self._lookup.members(jobs)
@@ -290,7 +296,7 @@ class Requests:
         self.watches.show(client, names)
         client.connection.send(Done(message.id))
 
-    def _cancel(self, client: Client, sight: Sight, message: Cancel) -> None:
+    def _cancel(self, asked: Asked, client: Client, sight: Sight, message: Cancel) -> None:
         if message.grace > LONGEST or not math.isfinite(message.grace):
             raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
         live = self._lookup.to_cancel(sight, message)
@@ -298,15 +304,15 @@ class Requests:
             client.connection.send(Done(message.id, "ended already" if message.jobs else "there are none such"))
             return
         self._driver.trouble.refuse()  # a cancel is on disk before it takes effect
-        token = self._answer_plainly(client, message.id)
+        token = self._answer_plainly(asked)
         self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
-    def _signal(self, client: Client, sight: Sight, message: SignalJob) -> None:
+    def _signal(self, asked: Asked, client: Client, sight: Sight, message: SignalJob) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
         job = self._lookup.single(sight, message.job)
         self._driver.trouble.refuse()
-        self._driver.put(SignalAsked(self._answer_plainly(client, message.id), job, message.signal))
+        self._driver.put(SignalAsked(self._answer_plainly(asked), job, message.signal))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 
@@ -345,13 +351,3 @@ class Requests:
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
         self._reply(client, sight.why(msgspec.structs.replace(why, id=message.id)))
-
-    # --- audit --------------------------------------------------------------------------------------------------------
-
-    def _note(self, client: Client, message: Any) -> None:
-        if isinstance(message, WantOutput | WantFiles | WantFile):
-            if message.allocation in client.read_from:
-                return
-            client.read_from.add(message.allocation)
-        if (said := about(message)) is not None:
-            self._audit.request(client.user, str(message.__struct_config__.tag), **said)

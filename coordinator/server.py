@@ -178,8 +178,10 @@ class Server:
             if uid is None:
                 shown = connection.presented = self._admission.presented(wire)
                 who = shown.identity if shown is not None else None
+                connection.via = f"certificate {shown.serial}" if shown is not None else ""
             else:
                 who = await identity_of_user(uid, self._store.grid)
+                connection.via = f"uid {uid}"
             connection.name, connection.rights = admitted(who, hello)
             match hello.role:
                 case "agent":

@@ -2,6 +2,7 @@
 is to a client as one that does not exist, and a viewer sees where jobs stand and nothing of what they are."""
 
 import itertools
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -64,6 +65,7 @@ OTHERS: dict[type, Callable[[int], Any]] = {
     m.DrainNodes: lambda n: m.DrainNodes(n, ("none",)),
     m.UndrainNodes: lambda n: m.UndrainNodes(n, ("none",)),
     m.LabelNodes: lambda n: m.LabelNodes(n, ("none",), {"a": "b"}),
+    m.ForgetNodes: lambda n: m.ForgetNodes(n, ("none",)),
     m.MakeToken: lambda n: m.MakeToken(n, Role.VIEWER),
     m.ListAccess: m.ListAccess,
     m.Withdraw: lambda n: m.Withdraw(n, token="none"),  # noqa: S106
@@ -179,6 +181,31 @@ async def test_what_names_no_job_is_answered_to_the_roles_of_its_row(scene: Scen
         assert refused == (reach(role, kind) is None), f"{kind.__name__} by {role}: {answer}"
     if role is not Role.OPERATOR:
         assert SECRET.encode() not in heard(end)
+
+
+async def test_the_audit_log_says_who_asked_by_what_and_what_came_of_it_and_nothing_secret(scene: Scene) -> None:
+    (mine,) = await scene.bob.submit(submission())
+    await scene.bob.ask(m.Cancel(1, (scene.first,)))
+    await scene.bob.ask(m.Cancel(2, (mine,)))
+    await scene.bob.ask(m.DrainNodes(3, ("n1",)))
+    await scene.bob.ask(m.WantOutput(4, f"{scene.ended}.1", "stdout", 0, 10))
+    await scene.ann.ask(m.WantOutput(5, f"{scene.ended}.1", "stdout", 0, 10))
+    await scene.ann.ask(m.WantOutput(6, f"{scene.ended}.1", "stdout", 10, 10))
+    raw = (scene.grid.state_dir / "audit.log").read_bytes()
+    assert SECRET.encode() not in raw
+    last = [json.loads(line) for line in raw.splitlines()[-6:]]
+    found = [(line["event"], line["user"], line["result"], line.get("code", "")) for line in last]
+    assert found == [
+        ("submit", "bob", "accepted", ""),
+        ("cancel", "bob", "refused", "unknown-job"),
+        ("cancel", "bob", "accepted", ""),
+        ("drain-nodes", "bob", "refused", "not-allowed"),
+        ("want-output", "bob", "refused", "unavailable"),
+        ("want-output", "ann", "accepted", ""),
+    ]
+    assert last[0]["ids"] == [mine] and last[1]["jobs"] == [scene.first] and last[3]["nodes"] == ["n1"]
+    assert all(line["role"] == "client" and line["via"].startswith("certificate ") for line in last)
+    assert all(line["peer"].startswith("127.0.0.1") for line in last)
 
 
 async def test_a_client_lists_its_own_jobs_and_of_others_sees_what_they_hold(scene: Scene) -> None:
