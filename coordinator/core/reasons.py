@@ -15,6 +15,7 @@ from distributed_grid.coordinator.core.matching import Placement, amount, blocke
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.preemption import clock
 from distributed_grid.coordinator.core.queue import Line
+from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.jobs import Priority, Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placing import called
@@ -180,7 +181,7 @@ def _taken(ledger: "Ledger", job: Job, why: Reason) -> Reason:
         return why
     until = "it ends"
     if taker.started and taker.spec.time_limit:
-        until = f"{clock(taker.started + taker.spec.time_limit)} at the latest"
+        until = f"{clock(taker.started + taker.spec.time_limit + put_off(taker, ledger.now))} at the latest"
     who = f"{taker.id} ({taker.request.priority.word}, {taker.user})"
     return Reason(why.code, f"{who} has its place until {until}; {why.text}")
 

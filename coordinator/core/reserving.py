@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.matching import Placement, Refusal, able,
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.queue import Line
 from distributed_grid.coordinator.core.room import Room
+from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
 
@@ -282,7 +283,8 @@ def _plan(ledger: "Ledger", node: Node, request: Request, now: float) -> tuple[f
 
 
 def ends(ledger: "Ledger", allocation: Allocation, now: float) -> float:
-    """When this allocation ends at the latest; infinite: nobody knows."""
+    """When this allocation ends at the latest, unless it is frozen (again) for its node's owner: that puts it off;
+    infinite: nobody knows."""
     job = ledger.jobs[allocation.job]
     if allocation.state is State.LOST:
         return math.inf
@@ -292,7 +294,7 @@ def ends(ledger: "Ledger", allocation: Allocation, now: float) -> float:
     if not job.spec.time_limit:
         return math.inf
     begins = allocation.started or max(now, allocation.granted + STARTING)
-    return begins + job.spec.time_limit + job.spec.grace
+    return begins + put_off(job, now) + job.spec.time_limit + job.spec.grace
 
 
 # --- what is said of it -----------------------------------------------------------------------------------------------
@@ -312,12 +314,17 @@ def clock(at: float) -> str:
 def words(ledger: "Ledger", kept: Reservation) -> str:
     """What is kept for a job, and from when on it can start there."""
     mine = [one for one in ledger.kept.by_job.values() if one.job == kept.job]
+    names = [name for one in mine for name in one.after]
+    waited_for = [there for name in names if (there := ledger.allocations.get(name)) is not None]
+    # What was frozen since the node was looked at last ends later than was thought then.
+    at = max(_begins(ledger.kept, kept), *(ends(ledger, one, ledger.now) for one in waited_for), 0.0)
+    frozen = [one.id for one in waited_for if ledger.jobs[one.job].suspended is not None]
+    limit = f"at the earliest: {frozen[0]} is suspended" if frozen else "at the latest"
+    when = f", where it can start at {clock(at)} {limit}" if at < math.inf else ""
     if len(mine) > 1:
-        at = _begins(ledger.kept, kept)
-        when = f", where it can start at {clock(at)} at the latest" if at < math.inf else ""
         return f"{', '.join(one.node for one in mine)} are kept for it{when}"
-    if kept.at < math.inf:
-        return f"{kept.node} is kept for it, where it can start at {clock(kept.at)} at the latest"
+    if when:
+        return f"{kept.node} is kept for it{when}"
     held = [ledger.allocations[name] for name in kept.after if name in ledger.allocations]
     endless = [one.id for one in held if ends(ledger, one, ledger.now) == math.inf]
     if not endless:

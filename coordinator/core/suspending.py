@@ -40,6 +40,7 @@ def suspended(ledger: "Ledger", node: Node, message: Suspended) -> None:
         if before is None:
             return
         ledger.tell(job, f"goes on after {format_duration(message.lasted)}")
+    ledger.refresh(node, grown=False)  # who waits for its end may be told of another moment
     ledger.changed(job, allocation, soon=True)
 
 

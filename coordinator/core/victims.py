@@ -14,6 +14,7 @@ from distributed_grid.coordinator.core.homes import Bounds
 from distributed_grid.coordinator.core.matching import able, usable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.preemption import View, hold_for, may, work
+from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.receipts import Victim
@@ -161,8 +162,7 @@ def _to_lose(ledger: "Ledger", job: Job, allocation: Allocation, now: float) -> 
 
 def ran(job: Job, allocation: Allocation, now: float) -> float:
     """Seconds that an attempt has run, without those it was frozen."""
-    frozen = job.suspended_for + (now - job.suspended.since if job.suspended is not None else 0.0)
-    return max(0.0, now - allocation.started - frozen) if allocation.started else 0.0
+    return max(0.0, now - allocation.started - put_off(job, now)) if allocation.started else 0.0
 
 
 def _part_ran(member: Job) -> float:

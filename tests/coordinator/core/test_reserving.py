@@ -23,7 +23,7 @@ from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.reserving import STUCK, clock
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
-from distributed_grid.protocol.messages import Exited, Launch, Started
+from distributed_grid.protocol.messages import Exited, Launch, Started, Suspended
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, step
@@ -61,6 +61,12 @@ def run(ledger: Ledger, *names: str, now: float) -> None:
 
 def states(ledger: Ledger, *names: str) -> list[str]:
     return [ledger.jobs[name].node or ledger.jobs[name].state.value for name in names]
+
+
+def frozen(ledger: Ledger, name: str, now: float, why: str = "busy", lasted: float = 0.0) -> list[Command]:
+    allocation = ledger.jobs[name].allocation
+    message = Suspended(allocation=allocation, why=why, lasted=lasted, in_all=lasted)
+    return step(ledger, Told(ledger.jobs[name].node, message), now)
 
 
 # --- one scene after the other ----------------------------------------------------------------------------------------
@@ -333,3 +339,19 @@ def test_a_gang_one_of_whose_nodes_goes_away_has_others_kept() -> None:
     ask(ledger, "another", 1, 5.0)
     ask(ledger, "and another", 1, 7.0)
     assert {one.node for one in ledger.kept.by_job.values()} == {ledger.jobs["s2"].node, ledger.jobs["s3"].node}
+
+
+def test_frozen_time_puts_off_what_waits_for_an_end_and_until_that_one_goes_on_it_is_the_earliest() -> None:
+    ledger = grid(2)
+    ask(ledger, "a", 2, 0.0, limit=100.0)
+    run(ledger, "a", now=1.0)
+    ask(ledger, "big", 2, 2.0)
+    ask(ledger, "small", 1, 2.0)
+    assert ledger.kept.by_job["big"].at == 101.0
+    frozen(ledger, "a", 10.0)
+    step(ledger, Tick(), 12.0)
+    why = explain.why(ledger, "big", None, 12.0).reason.text
+    assert f"can start at {clock(101.0)} at the earliest: a.1 is suspended" in why
+    frozen(ledger, "a", 50.0, why="", lasted=40.0)
+    step(ledger, Tick(), 60.0)
+    assert f"can start at {clock(141.0)} at the latest" in explain.why(ledger, "big", None, 60.0).reason.text
