@@ -8,21 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent.supervisor_hide import why_not
 from tests.grid_fixture import CONFIG
 from tests.systemd.booted import GRID, Machine, another_version, booted
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
+INVITATION, NODE = "/run/invitation", ("--name", "n1", "--virtual")
 AGENT, COORDINATOR = "grid-agent.service", "grid-coordinator.service"
 
 
 @pytest.fixture(scope="module")
 def machine(wheel: Path) -> Iterator[Machine]:
-    """A machine with both services, and one node, n1."""
+    """A machine with a founded grid, both services, and one node, n1, that has joined it."""
     with booted() as machine:
         machine.install(wheel)
         machine.put("/etc/grid/grid.yaml", CONFIG.encode())
+        machine.grid("init")
         machine.grid("coordinator", "install")
-        machine.grid("agent", "install", "--name", "n1", "--virtual")
+        machine.put(INVITATION, machine.grid("token", "create", "--role", "agent", "--node", "n1").encode())
+        machine.grid("agent", "install", *NODE, "--join", INVITATION)
         yield machine
 
 
@@ -69,13 +73,40 @@ def test_what_was_installed_runs_with_few_rights_and_starts_with_the_machine(mac
 
 def test_installing_again_changes_nothing_and_other_options_start_it_anew(machine: Machine) -> None:
     before = pid(machine)
-    again = json.loads(machine.grid("-o", "json", "agent", "install", "--name", "n1", "--virtual"))
+    again = json.loads(machine.grid("-o", "json", "agent", "install", *NODE, "--join", INVITATION))
     assert (again["changed"], again["started"], pid(machine)) == (False, False, before)
-    other = ("agent", "install", "--name", "n1", "--virtual", "--label", "room=b")
+    other = ("agent", "install", *NODE, "--label", "room=b")
     changed = json.loads(machine.grid("-o", "json", *other))
     assert (changed["changed"], changed["started"]) == (True, True)
     assert pid(machine) != before
     machine.until(lambda: node(machine).get("labels") == {"room": "b"}, "the node has its label")
+
+
+def test_no_secret_is_in_the_unit_or_the_log_and_no_job_can_read_the_nodes_key(machine: Machine) -> None:
+    secret = machine.told("cat", INVITATION).strip().rpartition(".")[2]
+    assert secret not in machine.told("cat", f"/etc/systemd/system/{AGENT}") + machine.journal()
+    key = "/var/lib/grid/agent-n1/identity/own.key"
+    assert machine.told("stat", "--format=%a %U", key).strip() == "600 grid-agent"
+    if "Landlock" not in why_not("/var/lib"):
+        read = machine.run(GRID, "run-shared", "--no-ship", "cat", key)
+        assert (read.returncode, read.stdout) == (1, "") and "Permission denied" in read.stderr
+
+
+def test_a_service_of_ones_own_runs_without_rights_and_without_a_login(machine: Machine) -> None:
+    machine.told("useradd", "--create-home", "gridtest")
+    if machine.run("loginctl", "enable-linger", "gridtest").returncode != 0:
+        pytest.skip("needs systemd-logind and libpam-systemd")
+    bus = f"/run/user/{machine.told('id', '-u', 'ann').strip()}/bus"
+    machine.until(lambda: machine.run("test", "-S", bus).returncode == 0, "their own systemd runs")
+    mine = ("agent", "install", "--user", "--name", "n2", "--virtual", "--coordinator", "ws://127.0.0.1:9")
+    done = machine.run("su", "gridtest", "--login", "--command", " ".join((GRID, *mine)))
+    assert done.returncode == 0, done.stderr
+    assert "as gridtest" in done.stdout and "linger" not in done.stderr
+    told = machine.run("su", "gridtest", "--login", "--command", f"{GRID} agent status --user")
+    assert "active (running)" in told.stdout and "node       n2" in told.stdout
+    gone = machine.run("su", "gridtest", "--login", "--command", f"{GRID} agent uninstall --user --purge")
+    assert gone.returncode == 0, gone.stderr
+    assert machine.run("pgrep", "--full", "--uid", "gridtest", "supervisor_main").returncode == 1
 
 
 def test_a_service_that_does_not_start_says_why_and_leaves_what_was(machine: Machine) -> None:
