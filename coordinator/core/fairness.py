@@ -78,8 +78,9 @@ class Shares:
         self.stale[user] = None
 
     def _accrue(self, account: Account, now: float, policy: Sharing) -> None:
-        account.past = self.past(account, now, policy)
-        account.at = max(account.at, now)
+        if now > account.at:
+            account.past = self.past(account, now, policy)
+            account.at = now
 
     def past(self, account: Account, now: float, policy: Sharing) -> float:
         """The average share of the past, as of now: it draws near to what is held, by half in a half-life."""

@@ -66,6 +66,9 @@ def look(ledger: "Ledger") -> None:
     book = ledger.preempting
     if ledger.holding:
         return
+    if not book.urgent:
+        book.said.clear()
+        return
     refused: dict[Request, NoPlan] = {}
     later = 0.0
     for name in list(islice(book.urgent, JOBS)):

@@ -118,7 +118,9 @@ class Queue:
         standing.count += 1
         self.turns[job] = turn
         self._line_of[job] = line
-        standing.blocks.setdefault(turn // BLOCK, {})[turn] = None
+        if (block := standing.blocks.get(turn // BLOCK)) is None:
+            block = standing.blocks[turn // BLOCK] = {}
+        block[turn] = None
         return line
 
     def remove(self, job: str) -> None:

@@ -160,6 +160,8 @@ def _room_then(ledger: "Ledger", one: Reservation) -> Room:
 
 def review(ledger: "Ledger", least: Resources, now: float) -> tuple[Kept, list[str]]:
     """What is still of use of that which is kept, and from when on; and the nodes on which others may start again."""
+    if not ledger.kept.by_job:
+        return ledger.kept, []
     by_job, free, left = dict[str, Reservation](), list[str](), ledger.kept.left
     for job, old in ledger.kept.by_job.items():
         request = ledger.jobs[job].request
@@ -205,8 +207,8 @@ def release(ledger: "Ledger", job: str) -> None:
 
 def keep_first(ledger: "Ledger", kept: Kept, least: Resources, now: float) -> Kept:
     """Keep a node for the first of each class, if it waits since before."""
-    for priority in ledger.queue.order:
-        first = ledger.queue.first(priority)
+    for priority, order in ledger.queue.order.items():
+        first = ledger.queue.first(priority) if order else None
         line = None if first is None else ledger.queue.first_line(first)
         if line is not None and line.blocked:
             kept = keep_for(ledger, kept, line, least, now)

@@ -25,6 +25,9 @@ HOPELESS_KEPT = 8
 def match(ledger: "Ledger") -> None:
     """Place who can be placed: classes by their priority, users by their share, their lines by the turn of the first
     job."""
+    if not ledger.queue.lines and not ledger.kept.by_job:  # nobody waits
+        ledger.fresh, ledger.grown = {}, {}
+        return
     fresh, ledger.fresh = ledger.fresh, {}
     ledger.kept, free = review(ledger, ledger.queue.least, ledger.now)
     names, ledger.grown = [*ledger.grown, *(name for name in free if name in ledger.index)], {}
@@ -35,19 +38,26 @@ def match(ledger: "Ledger") -> None:
         waiting = ledger.jobs.get(name)
         if waiting is not None and waiting.state is State.WAITING and name not in ledger.fresh:
             ledger.queue.line(name).blocked = True
-            whole = gangs.members(ledger, waiting) if waiting.request.gang else (waiting,)
-            before = any(one.retried or one.taken_back for one in whole)
-            if waiting.request.immediate and not before:  # else it was placed at once, as was asked
+            if waiting.request.immediate and not _was_placed(ledger, waiting):
                 why = reasons.find(ledger, waiting.request, name).text
                 ledger.finish(waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
     reasons.announce(ledger, [line for line in refused if line.count], fresh)
+
+
+def _was_placed(ledger: "Ledger", waiting: Job) -> bool:
+    """Whether it was placed at once, as was asked, and waits again since."""
+    whole = gangs.members(ledger, waiting) if waiting.request.gang else (waiting,)
+    return any(one.retried or one.taken_back for one in whole)
 
 
 # --- who comes before whom --------------------------------------------------------------------------------------------
 
 
 def _rank(ledger: "Ledger") -> None:
-    """Rank those whose share has changed, and now and then all: shares change by themselves."""
+    """Rank those whose share has changed, and now and then all: shares change by themselves. Who is alone comes first
+    with any rank, and is ranked when somebody else waits."""
+    if len(ledger.queue.standings) < 2:
+        return
     for standing in _to_rank(ledger, ledger.now):
         ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
     if ledger.now >= ledger.shares.ranked + RANKED_EVERY:
@@ -180,7 +190,7 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
         if not isinstance(found, Refusal):
             if _start(ledger, job, found):
                 line.blocked = False
-                if len(ledger.queue.standings) > 1:  # who is alone comes first with any rank: the next pass ranks it
+                if len(ledger.queue.standings) > 1:  # else it is ranked later: see `_rank`
                     for standing in _standings(ledger, job.user):
                         ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
                 return True
