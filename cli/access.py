@@ -9,7 +9,7 @@ from distributed_grid.cli.invocation import common, current
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.identity import PEOPLE, Role
-from distributed_grid.protocol.messages import Access, Done, ListAccess, MakeToken, TokenMade, Withdraw
+from distributed_grid.protocol.messages import Access, Done, ListAccess, MakeToken, MemberView, TokenMade, Withdraw
 
 ROLES = [Role.AGENT.value, *(role.value for role in PEOPLE)]
 
@@ -25,10 +25,13 @@ def token() -> None:
 @click.option("--role", type=click.Choice(ROLES), default="agent", help="As what they join (agent).")
 @click.option("--node", metavar="NAME", help="What the node will be called, or a pattern of it such as 'lab*'.")
 @click.option("--user", metavar="NAME", help="What the person will be called.")
-@click.option("--ttl", default="1h", metavar="TIME", help="How long it may be used (1h).")
+@click.option("--ttl", metavar="TIME", help="How long it may be used (1h; a bearer token 30d).")
 @click.option("--uses", type=int, default=1, help="How often it may be used (1).")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the nodes that join; repeatable.")
-def create(role: str, node: str | None, user: str | None, ttl: str, uses: int, labels: tuple[str, ...]) -> None:
+@click.option("--bearer", is_flag=True, help="A token that a person's programs show each time, instead of joining.")
+def create(
+    role: str, node: str | None, user: str | None, ttl: str | None, uses: int, labels: tuple[str, ...], bearer: bool
+) -> None:
     """Make a token, and print the invitation to give to who is to join.
 
     It is shown this once. Whoever has it can join with it: send it on a way that you trust.
@@ -39,21 +42,29 @@ def create(role: str, node: str | None, user: str | None, ttl: str, uses: int, l
         raise BadValue(f"for whom is this token of a {role}?", hint="say it with --user NAME")
     if role == "agent" and user:
         raise BadValue("--user is for people", hint="say --role client, operator or viewer; or --node for an agent")
+    if bearer and (role == "agent" or uses != 1 or labels):
+        raise BadValue("a bearer token is for a person, without --uses and --label", hint="--role client --user NAME")
+    ttl = ttl or ("30d" if bearer else "1h")
     invocation = current()
     given = dict(label_of(one) for one in labels)
     connection = invocation.connect()
     try:
         name, seconds = (node if role == "agent" else user) or "", parse_duration(ttl)
-        asked = MakeToken(id=connection.number(), role=Role(role), name=name, ttl=seconds, uses=uses, labels=given)
+        asked = MakeToken(
+            id=connection.number(), role=Role(role), name=name, ttl=seconds, uses=uses, labels=given, bearer=bearer
+        )
         made: TokenMade = connection.call(asked)
     finally:
         connection.close()
-    invitation = f"grid://{invocation.url().partition('://')[2].rstrip('/')}/{made.token}"
+    invitation = f"grid://{invocation.url().partition('://')[2].rstrip('/')}/{_pinned(made)}"
     if invocation.output in ("json", "jsonl"):
         words.emit_json(invocation, {"token": made.token, "invitation": invitation, "role": role, "uses": uses})
         return
     words.emit(invitation + "\n")
     command = "grid agent join" if role == "agent" else "grid login"
+    if bearer:
+        invocation.say(f"{user} can use it for {format_duration(seconds)}: {command} INVITATION; grid access lists it")
+        return
     often = "once" if uses == 1 else f"{uses} times"
     invocation.say(f"it can be used {often} within {format_duration(seconds)}: {command} INVITATION")
 
@@ -98,8 +109,7 @@ def access(ctx: click.Context) -> None:
         words.emit_json(invocation, {"members": [_json(one) for one in answer.members]}, "members")
         return
     rows = [
-        (one.role, one.name, words.clock(one.issued), words.clock(one.expires), "taken back" if one.revoked else "")
-        for one in answer.members
+        (one.role, one.name, words.clock(one.issued), words.clock(one.expires), _what(one)) for one in answer.members
     ]
     words.emit(words.table(invocation, ("ROLE", "NAME", "SINCE", "UNTIL", ""), rows))
 
@@ -113,6 +123,18 @@ def revoke_access(role: str, name: str) -> None:
     invocation = current()
     done: Done = invocation.ask(lambda number: Withdraw(id=number, role=Role(role), name=name))
     invocation.say(done.text)
+
+
+def _what(one: MemberView) -> str:
+    return ", ".join([f"bearer token {one.serial}"] * one.bearer + ["taken back"] * bool(one.revoked))
+
+
+def _pinned(made: TokenMade) -> str:
+    """A token as an invitation has it: who gets a bearer token is to know the authority, too."""
+    if not made.pin:
+        return made.token
+    kind, _, rest = made.token.partition(".")
+    return f"{kind}.{made.pin}.{rest}"
 
 
 def label_of(text: str) -> tuple[str, str]:

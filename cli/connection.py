@@ -67,11 +67,11 @@ def user_name() -> str:
 class Connection:
     """One open connection. Raises Unreachable where there is none to be had."""
 
-    def __init__(self, url: str, timeout: float = CONNECT_SECONDS) -> None:
+    def __init__(self, url: str, timeout: float = CONNECT_SECONDS, identity: Path | None = None) -> None:
         self.url = url
-        self.user = ""
+        self.user = self.role = self.grid = ""
         self.heard = time.monotonic()
-        self._identity: Path | None = None
+        self._identity = identity
         self._answered = False
         self._numbers = 0
         self._inbox: deque[Any] = deque()
@@ -104,13 +104,17 @@ class Connection:
         except OSError as error:
             raise Unreachable(self.url, _reason(error)) from None
         try:
+            headers: dict[str, str] = {}
             if uri.secure:
-                from distributed_grid.tls import client_context
+                from distributed_grid.bearer import as_member
 
-                self._identity = _identity(self.url)
-                self._socket = client_context(self._identity).wrap_socket(self._socket, server_hostname=uri.host)
+                self._identity = self._identity or _identity(self.url)
+                context, headers = as_member(self._identity)
+                self._socket = context.wrap_socket(self._socket, server_hostname=uri.host)
             self._protocol = ClientProtocol(uri, max_size=BULK_BYTES + 1024)
-            self._protocol.send_request(self._protocol.connect())
+            request = self._protocol.connect()
+            request.headers.update(headers)
+            self._protocol.send_request(request)
             self._flush()
             while self._protocol.state is State.CONNECTING:
                 self._read(deadline)
@@ -132,8 +136,9 @@ class Connection:
         if isinstance(error, TimeoutError) or self._answered:
             return Unreachable(self.url, error.why if isinstance(error, ConnectionLost) else _reason(error))
         from distributed_grid.renewing import has_expired, hung_up
+        from distributed_grid.tls import has_identity
 
-        if self._identity is not None and has_expired(self._identity):
+        if self._identity is not None and has_identity(self._identity) and has_expired(self._identity):
             return GridError(
                 f"your certificate for the grid at {self.url} has expired",
                 why="it is renewed by using it, and was not used for long",
@@ -150,6 +155,7 @@ class Connection:
                 raise GridError(answer.what, answer.why, answer.hint)
             raise Unreachable(self.url, f"it turned us away: {answer.what}", answer.hint)
         self.user = answer.user or user_name()
+        self.role, self.grid = answer.role, answer.grid
 
     def _renew(self, folder: Path) -> None:
         """Most of the life of our certificate is over: have a new one. If that fails, the next command tries again."""

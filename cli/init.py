@@ -66,9 +66,34 @@ def login(context: str, invitation: str) -> None:
     folder = contexts() / _context(context)
     if folder.exists() and not (has_identity(folder) and has_expired(folder)):
         raise GridError(f"there is a context {context!r} already", hint="give another --context, or remove its folder")
-    joined = join(parse_invitation(given(invitation)), user_name(), lambda _: folder)
+    asked = parse_invitation(given(invitation))
+    if asked.bearer:
+        _keep_bearer(asked, context, folder)
+        return
+    joined = join(asked, user_name(), lambda _: folder)
     use_context(context)
     current().say(f"you are {joined.role} {joined.name} of grid {joined.grid}, by {folder}")
+
+
+def _keep_bearer(asked: Any, name: str, folder: Path) -> None:
+    """Log in by a bearer token: it is tried first, and kept only if it opens."""
+    import shutil
+
+    from distributed_grid.cli.connection import Connection
+    from distributed_grid.joining import keep_bearer
+    from distributed_grid.member import Member, use_context, write_member
+    from distributed_grid.protocol.identity import Role
+
+    keep_bearer(asked, folder)
+    try:
+        connection = Connection(asked.url, identity=folder)
+        connection.close()
+        write_member(folder, Member(asked.url, connection.grid, Role(connection.role), connection.user))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    use_context(name)
+    current().say(f"you are {connection.role} {connection.user} of grid {connection.grid}, by {folder}")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,9 +5,12 @@ connect is an operator under the name they give.
 """
 
 import ssl
+import time
 
 from websockets.asyncio.server import ServerConnection
+from websockets.datastructures import Headers
 
+from distributed_grid.coordinator.bearers import Bearer
 from distributed_grid.coordinator.ca import Presented, presented
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -25,6 +28,20 @@ class Admission:
     def __init__(self, pki: Pki | None, grid: str) -> None:
         self._pki = pki
         self._grid = grid
+
+    def bearer(self, headers: Headers) -> Bearer | None:
+        """The bearer token that a request shows, before anything else is heard; None: it shows none. Raises
+        NotAdmitted."""
+        shown = headers.get_all("Authorization")
+        if self._pki is None or not shown:
+            return None
+        scheme, _, token = shown[0].partition(" ")
+        try:
+            if len(shown) > 1 or scheme.lower() != "bearer":
+                raise GridError("this is no bearer token")
+            return self._pki.identities.bearers.judge(token.strip(), time.time())
+        except GridError as error:
+            raise NotAdmitted(error.what, error.why, error.hint) from None
 
     def presented(self, wire: ServerConnection) -> Presented | None:
         """The certificate that a connection is of; None: nobody asks. The handshake has judged it. Raises

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from distributed_grid import __version__
+from distributed_grid.bearer import as_member
 from distributed_grid.local import LOCAL_URI, NoSocket, dial, socket_path
 from distributed_grid.member import identity_for
 from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
@@ -31,7 +32,6 @@ from distributed_grid.protocol.messages import (
     joined,
     next_page,
 )
-from distributed_grid.tls import client_context
 
 CONNECT_SECONDS = 5.0
 PING_SECONDS = 5.0
@@ -183,11 +183,13 @@ class Session:
         loop = asyncio.get_running_loop()
         path = socket_path(self.url)
         try:
+            context, headers = _member(self.url)
             async with asyncio.timeout(CONNECT_SECONDS):
                 connection = await connect(
                     self.url if path is None else LOCAL_URI,
                     sock=dial(path, CONNECT_SECONDS) if path is not None else None,
-                    ssl=_context(self.url),
+                    ssl=context,
+                    additional_headers=headers,
                     compression=None,
                     proxy=None,
                     max_size=BULK_BYTES + 1024,
@@ -313,12 +315,12 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def _context(url: str) -> ssl.SSLContext | None:
+def _member(url: str) -> tuple[ssl.SSLContext | None, dict[str, str]]:
     """How to speak to a coordinator that asks who we are: as the member of its grid that `grid login` made us."""
     if not url.startswith("wss:"):
-        return None
+        return None, {}
     identity = identity_for(url)
     if identity is None:
         hint = "grid login grid://HOST:PORT/TOKEN, with a token from one of its operators"
         raise GridError(f"the grid at {url} asks who you are", "you have joined no grid at that address", hint)
-    return client_context(identity)
+    return as_member(identity)

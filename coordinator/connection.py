@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.frames import CTRL_OPCODES, Frame
 from websockets.protocol import Event
 
+from distributed_grid.coordinator.bearers import Bearer
 from distributed_grid.coordinator.bucket import Bucket
 from distributed_grid.coordinator.ca import Presented
 from distributed_grid.faults import fault
@@ -55,6 +56,8 @@ class Wire(ServerConnection):
 
     outbox = OUTBOX_STRANGER
     address = ""
+    bearer: Bearer | None = None
+    """The token that it came with, which was judged."""
     let_in: Callable[[], None] = staticmethod(lambda: None)
     """Called when the peer has said who it is."""
 

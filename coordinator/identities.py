@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from distributed_grid.coordinator.bearers import Bearers
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Role, check_name
 
@@ -76,6 +77,7 @@ class Identities:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.executescript(SCHEMA)
+        self.bearers = Bearers(self._db)
         self.revoked = {serial for (serial,) in self._db.execute("SELECT serial FROM certificates WHERE revoked > 0")}
         """Serial numbers that open nothing any more."""
 

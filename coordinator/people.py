@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Collection
 from contextlib import nullcontext
 from typing import Any
 
@@ -32,9 +33,12 @@ class People:
         self._memory = memory
         memory.shed = self._shed
 
-    def connections(self, role: Role, name: str) -> list[Connection]:
-        """Those of one person."""
-        return list(self._connections.get((role, name), ()))
+    def connections(self, role: Role | None, name: str, bearers: Collection[str] = ()) -> list[Connection]:
+        """Those of one person in a role, and those that came with one of these bearer tokens."""
+        found = set(self._connections.get((role, name), ())) if role is not None else set()
+        for connections in self._connections.values() if bearers else ():
+            found |= {one for one in connections if one.wire.bearer is not None and one.wire.bearer.id in bearers}
+        return list(found)
 
     def _shed(self) -> None:
         """Let go of those that the grid can do without: viewers, and who does not read what it asked for."""

@@ -1,13 +1,13 @@
 """What operators ask about access: tokens to make, to list, to take back; certificates to take back."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from distributed_grid.coordinator.ca import Presented
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.renewing import Renewals
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.identity import PEOPLE, Role
 from distributed_grid.protocol.messages import (
     Access,
     Done,
@@ -21,11 +21,13 @@ from distributed_grid.protocol.messages import (
     Withdraw,
 )
 
+Cut = Callable[[Role | None, str, Collection[str]], int]
+
 
 class AccessDesk:
-    """Answers them. `cut` ends the live connections of a role and name; how many there were."""
+    """Answers them. `cut` ends the live connections of a role and name, and of bearer tokens; how many there were."""
 
-    def __init__(self, pki: Pki | None, cut: Callable[[Role, str], int], renewals: Renewals | None) -> None:
+    def __init__(self, pki: Pki | None, cut: Cut, renewals: Renewals | None) -> None:
         self._pki = pki
         self._renewals = renewals
         self._cut = cut
@@ -55,6 +57,9 @@ class AccessDesk:
     def _make(self, pki: Pki, user: str, asked: MakeToken) -> TokenMade:
         if asked.role is Role.COORDINATOR:
             raise GridError("a coordinator does not join by a token", hint="grid init makes one")
+        if asked.bearer:
+            made = pki.identities.bearers.mint(asked.role, asked.name, asked.ttl, user, time.time())
+            return TokenMade(id=asked.id, token=made, pin=pki.authority.pin)
         token = pki.identities.mint(
             pki.authority.pin, asked.role, asked.name, asked.labels, asked.uses, asked.ttl, user, time.time()
         )
@@ -66,22 +71,35 @@ class AccessDesk:
             TokenView(one.id, one.role, one.name, one.uses, one.expires, one.creator, one.labels)
             for one in pki.identities.tokens(now)
         )
-        members = (
+        members = [
             MemberView(one.role, one.name, one.serial, one.issued, one.expires, one.revoked)
             for one in pki.identities.certificates(now)
-        )
+        ]
+        members += [
+            MemberView(one.role, one.name, one.id, one.created, one.expires, one.revoked, bearer=True)
+            for one in pki.identities.bearers.listed(now)
+        ]
         return Access(id=asked.id, tokens=tuple(tokens), members=tuple(members))
 
     def _withdraw(self, pki: Pki, asked: Withdraw) -> Done:
         if asked.token:
+            if gone := pki.identities.bearers.withdraw(time.time(), id=asked.token):
+                ended = self._cut(None, "", gone)
+                return Done(id=asked.id, text=f"bearer token {asked.token} opens nothing any more{_live(ended)}")
             if not pki.identities.withdraw(asked.token):
                 raise GridError(f"there is no token {asked.token[:40]!r}", hint="see `grid token list`")
             return Done(id=asked.id, text=f"token {asked.token} opens nothing any more")
         if asked.role is None or not asked.name:
             raise GridError("neither a token nor somebody's certificates are named")
         count = pki.identities.revoke(asked.role, asked.name, time.time())
-        if not count:
+        bearers = pki.identities.bearers.withdraw(time.time(), name=asked.name) if asked.role in PEOPLE else []
+        if not count and not bearers:
             raise GridError(f"{asked.role} {asked.name[:80]} has no certificate that holds", hint="see `grid access`")
-        ended = self._cut(asked.role, asked.name)
-        live = f", and {ended} connection{'s' if ended > 1 else ''} ended" if ended else ""
-        return Done(id=asked.id, text=f"{count} certificate{'s' if count > 1 else ''} of {asked.name} taken back{live}")
+        ended = self._cut(asked.role, asked.name, bearers)
+        also = f" and {len(bearers)} bearer token{'s' if len(bearers) > 1 else ''}" if bearers else ""
+        text = f"{count} certificate{'s' if count > 1 else ''}{also} of {asked.name} taken back{_live(ended)}"
+        return Done(id=asked.id, text=text)
+
+
+def _live(ended: int) -> str:
+    return f", and {ended} connection{'s' if ended > 1 else ''} ended" if ended else ""

@@ -6,11 +6,11 @@ own connection and nothing else.
 
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import structlog
@@ -54,7 +54,7 @@ from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.store import Store
 from distributed_grid.local import SOCKET
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
-from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.identity import Identity, Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
     Ack,
@@ -162,6 +162,11 @@ class Server:
             return wire.respond(HTTPStatus.OK, self._pki.authority.pem.decode())
         if (self._pki is not None or self._loopback) and host not in self._hosts:
             return wire.respond(HTTPStatus.FORBIDDEN, f"This coordinator is not called {host[:HOST_CHARS]!r}.\n")
+        try:
+            cast(Wire, wire).bearer = self._admission.bearer(request.headers)
+        except NotAdmitted as error:
+            self._seldom.warning("turned away", peer=cast(Wire, wire).address, error=error.what, why=error.why)
+            return wire.respond(HTTPStatus.UNAUTHORIZED, f"{error.what}\n")
         return None
 
     # --- a connection -------------------------------------------------------------------------------------------------
@@ -175,7 +180,9 @@ class Server:
         uid, peer = local_uid(wire), wire.address
         try:
             hello = await connection.hello()  # read with the limits for strangers, so that they can be answered
-            if uid is None:
+            if uid is None and wire.bearer is not None:
+                who: Identity | None = Identity(self._store.grid, wire.bearer.role, wire.bearer.name)
+            elif uid is None:
                 shown = connection.presented = self._admission.presented(wire)
                 who = shown.identity if shown is not None else None
                 connection.via = f"certificate {shown.serial}" if shown is not None else ""
@@ -222,6 +229,7 @@ class Server:
                 instance=self._instance,
                 renew=renew,
                 user=connection.name,
+                role=connection.rights.value,
             )
         )
 
@@ -318,13 +326,14 @@ class Server:
             self._welcome(connection, secrets.token_hex(8))
             await self._people.serve(connection, hello.host[:HOST_CHARS])
 
-    def _cut(self, role: Role, name: str) -> int:
-        """End the live connections of who may come no more; how many there were."""
-        live = self._people.connections(role, name)
+    def _cut(self, role: Role | None, name: str, bearers: Collection[str] = ()) -> int:
+        """End the live connections of who may come no more, or came with one of these bearer tokens; how many there
+        were."""
+        live = self._people.connections(role, name, bearers)
         if role is Role.AGENT and (agent := self._agents.get(name)) is not None:
             live += [agent.control] + ([agent.data] if agent.data is not None else [])
         for connection in live:
-            log.warning("cut: its certificate was taken back", role=role.value, name=name)
+            log.warning("cut: its access was taken back", role=connection.rights.value, name=connection.name)
             connection.abort()
         return len(live)
 

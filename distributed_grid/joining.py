@@ -13,17 +13,19 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from websockets.exceptions import WebSocketException
 
-from distributed_grid.keys import key_pem, new_key, pin_of, request_for, save_identity
+from distributed_grid.bearer import BEARER
+from distributed_grid.keys import key_pem, new_key, pin_of, request_for, save_identity, write_secret
 from distributed_grid.member import Member, write_member
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import Refused
 from distributed_grid.protocol.messages_join import AUTHORITY_PATH, JOIN_PATH, Join, Joined
 from distributed_grid.strangers import unknown_to
-from distributed_grid.tls import blind_context
+from distributed_grid.tls import AUTHORITY, blind_context
 
 SECONDS = 10.0
 PORT = 7433
+BEARERS = "gridu1"
 AUTHORITY_BYTES = 16 << 10
 
 
@@ -35,6 +37,12 @@ class Invitation(NamedTuple):
     pin: str
     token: str
     secret: str
+    kind: str = "grid1"
+
+    @property
+    def bearer(self) -> str:
+        """The token as it is shown with each connection, where it is one of those; else empty."""
+        return f"{BEARERS}.{self.token}.{self.secret}" if self.kind == BEARERS else ""
 
     @property
     def url(self) -> str:
@@ -57,14 +65,16 @@ def parse_invitation(text: str) -> Invitation:
     if not host or parts.scheme != "grid":
         raise BadValue("this is not an invitation to a grid", why=form, hint="grid token create, on the master")
     token = parts.path.strip("/").split(".")
-    if len(token) != 4 or token[0] != "grid1" or not all(token) or len(token[1]) != 52:
+    if len(token) != 4 or token[0] not in ("grid1", BEARERS) or not all(token) or len(token[1]) != 52:
         raise BadValue("this is not an invitation to a grid", why=form, hint="grid token create, on the master")
-    return Invitation(host, port, token[1], token[2], token[3])
+    return Invitation(host, port, token[1], token[2], token[3], token[0])
 
 
 def join(invitation: Invitation, name: str, folder: Callable[[str], Path]) -> Joined:
     """Join, proposing this name, and keep the identity in the folder for the name that was given. Raises GridError;
     then nothing is kept."""
+    if invitation.bearer:
+        raise BadValue("this is a bearer token, and nobody joins with it", hint="grid login, as who it is for")
     authority = _authority(invitation)
     key = new_key()
     asked = Join(token=invitation.token, secret=invitation.secret, request=request_for(key).decode(), name=name)
@@ -75,6 +85,14 @@ def join(invitation: Invitation, name: str, folder: Callable[[str], Path]) -> Jo
     save_identity(where, key_pem(key), answer.certificate, authority)
     write_member(where, Member(invitation.url, answer.grid, answer.role, answer.name, answer.labels))
     return answer
+
+
+def keep_bearer(invitation: Invitation, folder: Path) -> None:
+    """Keep a bearer token, and the authority that it pins, in a new context. Raises GridError; then nothing is kept."""
+    authority = _authority(invitation)
+    folder.mkdir(mode=0o700, parents=True)
+    write_secret(folder / AUTHORITY, authority.encode())
+    write_secret(folder / BEARER, f"{invitation.bearer}\n".encode())
 
 
 def _authority(invitation: Invitation) -> str:

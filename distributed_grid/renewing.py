@@ -27,7 +27,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import NewCertificate, Refused
 from distributed_grid.protocol.messages_join import RENEW_PATH, Challenge, Renew, signed_to_renew
 from distributed_grid.strangers import unknown_to
-from distributed_grid.tls import AUTHORITY, KEY
+from distributed_grid.tls import AUTHORITY, KEY, has_identity
 
 SECONDS = 10.0
 SPREAD = 0.1
@@ -58,7 +58,7 @@ def hung_up(url: str, identity: Path | None) -> str:
     if not url.startswith("wss:"):
         return "it ended the connection without an answer; a grid with an authority has an address with wss://"
     try:
-        if identity is not None and has_expired(identity):
+        if identity is not None and has_identity(identity) and has_expired(identity):
             return "our certificate has expired"
     except GridError as error:
         return error.what

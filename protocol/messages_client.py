@@ -291,7 +291,8 @@ class PutBlob(Message, frozen=True, tag="put-blob"):
 
 class MakeToken(Message, frozen=True, tag="make-token"):
     """Make a token with which somebody may join: answered by TokenMade. `name`: what a node will be called, a pattern
-    of what it may be called, or empty; a person's name is needed. `ttl`: seconds."""
+    of what it may be called, or empty; a person's name is needed. `ttl`: seconds. `bearer`: one to be shown with each
+    connection of that person's programs instead, as long as it holds."""
 
     id: int
     role: Role
@@ -299,13 +300,15 @@ class MakeToken(Message, frozen=True, tag="make-token"):
     ttl: Span = 3600.0
     uses: int = 1
     labels: dict[str, str] = {}
+    bearer: bool = False
 
 
 class TokenMade(Message, frozen=True, tag="token-made"):
-    """The token, which is not kept and cannot be told again."""
+    """The token, which is not kept and cannot be told again; `pin` is that of the grid's authority."""
 
     id: int
     token: str
+    pin: str = ""
 
 
 class ListAccess(Message, frozen=True, tag="list-access"):
@@ -327,7 +330,8 @@ class TokenView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MemberView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A certificate that was given out and has not expired; `revoked`: when it was taken back, 0: it holds."""
+    """A certificate that was given out and has not expired; `revoked`: when it was taken back, 0: it holds. `bearer`:
+    it is a bearer token, and `serial` its id."""
 
     role: Role
     name: str
@@ -335,6 +339,7 @@ class MemberView(msgspec.Struct, frozen=True, omit_defaults=True):
     issued: float
     expires: float
     revoked: float = 0.0
+    bearer: bool = False
 
 
 class Access(Message, frozen=True, tag="access"):

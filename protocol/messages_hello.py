@@ -28,7 +28,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """The coordinator's answer to a hello: its own versions, its epoch, the session, and how often to be heard.
     `instance` is this coordinator process's own: two that claim the same epoch of a grid are told apart by it. `renew`:
     the certificate that a client came with is old enough to be renewed (WantCertificate). `user`: who the peer is to
-    the grid, which its connection has told."""
+    the grid, which its connection has told, and `role` as what."""
 
     protocol: tuple[int, int]
     software: str
@@ -39,6 +39,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     instance: str = ""
     renew: bool = False
     user: str = ""
+    role: str = ""
 
 
 class Refused(Message, frozen=True, tag="refused"):

@@ -50,7 +50,8 @@ EDGES: dict[str, set[str]] = {
     "coordinator.doctoring": {"protocol", "coordinator", "health"},
     "keys": {"protocol", "tls"},
     "member": {"protocol"},
-    "joining": {"protocol", "tls", "keys", "member", "strangers"},
+    "bearer": {"protocol", "tls"},
+    "joining": {"protocol", "tls", "keys", "member", "strangers", "bearer"},
     "strangers": {"protocol", "tls"},
     "push": {"", "protocol", "push"},
     "push.far_side": set(),  # read by the Python of another host, which has nothing of ours
