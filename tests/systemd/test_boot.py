@@ -96,7 +96,7 @@ def test_a_service_of_ones_own_runs_without_rights_and_without_a_login(machine: 
     machine.told("useradd", "--create-home", "gridtest")
     if machine.run("loginctl", "enable-linger", "gridtest").returncode != 0:
         pytest.skip("needs systemd-logind and libpam-systemd")
-    bus = f"/run/user/{machine.told('id', '-u', 'ann').strip()}/bus"
+    bus = f"/run/user/{machine.told('id', '-u', 'gridtest').strip()}/bus"
     machine.until(lambda: machine.run("test", "-S", bus).returncode == 0, "their own systemd runs")
     mine = ("agent", "install", "--user", "--name", "n2", "--virtual", "--coordinator", "ws://127.0.0.1:9")
     done = machine.run("su", "gridtest", "--login", "--command", " ".join((GRID, *mine)))
