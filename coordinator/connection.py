@@ -6,6 +6,7 @@ its outbox the connection is cut, whether answers pile up there or the pongs to 
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -137,8 +138,9 @@ class Connection:
         """The certificate that it came with."""
         self._flush_due = False
         self._closed = False
-        self._began = self._loop.time()
-        self._frames = Bucket(FRAMES_PER_SECOND, FRAMES_AT_ONCE, self._began)
+        # Not by the loop's clock, which (uvloop's) stands still while one thing is done.
+        self._began = time.monotonic()
+        self._frames = Bucket(FRAMES_PER_SECOND, FRAMES_AT_ONCE, self._loop.time())
         self._watchdog: asyncio.TimerHandle | None = None
         self._doubted = False
         self._question: asyncio.Task[None] | None = None
@@ -156,18 +158,23 @@ class Connection:
     async def receive(self) -> list[Any]:
         """The messages of the next frame. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
         frame = await self.wire.recv()
-        now = self._began = self._loop.time()
+        now = self._loop.time()
         if (seconds := self._frames.take(1, now)) > 0:
             await asyncio.sleep(seconds)
+        self._began = time.monotonic()
         return self.link.receive(frame, now)
+
+    def turn_is_over(self) -> bool:
+        """Whether the messages of this frame have kept others waiting for long enough."""
+        return time.monotonic() - self._began > TURN_SECONDS
 
     async def turn(self) -> None:
         """To be called after each message of a frame: a frame may have many thousands, and others have their turn in
         between. Nor are its answers piled up. Raises ConnectionClosed."""
-        if self._loop.time() - self._began > TURN_SECONDS:
+        if self.turn_is_over():
             await asyncio.sleep(0)
             await self.drained()
-            self._began = self._loop.time()
+            self._began = time.monotonic()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

@@ -92,6 +92,8 @@ class People:
             before = time.thread_time()
             await self._requests.handle(client, message)
             pace.spend(message, time.thread_time() - before, time.monotonic())
+            if client.connection.turn_is_over():
+                await asyncio.sleep(0)
 
     def _too_much(self, client: Client, number: int, seconds: float) -> Failed:
         self._seldom.warning("too much is asked for", peer=client.connection.wire.address, user=client.user)

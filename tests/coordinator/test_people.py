@@ -3,10 +3,13 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from distributed_grid.coordinator import pace
+from distributed_grid.coordinator.requests import Client, Requests
 from distributed_grid.protocol.messages import Cancel, Done, Failed, GetStatus, Status
 from tests.coordinator.ends import agent, client, coordinator, job, runs_on
 
@@ -48,3 +51,32 @@ async def test_a_cancel_is_done_at_once_however_much_its_user_has_asked_for(tmp_
         assert view.job.outcome.cause == "cancelled"
         for end in (ann, again, worker):
             await end.close()
+
+
+def test_who_asks_one_thing_does_not_wait_for_who_asks_thousands_in_one_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    begun = asyncio.Event()
+    handle = Requests.handle
+
+    async def noted(self: Requests, asker: Client, message: Any) -> None:
+        done.append(asker.user)
+        begun.set()
+        await handle(self, asker, message)
+
+    async def ask() -> None:
+        async with coordinator(tmp_path) as grid:
+            ann, bob = await client(grid.url), await client(grid.url, "bob")
+            await ann.say(*(GetStatus(number) for number in range(1, 5_000)))
+            await begun.wait()
+            await bob.ask(GetStatus(1))
+            await ann.until(lambda seen: getattr(seen, "id", 0) == 4_999, 60)
+            for end in (ann, bob):
+                await end.close()
+
+    monkeypatch.setattr(Requests, "handle", noted)
+    # The loop that the service runs on: its clock stands still during a turn, so that turns cannot go by it.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ask())
+    assert done.index("bob") < 4_000
