@@ -199,6 +199,6 @@ def _ending(view: View) -> str:
 
 
 def clock(at: float) -> str:
-    """A grid time on the wall, by UTC."""
-    second = int(at) % 86400
+    """A grid time for people: `14:05:10 UTC`."""
+    second = int(at) % 86_400
     return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"

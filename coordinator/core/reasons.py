@@ -118,7 +118,7 @@ def _kept(ledger: "Ledger", request: Request, job: str) -> Reason | None:
             what = f"{kept.node} is kept for {kept.job}, which needs {first.request.resources}"
             if kept.at == math.inf:
                 return Reason("Reserved", what)
-            until = reserving.clock(kept.at)
+            until = clock(kept.at)
             return Reason("Reserved", f"{what} and starts there by {until}; a time limit that ends before would do")
     return None
 

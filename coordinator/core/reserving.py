@@ -14,6 +14,7 @@ import msgspec
 from distributed_grid.coordinator.core.gang_places import places
 from distributed_grid.coordinator.core.matching import Placement, Refusal, able, has_room, place, usable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.preemption import clock
 from distributed_grid.coordinator.core.queue import Line
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.suspending import put_off
@@ -305,12 +306,6 @@ def ends(ledger: "Ledger", allocation: Allocation, now: float) -> float:
 def kept_for(ledger: "Ledger", job: str) -> Reservation | None:
     """The node that is kept for this job."""
     return ledger.kept.by_job.get(job)
-
-
-def clock(at: float) -> str:
-    """A moment for people: `14:05:10 UTC`."""
-    second = int(at) % 86_400
-    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"
 
 
 def words(ledger: "Ledger", kept: Reservation) -> str:

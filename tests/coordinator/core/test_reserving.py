@@ -20,7 +20,8 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.reserving import STUCK, clock
+from distributed_grid.coordinator.core.preemption import clock
+from distributed_grid.coordinator.core.reserving import STUCK
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Suspended
