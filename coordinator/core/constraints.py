@@ -47,7 +47,9 @@ def has_trait(trait: Trait, gpus: tuple[GpuFacts, ...], labels: Labels) -> bool:
     for rule in trait.labels:
         if not rule.met(labels):
             return False
-    return not trait.gpus or _count(gpus, trait.gpu_model, trait.gpu_memory) > 0
+    if not trait.gpus:
+        return True
+    return any(gpu.memory >= trait.gpu_memory and same_model(trait.gpu_model, gpu.model) for gpu in gpus)
 
 
 def devices(request: Request) -> int:

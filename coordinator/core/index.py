@@ -91,22 +91,21 @@ class Index:
 
     def fill(self, places: Iterable[tuple[str, Place]]) -> None:
         """All these nodes at once, into an index that is empty."""
-        rows: dict[tuple[int, Shape, Shape], list[tuple[int, str]]] = {}
         for name, place in places:
             self._where[name] = place
             tier, gpus, cores, memory = place
-            if (row := rows.get((tier, gpus, cores))) is None:
-                row = rows[tier, gpus, cores] = []
-            row.append((memory, name))
-        for (tier, gpus, cores), row in rows.items():
             shelves = self._tiers[tier].shelves
-            if gpus not in shelves:
-                shelves[gpus] = Shelf()
-            shelves[gpus].by_cores[cores] = sorted(row)
+            if (shelf := shelves.get(gpus)) is None:
+                shelf = shelves[gpus] = Shelf()
+            if (row := shelf.by_cores.get(cores)) is None:
+                row = shelf.by_cores[cores] = []
+            row.append((memory, name))
         for one in self._tiers:
             one.shapes = sorted(one.shelves)
             for shelf in one.shelves.values():
                 shelf.shapes = sorted(shelf.by_cores)
+                for row in shelf.by_cores.values():
+                    row.sort()
 
     def lay(self, name: str, place: Place) -> None:
         """This node lies there from now on."""

@@ -229,15 +229,13 @@ class Room:
         spare part (milli) of one that is shared."""
         whole = most = 0
         for uuid, milli in self.gpus.items():
-            if milli <= most or uuid in self.closed or self.gpu_memory.get(uuid, 0) < memory:
+            if milli <= most or self.gpu_memory.get(uuid, 0) < memory or uuid in self.closed:
                 continue
-            known = self.offers.get(uuid)
-            if known is None or not same_model(model, known.model):
-                continue
-            if milli == MILLI:
-                whole += 1
-            else:
-                most = milli
+            if not model or ((known := self.offers.get(uuid)) is not None and same_model(model, known.model)):
+                if milli == MILLI:
+                    whole += 1
+                else:
+                    most = milli
         return whole, most
 
     @property
