@@ -143,14 +143,10 @@ class _Adding:
 
     async def _tidy(self) -> None:
         """What was needed on the way only is removed; that this fails, or is interrupted, is no reason to go back."""
-        name, steps = self.found.name, self.todo.steps
         try:
-            if self.staged:
-                await self.far.call("unstage", staged=self.staged)
-            if plan.JOIN in steps:
-                await self.far.call("joined", name=name)
-            if plan.INSTALL in steps:
-                await self.far.call("settle", build=self.goods.build)
+            if self.todo.steps:
+                build, name = self.goods.build, self.found.name
+                await self.far.call("settle", staged=self.staged, build=build, name=name)
         except (GridError, asyncio.CancelledError) as error:
             self.say(f"note: the node is there; not all was tidied up ({error})")
 

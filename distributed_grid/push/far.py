@@ -25,7 +25,19 @@ exit 3
 """
 READ = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'far_side', 'exec'))"
 UNPACK = 'import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode="r|").extractall(sys.argv[1])'
-PROGRAM = (files("distributed_grid.push") / "far_side.py").read_text()
+HERE = "distributed_grid.push"
+PART = "far_service"
+MODULES = """
+import sys, types
+for name in ("distributed_grid", "{here}", "{here}.{part}"):
+    sys.modules[name] = types.ModuleType(name)
+exec({source!r}, sys.modules["{here}.{part}"].__dict__)
+"""
+"""What there is of our packages on the far side."""
+PROGRAM = (
+    MODULES.format(here=HERE, part=PART, source=(files(HERE) / f"{PART}.py").read_text())
+    + (files(HERE) / "far_side.py").read_text()
+)
 
 
 class Far:

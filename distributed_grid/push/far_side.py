@@ -25,10 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path.home() / ".local/share/grid"
-BUILDS = ROOT / "builds"
+from distributed_grid.push.far_service import BUILDS, ROOT, UNIT, detached, foreign, kind, systemctl, unit, whose
+
 LINK = ROOT / "venv"
-UNIT = "grid-agent.service"
 WHOLE = ".whole"
 """A file in an environment that was made to its end."""
 KEPT = 2
@@ -45,12 +44,12 @@ class Failed(Exception):
 def survey(name: str, host: str, port: int) -> dict[str, Any]:
     """This host as it is; `name`: what the node is to be called, `host` and `port`: where it has to reach."""
     hostname = socket.gethostname().partition(".")[0] or "node"
-    name = name or hostname
+    name = name or _only_node() or hostname
     state = state_dir(name)
     member = _json(state / "identity" / "member.json")
     agent = _agent(state)
     home = Path.home()
-    user = _user()
+    user, service = _user(), kind()
     return {
         "hostname": hostname,
         "name": name,
@@ -60,7 +59,8 @@ def survey(name: str, host: str, port: int) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.system(),
         "disk_free": shutil.disk_usage(home).free,
-        "service": _service(),
+        "service": service,
+        "foreign": foreign(service, name),
         "linger": Path("/var/lib/systemd/linger", user).exists(),
         "builds": sorted(path.parent.name for path in BUILDS.glob(f"*/{WHOLE}")),
         "current": _current(),
@@ -142,11 +142,6 @@ def unjoin(name: str, member: bool, state_there: bool) -> None:
         _tidy()
 
 
-def joined(name: str) -> None:
-    """The identity from before is not needed any more."""
-    shutil.rmtree(state_dir(name) / "identity.before", ignore_errors=True)
-
-
 def switch(build: str) -> None:
     """This is the build in use; none: there is no build in use. Whoever looks sees the one or the other."""
     fresh = LINK.with_name(".venv.new")
@@ -166,12 +161,12 @@ def start(name: str, service: str) -> None:
     grid = BUILDS / _current() / "bin" / "grid"
     if service == "none":
         _end(state / "agent.pid", STOP_SECONDS)
-        process = _detached([grid, "agent", "run", "--name", name], state)
+        process = detached([grid, "agent", "run", "--name", name], state)
     else:
         process = None
-        _run([grid, "agent", "install", *_whose(service), "--name", name], "its service cannot be installed")
+        _run([grid, "agent", "install", *whose(service), "--name", name], "its service cannot be installed")
         if before and _agent(state) == before:  # the unit was as it should be
-            _systemctl(service, "restart", UNIT)
+            systemctl(service, "restart", UNIT)
     until = time.monotonic() + START_SECONDS
     while _agent(state) in (0, before):
         if process is not None and process.poll() is not None:
@@ -185,8 +180,8 @@ def stop(name: str, service: str) -> None:
     """End the agent and its service, and its supervisor as soon as nothing runs below that."""
     state = state_dir(name)
     grid = BUILDS / _current() / "bin" / "grid"
-    if service != "none" and _has_unit(service) and grid.exists():
-        _run([grid, "agent", "uninstall", *_whose(service)[: service == "user"]], "its service cannot be removed")
+    if service != "none" and unit(service).exists() and grid.exists():
+        _run([grid, "agent", "uninstall", *whose(service)[: service == "user"]], "its service cannot be removed")
     _end(state / "agent.pid", STOP_SECONDS)
     _end(state / "supervisor.pid", STOP_SECONDS, kill=False)
 
@@ -204,8 +199,11 @@ def log(name: str, service: str) -> str:
     return " | ".join(said.splitlines()[-3:])
 
 
-def settle(build: str) -> None:
-    """Remove builds that nobody needs: neither the one in use nor the one before."""
+def settle(staged: str, build: str, name: str) -> None:
+    """What was needed on the way only is removed, and so are builds that are neither in use nor were before."""
+    if staged:
+        unstage(staged)
+    shutil.rmtree(state_dir(name) / "identity.before", ignore_errors=True)
     others = sorted((path for path in BUILDS.iterdir() if path.name != build), key=lambda path: path.stat().st_mtime)
     for path in others[: 1 - KEPT]:
         shutil.rmtree(path, ignore_errors=True)
@@ -239,44 +237,10 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def _service() -> str:
-    if not Path("/run/systemd/system").is_dir():
-        return "none"
-    if os.geteuid() == 0:
-        return "system"
-    os.environ.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    return "user" if _systemctl("user", "show-environment") else "none"
-
-
-def _whose(service: str) -> list[str]:
-    """The options of `grid agent install` by which the agent, and its jobs, run as who we are."""
-    return ["--user"] if service == "user" else ["--as", "root"]
-
-
-def _has_unit(service: str) -> bool:
-    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user"
-    return ((own if service == "user" else Path("/etc/systemd/system")) / UNIT).exists()
-
-
-def _systemctl(service: str, *words: str) -> bool:
-    command = ["systemctl", *(["--user"] if service == "user" else []), *words]
-    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
-
-
-def _detached(command: list[Any], state: Path) -> "subprocess.Popen[bytes]":
-    """A process that outlives us, with its own log."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
-    with open(state / "agent.log", "ab") as out:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-        )
+def _only_node() -> str:
+    """The name of the one node that this host is for us already; empty: none, or several."""
+    found = [path.parts[-3].removeprefix("agent-") for path in state_dir("").parent.glob("agent-*/identity/own.crt")]
+    return found[0] if len(found) == 1 and BUILDS.is_dir() else ""
 
 
 def _unreached(host: str, port: int) -> str:
@@ -377,7 +341,7 @@ def _end_when_left() -> None:
 CALLS: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
-        survey, stage, install, discard, unstage, join, unjoin, joined, switch, start, stop, log, settle, remove,
+        survey, stage, install, discard, unstage, join, unjoin, switch, start, stop, log, settle, remove,
     )
 }  # fmt: skip
 

@@ -52,7 +52,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A host as it was found. `service`: who can run its agent (`system`, `user` for the user's systemd, `none`);
     `linger`: whether the user's services run without a session; `builds`: the versions that are installed and whole,
     `current` the one that is in use; `grid`: the grid that it is a node of; `agent`: the pid of its agent (0: none
-    runs) and `running` that agent's version; `unreached`: why the coordinator cannot be reached from there; `lacks`:
+    runs) and `running` that agent's version; `foreign`: the unit of a
+    service that is another agent's; `unreached`: why the coordinator cannot be reached from there; `lacks`:
     what its Python lacks to make environments."""
 
     hostname: str
@@ -70,6 +71,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     grid: str = ""
     agent: int = 0
     running: str = ""
+    foreign: str = ""
     unreached: str = ""
     lacks: str = ""
     state_dir: str
@@ -151,6 +153,12 @@ def judge(found: Found, address: str) -> None:
         raise GridError(
             f"{host} has too little room: {format_bytes(found.disk_free)} are free in {found.home}",
             why=f"the grid and what it needs want {format_bytes(DISK)}",
+        )
+    if found.foreign:
+        raise GridError(
+            f"{host} has an agent already, as a service that was not made for {found.name} by grid node add",
+            why=f"{found.foreign} is there",
+            hint=f"on {host}: grid agent uninstall; or add it under the name that it has",
         )
     if found.unreached:
         raise GridError(

@@ -102,9 +102,6 @@ class World:
         if self.aside or not member:
             self.identity, self.aside = self.aside, ""
 
-    def _joined(self, name: str) -> None:
-        self.aside = ""
-
     def _switch(self, build: str) -> None:
         self.current = build
 
@@ -120,8 +117,9 @@ class World:
     def _log(self, name: str, service: str) -> str:
         return ""
 
-    def _settle(self, build: str) -> None:
-        pass
+    def _settle(self, staged: str, build: str, name: str) -> None:
+        self.staged.discard(staged)
+        self.aside = ""
 
     # --- the coordinator ---------------------------------------------------------------------------------------------
 

@@ -93,6 +93,7 @@ def test_a_node_of_another_grid_is_left_to_it() -> None:
     [
         ({"disk_free": DISK - 1}, "too little room"),
         ({"unreached": "connection refused"}, "cannot reach the coordinator at m:7433"),
+        ({"foreign": "/etc/x.service"}, "has an agent already"),
         ({"lacks": "ensurepip"}, "cannot make environments"),
         ({"system": "Darwin"}, "runs Darwin"),
     ],
