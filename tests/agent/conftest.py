@@ -12,7 +12,7 @@ import pytest
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent import workdir
 from distributed_grid.agent.launcher import Launcher
-from distributed_grid.protocol.jobs import JobSpec, Outcome
+from distributed_grid.protocol.jobs import PASSED_ON, JobSpec, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.protocol.resources import Grant
@@ -88,7 +88,7 @@ class Bench:
         )
         fresh = workdir.create(self.dir, id)  # its output is beside it in any case
         target = directory or fresh
-        env = workdir.build_env(launch, "node1", target, os.environ)
+        env = workdir.build_env(launch, "node1", target, workdir.passed_on(os.environ, PASSED_ON))
         self.launcher.launch(launch, target, env, since or procs.now())
         return id
 
