@@ -43,26 +43,31 @@ def why_not(state_dir: str) -> str:
     return ""
 
 
-def hide(allocs: str, folder: str) -> None:
-    """From now on this process, and all that come of it, can neither read nor change what lies in the state directory,
-    in which `allocs` is, but for this folder in there; nor can they signal what was not started by them. Raises
-    OSError."""
+def rules(allocs: str, folder: str) -> int:
+    """A descriptor of the rules by which a process can neither read nor change what lies in the state directory, in
+    which `allocs` is, but for this folder in there; nor signal what was not started by it or its like. To be closed.
+    Raises OSError."""
     version = _version()
     files = _WRITE_FILE | _READ_FILE | (_TRUNCATE if version >= 3 else 0)
     handled = files | _REMOVE_AND_MAKE | _REFER
     attributes = struct.pack("=QQQ", handled, 0, _SCOPE_SIGNAL)[: 24 if version >= 6 else 8]
-    rules = _call(_CREATE_RULESET, attributes, len(attributes), 0)
+    made = _call(_CREATE_RULESET, attributes, len(attributes), 0)
     for path in [*_beside(os.path.realpath(os.path.dirname(allocs))), os.path.realpath(folder)]:
         try:
             fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:  # gone meanwhile
             continue
         allowed = handled if os.path.isdir(path) else files
-        _call(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", allowed, fd), 0)
+        _call(_ADD_RULE, made, _PATH_BENEATH, struct.pack("=Qi", allowed, fd), 0)
         os.close(fd)
+    return made
+
+
+def obey(made: int) -> None:
+    """From now on these rules hold for this process, and all that come of it. Raises OSError."""
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
-    _call(_RESTRICT_SELF, rules, 0)
+    _call(_RESTRICT_SELF, made, 0)
 
 
 def _version() -> int:

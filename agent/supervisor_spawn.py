@@ -93,15 +93,22 @@ def _find(order: dict[str, Any], folder: str) -> str:
 
 
 def _fork(order: dict[str, Any], folder: str) -> int:
+    try:  # here and not in the fork, which has a fault of memory for each page that it writes to
+        rules = hide.rules(os.path.dirname(folder), folder) if order.get("hide") else -1
+    except OSError as error:
+        raise CannotStart("spawn-failed", f"it cannot be kept out of the agent's directory: {error.strerror}") from None
     end, begin = os.pipe()  # closed by the exec: nothing in it means that the job runs
-    pid = os.fork()
-    if pid == 0:
-        _become(order, folder, begin)
-    os.close(begin)
     try:
+        pid = os.fork()
+        if pid == 0:
+            _become(order, folder, begin, rules)
+        os.close(begin)
+        begin = -1
         said = _hear(end)
     finally:
-        os.close(end)
+        for fd in (end, begin, rules):
+            if fd >= 0:
+                os.close(fd)
     if said == b"":
         return pid
     if said is None:
@@ -125,13 +132,13 @@ def _hear(end: int) -> bytes | None:
     return None
 
 
-def _become(order: dict[str, Any], folder: str, begin: int) -> NoReturn:
+def _become(order: dict[str, Any], folder: str, begin: int, rules: int) -> NoReturn:
     """Be the job; or say why not, and end."""
     program = ""
     try:
         os.setsid()
-        for signum in _SIGNALS:
-            with suppress(OSError):  # the first real-time signals are the C library's own
+        for signum in _SIGNALS:  # those that are handled are as in a fresh process after the exec
+            if signal.getsignal(signum) is signal.SIG_IGN:
                 signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if order["cores"]:
@@ -144,8 +151,8 @@ def _become(order: dict[str, Any], folder: str, begin: int) -> NoReturn:
             os.setresgid(user["gid"], user["gid"], user["gid"])
             os.setresuid(user["uid"], user["uid"], user["uid"])
         program = _find(order, folder)
-        if order.get("hide"):
-            hide.hide(os.path.dirname(os.path.dirname(folder)), folder)
+        if rules >= 0:
+            hide.obey(rules)
         os.execve(program, order["argv"], order["env"])  # noqa: S606 - no shell is what is wanted
     except CannotStart as why:
         said = why.cause, why.text
