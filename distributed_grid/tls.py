@@ -71,16 +71,22 @@ def own(context: ssl.SSLContext, folder: Path) -> None:
 
 
 def check_private(path: Path) -> None:
-    """Raise GridError where a file with a secret is not there, or others can read it."""
+    """Raise GridError where a file with a secret is not there, or others can read it, or put another in its place."""
     try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
+        mode, around = (stat.S_IMODE(os.stat(one).st_mode) for one in (path, path.parent))
     except OSError as error:
         raise GridError(f"cannot read {path}", why=os.strerror(error.errno or 0)) from None
     if mode & 0o077:
         raise GridError(
             f"{path} can be read by others",
-            why=f"it holds a private key, and its mode is {mode:04o}",
+            why=f"it holds a secret, and its mode is {mode:04o}",
             hint=f"chmod 600 {path}, and make new keys if somebody may have read it",
+        )
+    if around & stat.S_IWOTH and not around & stat.S_ISVTX:
+        raise GridError(
+            f"others can put another file in the place of {path}",
+            why=f"the mode of {path.parent} is {around:04o}",
+            hint=f"chmod o-w {path.parent}, and see that what is in it is yours",
         )
 
 
