@@ -86,7 +86,7 @@ def _victims(invocation: Invocation, would: Preemption) -> str:
     header = ("GIVES WAY", "USER", "PRIORITY", "NODE", "HOLDS", "LOSES")
     rows = []
     for one in would.victims:
-        name = f"{one.job} and the {one.gang - 1} others of its gang" if one.gang > 1 else one.job
+        name = f"{one.job}, with its gang of {one.gang}" if one.gang > 1 else one.job or "another's"
         holds = words.grant_words(one.grant)
         rows.append((name, one.user, one.priority.word, would.node, holds, f"{one.lost:.0f} core-seconds"))
     return words.table(invocation, header, rows)

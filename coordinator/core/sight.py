@@ -16,7 +16,7 @@ from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Reason, Request, Step, Suspension
 from distributed_grid.protocol.messages import Why
 from distributed_grid.protocol.nodes import AllocationView
-from distributed_grid.protocol.receipts import Receipt, Victim
+from distributed_grid.protocol.receipts import Preemption, Receipt, Victim
 from distributed_grid.protocol.roles import Reach
 
 _ID = re.compile(r"\b(j-[a-z2-7]{12}(?:_\d+)?)(?:\.p?\d+)?")
@@ -130,7 +130,11 @@ class Sight:
             verdicts=tuple(msgspec.structs.replace(one, why=veiled(one.why)) for one in why.verdicts),
             holders=tuple(map(self.allocation, why.holders)),
             job=self.job(why.job) if why.job is not None else None,
+            preempts=self._preemption(why.preempts) if why.preempts is not None else None,
         )
+
+    def _preemption(self, would: Preemption) -> Preemption:
+        return msgspec.structs.replace(would, victims=tuple(map(self._victim, would.victims)))
 
     # --- one's own, in words that may name others ---------------------------------------------------------------------
 

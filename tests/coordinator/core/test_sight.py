@@ -22,7 +22,7 @@ from distributed_grid.protocol.jobs import (
 from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
 from distributed_grid.protocol.nodes import AllocationView
 from distributed_grid.protocol.placing import Constraints, Local
-from distributed_grid.protocol.receipts import Alternative, Receipt, Victim
+from distributed_grid.protocol.receipts import Alternative, Preemption, Receipt, Victim
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.protocol.roles import Reach
 
@@ -174,7 +174,14 @@ def test_an_explanation_names_no_job_of_others() -> None:
         hint=f"wait for {THEIRS}",
         job=msgspec.structs.replace(VIEW, reason=Reason("Reserved", f"kept for {THEIRS}")),
         holders=(held,),
+        preempts=Preemption(
+            node="n1",
+            grant=Grant((1,)),
+            victims=(Victim(f"{THEIRS}.1", THEIRS, "bob", Priority.LOW, Grant((1,))),),
+            lost=7.0,
+        ),
     )
     shown = sight("ann", Reach.OWN).why(why)
     assert THEIRS not in str(shown) and ANOTHER in shown.hint and shown.holders[0].user == "bob"
+    assert shown.preempts is not None and (shown.preempts.victims[0].user, shown.preempts.lost) == ("bob", 7.0)
     assert sight("op", Reach.ALL).why(why) is why
