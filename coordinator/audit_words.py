@@ -67,7 +67,8 @@ def about(message: Any) -> dict[str, Any] | None:
         case LabelNodes():
             return named(message.nodes, "nodes") | {"labels": message.labels}
         case MakeToken():
-            return {"for": message.role, "name": message.name[:CHARS], "uses": message.uses, "ttl": message.ttl}
+            asked = {"for": message.role, "name": message.name[:CHARS], "uses": message.uses, "ttl": message.ttl}
+            return asked | ({"bearer": True} if message.bearer else {})
         case Withdraw():
             token = message.token.split(".")[2] if message.token.count(".") >= 3 else message.token[:16]
             return {"token": token[:16]} if message.token else {"from": message.role, "name": message.name[:CHARS]}

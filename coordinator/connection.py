@@ -133,9 +133,9 @@ class Connection:
         self.role = ""
         self.rights = Role.VIEWER
         self.presented: Presented | None = None
-        self.via = ""
-        """By what its identity is known: a certificate, a user of this machine; empty: its word was taken."""
         """The certificate that it came with."""
+        self.via = ""
+        """What tells who it is: a certificate, a bearer token, a user of this machine; empty: its word was taken."""
         self._flush_due = False
         self._closed = False
         # Not by the loop's clock, which (uvloop's) stands still while one thing is done.

@@ -182,6 +182,7 @@ class Server:
             hello = await connection.hello()  # read with the limits for strangers, so that they can be answered
             if uid is None and wire.bearer is not None:
                 who: Identity | None = Identity(self._store.grid, wire.bearer.role, wire.bearer.name)
+                connection.via = f"bearer {wire.bearer.id}"
             elif uid is None:
                 shown = connection.presented = self._admission.presented(wire)
                 who = shown.identity if shown is not None else None

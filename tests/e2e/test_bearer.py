@@ -39,6 +39,11 @@ def members(grid: Grid) -> list[dict[str, object]]:
     return found
 
 
+def audited(grid: Grid) -> list[dict[str, object]]:
+    lines = (grid.home / "coordinator" / "audit.log").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def test_who_logs_in_by_a_bearer_token_is_its_user_until_it_is_taken_back(grid: Grid) -> None:
     invitation = bearer(grid, "--role", "client", "--user", "ci")
     said = elsewhere(grid, "ci", "login", "-", input=invitation)
@@ -48,6 +53,8 @@ def test_who_logs_in_by_a_bearer_token_is_its_user_until_it_is_taken_back(grid: 
     job = elsewhere(grid, "ci", "run-shared", "-d", "--no-ship", "true")
     assert job.returncode == 0, job.stderr
     assert grid.job(job.stdout.strip())["user"] == "ci"
+    (asked,) = [line for line in audited(grid) if line["event"] == "submit"]
+    assert (asked["user"], asked["via"]) == ("ci", f"bearer {invitation.split('.')[-2]}")
     refused = elsewhere(grid, "ci", "token", "create")
     assert refused.returncode == 1 and "a client may not do this" in refused.stderr
     # It is listed, without its secret, and taken back.
