@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
-from distributed_grid.protocol.messages import Exited
+from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts
 from distributed_grid.protocol.placing import Constraints, Sign, Strategy, parse_label, parse_placing, same_model
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
@@ -279,6 +279,19 @@ def test_a_place_is_found_exactly_where_one_is_in_many_random_states(
             states += 1
             happen(ledger, rng, number, request, names)
     assert min(seen.values()) > 500, seen
+
+
+def test_gpu_memory_that_comes_back_is_found_also_where_more_of_another_device_is_free() -> None:
+    ledger = Ledger()
+    join(ledger, with_gpus("n1", ("T4", 16), ("T4", 16)))
+    for number, (gpu, memory) in enumerate([(100, 16), (200, 3), (200, 12)]):
+        wanted = asked(Resources(gpu=gpu), gpu_memory=memory)
+        step(ledger, JobsSubmitted(number, (job(f"j{number}", wanted),)), 1.0)
+    last = ledger.jobs["j2"].allocation
+    step(ledger, Told("n1", Started(allocation=last)), 1.0)
+    assert where(ledger, asked(Resources(gpu=100), gpu_memory=8)) == ""
+    step(ledger, Told("n1", Exited(allocation=last, outcome=Outcome(cause=Cause.EXITED), returned=True)), 2.0)
+    assert where(ledger, asked(Resources(gpu=100), gpu_memory=8)) == "n1"
 
 
 def check_words(ledger: Ledger, request: Request) -> None:

@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core import fairness, reserving
 from distributed_grid.coordinator.core.fairness import Shares, dominant, halved
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.matching import Placement, Refusal
-from distributed_grid.coordinator.core.model import Command, Job, JobsSubmitted, Send, Told
+from distributed_grid.coordinator.core.model import CancelAsked, Command, Job, JobsSubmitted, Send, Told
 from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, parse_priority
 from distributed_grid.protocol.messages import Exited, Launch, Started
@@ -114,6 +114,18 @@ def test_equal_users_take_turns_within_one_pass() -> None:
         submit(ledger, user, 10, 0.0)
     out = join(ledger, facts("n1", 6), 1.0)
     assert Counter(map(user_of, launched(out))) == {"ann": 2, "ben": 2, "cleo": 2}
+
+
+def test_what_a_user_was_granted_while_nobody_else_waited_counts_when_somebody_does() -> None:
+    ledger = grid(cores=2)
+    submit(ledger, "zoe", 2, 1.0)
+    submit(ledger, "ann", 2, 1.0)
+    submit(ledger, "carl", 1, 1.0)  # all are ranked
+    step(ledger, CancelAsked(1, tuple(name for name, one in ledger.jobs.items() if one.user == "carl")), 1.1)
+    assert [user_of(name) for name in end(ledger, oldest(ledger), 1.2)] == ["ann"]
+    submit(ledger, "ann", 1, 1.3)
+    submit(ledger, "bob", 1, 1.4)
+    assert [user_of(name) for name in end(ledger, oldest(ledger), 1.5)] == ["bob"]
 
 
 def test_a_weight_of_two_is_twice_the_share() -> None:
