@@ -63,6 +63,10 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         person_life=config.certificates.person_life,
         server_life=config.certificates.server_life,
         renew_expired=config.certificates.renew_expired,
+        ray_address=config.ray.address,
+        ray_auth=config.ray.auth,
+        ray_token=config.ray.token,
+        lends=config.resource_sharing.enabled,
     )
     raise SystemExit(main(settings))
 

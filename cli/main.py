@@ -31,6 +31,10 @@ COMMANDS: dict[str, Lazy] = {
     "why": Lazy(_AT + "jobs:why", "Explain why a job waits, or why it is where it is."),
     "receipts": Lazy(_AT + "receipts:receipts", "Show who was preempted for whom, and what it cost."),
     "job": Lazy(_AT + "jobs:job", "Look at single jobs: show, wait, events."),
+    "boost": Lazy(
+        _AT + "boost:boost",
+        "Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history.",
+    ),
     "cluster": Lazy(_AT + "nodes:cluster", "Look at the cluster: status."),
     "init": Lazy(_AT + "init:init", "Found a grid: its authority, its keys, and you as its first operator."),
     "token": Lazy(_AT + "access:token", "Make tokens with which nodes and people join, list them, take them back."),

@@ -7,6 +7,7 @@ from distributed_grid.protocol.messages import (
     AskWhy,
     Cancel,
     DrainNodes,
+    ExtendBoost,
     ForgetNodes,
     GetReceipts,
     GetShared,
@@ -14,6 +15,7 @@ from distributed_grid.protocol.messages import (
     ListJobs,
     MakeToken,
     PutBlob,
+    RequestBoost,
     ShowJobs,
     SignalJob,
     Submit,
@@ -49,6 +51,10 @@ def about(message: Any) -> dict[str, Any] | None:
             return named(message.jobs) | {f"of_{key}": value for key, value in whose.items()}
         case Watch() | ShowJobs():
             return named(message.jobs)
+        case RequestBoost():
+            return {"target": message.target[:CHARS], "kind": message.kind, "amount": message.amount}
+        case ExtendBoost():
+            return {"job": message.boost, "seconds": message.seconds}
         case SignalJob():
             return {"job": message.job[:CHARS], "signal": message.signal}
         case AskWhy():

@@ -26,6 +26,7 @@ from distributed_grid.coordinator.config_kinds import (
     count,
     number,
 )
+from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placing import Strategy
@@ -241,7 +242,9 @@ class Node:
 class Ray:
     """The Ray cluster, where there is one."""
 
-    address: str = setting("", TEXT, "address of its head, as ray.init takes it")
+    address: str = setting("", TEXT, "address of its head, HOST:PORT; empty: there is none")
+    auth: RayAuth = setting(RayAuth.DISABLED, choice(RayAuth), "how Ray's processes know each other (RAY_AUTH_MODE)")
+    token: str = setting("", TEXT, "file with the cluster's token, where auth is token; empty: Ray's own place")
 
 
 @dataclass(frozen=True)

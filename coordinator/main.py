@@ -22,11 +22,14 @@ from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.local_door import OPEN_TO_PASS, closed_to_others
 from distributed_grid.coordinator.pki import LIVES, PKI, Lives, Pki
+from distributed_grid.coordinator.ray.asking import Bridge, environment
+from distributed_grid.coordinator.ray.boosting import Boosting
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_retention import DAY, Keep, Retention
 from distributed_grid.coordinator.trouble import Trouble
+from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.gangs import parse_ports
 from distributed_grid.protocol.placing import Strategy
@@ -61,7 +64,8 @@ class CoordinatorSettings:
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
     `memory_limit` (bytes; 0: by what there is): as in memory.py.
     `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there; `half_life` and `shares` (weights of
-    users): as Sharing there; `…_life`, `renew_expired`: as Lives in pki.py."""
+    users): as Sharing there; `…_life`, `renew_expired`: as Lives in pki.py; `ray_…`:
+    the cluster that boosts are lent to, if there is one; `lends`: resource sharing is enabled."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -86,6 +90,10 @@ class CoordinatorSettings:
     person_life: float = LIVES.person
     server_life: float = LIVES.server
     renew_expired: float = LIVES.renew_expired
+    ray_address: str = ""
+    ray_auth: RayAuth = RayAuth.DISABLED
+    ray_token: str = ""
+    lends: bool = True
 
 
 class CannotStart(GridError):
@@ -192,7 +200,11 @@ async def _run(settings: CoordinatorSettings) -> None:
         lives = Lives(settings.agent_life, settings.person_life, settings.server_life, settings.renew_expired)
         pki = Pki(settings.state_dir / PKI, store.grid, lives)
         pki.refresh_self()
-    server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit)
+    bridge = None
+    if settings.ray_address:
+        bridge = Bridge(settings.ray_address, environment(settings.ray_auth.value, settings.ray_token))
+    boosts = Boosting(ledger, bridge, settings.ray_auth, settings.lends, driver.put)
+    server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit, boosts)
     driver.begin(server.perform, restored)
     keep = Keep(settings.keep_days, settings.keep_jobs, settings.keep_size)
     connected = lambda: [name for name, node in list(ledger.nodes.items()) if node.session]  # noqa: E731
@@ -202,6 +214,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         await server.listen_locally(settings.state_dir)
         _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
         retention.start()
+        boosts.stir()
         stopping = asyncio.create_task(stop.wait())
         background = [asyncio.create_task(feed_watchdog())]
         if pki is not None:
@@ -213,6 +226,7 @@ async def _run(settings: CoordinatorSettings) -> None:
             task.cancel()
         sd_notify("STOPPING=1")
     finally:
+        await boosts.close()
         await server.close()
         await driver.close()
         retention.close()

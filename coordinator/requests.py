@@ -27,6 +27,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Accepted,
     CancelAsked,
+    ExtendAsked,
     Granted,
     Rejected,
     SignalAsked,
@@ -39,6 +40,7 @@ from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.placing import neighbours, resolved
+from distributed_grid.coordinator.ray.boosting import Boosting, no_boosts
 from distributed_grid.coordinator.relay import Relay
 from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.seldom import Seldom
@@ -54,6 +56,7 @@ from distributed_grid.protocol.messages import (
     Cancel,
     Done,
     DrainNodes,
+    ExtendBoost,
     ForgetNodes,
     GetReceipts,
     GetShared,
@@ -61,11 +64,13 @@ from distributed_grid.protocol.messages import (
     GetStatus,
     LabelNodes,
     ListAccess,
+    ListBoosts,
     ListJobs,
     MakeToken,
     MissingBlobs,
     PutBlob,
     Receipts,
+    RequestBoost,
     Shares,
     ShowJobs,
     SignalJob,
@@ -114,8 +119,10 @@ class Requests:
         clock: Clock,
         access: AccessDesk,
         memory: Memory,
+        boosts: Boosting,
     ) -> None:
         self._memory = memory
+        self._boosts = boosts
         self._access = access
         self._ledger = ledger
         self._store = store
@@ -182,7 +189,10 @@ class Requests:
                     asked.later = True
                     asked.refused("unavailable", why)
             case Submit():
+                no_boosts(message)
                 self._submit(asked, client, sight, message)
+            case RequestBoost() | ExtendBoost() | ListBoosts():
+                await self._boost(asked, client, sight, message)
             case Watch():
                 self._watch(client, sight, message)
             case Cancel():
@@ -264,6 +274,7 @@ class Requests:
         def waiting(command: Accepted | Rejected | Granted) -> None:
             if isinstance(command, Accepted):
                 ids = found.known | dict(zip(found.jobs, command.jobs, strict=True))
+                self._boosts.stir(*(ids[key] for key, job in found.jobs.items() if job.spec.boost is not None))
                 self._submitted(asked, client, message, ids, command.fit, command.nodes)
             elif isinstance(command, Rejected):
                 for name in watched:
@@ -313,6 +324,22 @@ class Requests:
         job = self._lookup.single(sight, message.job)
         self._driver.trouble.refuse()
         self._driver.put(SignalAsked(self._answer_plainly(asked), job, message.signal))
+
+    async def _boost(
+        self, asked: Asked, client: Client, sight: Sight, message: RequestBoost | ExtendBoost | ListBoosts
+    ) -> None:
+        match message:
+            case RequestBoost():
+                jobs = (await self._boosts.submission(message),)
+                self._submit(asked, client, sight, Submit(message.id, jobs, message.watch))
+            case ExtendBoost():
+                job = self._lookup.single(sight, message.boost)
+                self._driver.trouble.refuse()
+                self._driver.put(ExtendAsked(self._answer_plainly(asked), job, message.seconds))
+            case ListBoosts():
+                live = [job.id for job in self._boosts.live() if sight.sees(job.user)]
+                views = [sight.job(view) for view in self._lookup.views(live)]
+                self._reply(client, await self._boosts.shown(message, views))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 

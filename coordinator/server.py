@@ -46,6 +46,7 @@ from distributed_grid.coordinator.local_door import bind, identity_of_user, loca
 from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.people import People
 from distributed_grid.coordinator.pki import Pki
+from distributed_grid.coordinator.ray.boosting import Boosting
 from distributed_grid.coordinator.relay import Agent, Relay
 from distributed_grid.coordinator.renewing import Renewals
 from distributed_grid.coordinator.requests import Requests
@@ -53,6 +54,7 @@ from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.store import Store
 from distributed_grid.local import SOCKET
+from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
 from distributed_grid.protocol.identity import Identity, Role
 from distributed_grid.protocol.link import PROTOCOL
@@ -91,6 +93,7 @@ class Server:
         clock: Clock,
         pki: Pki | None = None,
         memory_limit: int = 0,
+        boosts: Boosting | None = None,
     ) -> None:
         self._ledger = ledger
         self._store = store
@@ -105,7 +108,8 @@ class Server:
         """Where who has no identity is heard, by path."""
         access = self._access = AccessDesk(pki, self._cut, renewals)
         self._memory = Memory(memory_limit)
-        self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access, self._memory)
+        boosts = boosts or Boosting(ledger, None, RayAuth.DISABLED, True, driver.put)
+        self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access, self._memory, boosts)
         ledger.watched = self._requests.watches.watched
         self._people = People(self._requests, driver, self._seldom, self._memory)
         self._pki = pki

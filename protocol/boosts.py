@@ -31,7 +31,7 @@ class RayAuth(StrEnum):
 class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is lent to whom: `amount` of `kind` (thousandths of a core or GPU, bytes) for the node `target`, through the
     Ray cluster whose head is at `address` (HOST:PORT). `ray` and `python` are that cluster's versions, as
-    far as they are known. `exclusive`: only who asks for it by name is to run there."""
+    far as they are known."""
 
     target: str
     address: str
@@ -40,7 +40,6 @@ class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     auth: RayAuth = RayAuth.DISABLED
     ray: str = ""
     python: str = ""
-    exclusive: bool = False
 
 
 def custom_resource(target: str) -> str:

@@ -30,6 +30,14 @@ from distributed_grid.protocol.messages_agent import (
     WantFiles,
     WantOutput,
 )
+from distributed_grid.protocol.messages_boosts import (
+    Boosts,
+    BoostView,
+    ExtendBoost,
+    ListBoosts,
+    RayNode,
+    RequestBoost,
+)
 from distributed_grid.protocol.messages_client import (
     Access,
     AskWhy,
@@ -100,6 +108,9 @@ FromClient = (
     | DrainNodes
     | UndrainNodes
     | LabelNodes
+    | RequestBoost
+    | ExtendBoost
+    | ListBoosts
     | GetReceipts
     | MakeToken
     | ListAccess
@@ -121,6 +132,7 @@ ToClient = (
     | Shares
     | Why
     | Receipts
+    | Boosts
     | Output
     | Files
     | FileData
@@ -135,11 +147,14 @@ __all__ = [
     "Ack",
     "AskWhy",
     "BlobData",
+    "BoostView",
+    "Boosts",
     "Cancel",
     "Done",
     "DrainNodes",
     "Exited",
     "Extend",
+    "ExtendBoost",
     "Failed",
     "FileData",
     "FileEntry",
@@ -163,6 +178,7 @@ __all__ = [
     "LabelNodes",
     "Launch",
     "ListAccess",
+    "ListBoosts",
     "ListJobs",
     "MakeToken",
     "MemberView",
@@ -174,6 +190,8 @@ __all__ = [
     "OpenData",
     "Output",
     "PutBlob",
+    "RayNode",
+    "RequestBoost",
     "Recalled",
     "Receipts",
     "Refused",

@@ -57,6 +57,8 @@ class Grid:
         (home / "grid.yaml").write_text(config)
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("GRID_")}
         self.environment |= {"XDG_STATE_HOME": str(home / "state"), "XDG_CONFIG_HOME": str(home / "config")}
+        # Jobs give way to all else on the machine, and what that does is no part of a test's scene.
+        self.environment["GRID_AGENT__NICE"] = "0"
         self.url = ""
         self.command = GRID
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

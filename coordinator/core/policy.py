@@ -86,7 +86,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     aside_first: float = 30.0
     aside_most: float = 1800.0
     """A node that fails `aside_after` launches in a row is set aside for `aside_first`, doubled up to `aside_most`."""
-    join_within: float = 30.0
+    join_within: float = 60.0
     """A boost whose raylet Ray does not show within that time ends."""
     candidates: int = 4
     weights: Weights = WEIGHTS[Strategy.BEST_FIT]

@@ -57,11 +57,12 @@ class Cluster:
         reply = autoscaler_pb2.GetClusterResourceStateReply.FromString(
             self._gcs.get_cluster_resource_state(timeout_s=STATE_SECONDS)
         )
-        state = reply.cluster_resource_state
+        state, infos = reply.cluster_resource_state, self._infos()
         nodes = [
             {
                 "id": node.node_id.hex(),
                 "ip": node.node_ip_address,
+                **infos.get(node.node_id.hex(), {"name": "", "host": ""}),
                 "status": autoscaler_pb2.NodeStatus.Name(node.status).lower(),
                 "labels": dict(node.labels),
                 "total": dict(node.total_resources),
@@ -72,6 +73,10 @@ class Cluster:
         ]
         alive = [node for node in nodes if node["status"] != "dead"]
         return {"nodes": alive, "pending": sum(one.count for one in state.pending_resource_requests)}
+
+    def _infos(self) -> dict[str, dict[str, str]]:
+        known = self._gcs.get_all_node_info(timeout=STATE_SECONDS)
+        return {key.hex(): {"name": one.node_name, "host": one.node_manager_hostname} for key, one in known.items()}
 
     def drain(self, node: str, message: str, within: float) -> bool:
         """Have a node take nothing more, as it will be taken away in so many seconds. Ray does not enforce that."""

@@ -17,7 +17,7 @@ from distributed_grid.protocol.groups import Array
 from distributed_grid.protocol.identity import PEOPLE, Role
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State
 from distributed_grid.protocol.placing import Constraints
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import Resources, ResourceType
 from distributed_grid.protocol.roles import Reach, reach
 from tests.coordinator.ends import AgentEnd, ClientEnd, Coordinator, agent, client, coordinator, job, node
 
@@ -51,6 +51,7 @@ NAMING: dict[str, tuple[type, Callable[[int, str], Any]]] = {
     "after": (m.Submit, lambda n, job: m.Submit(n, (_after(job),))),
     "near": (m.Submit, lambda n, job: m.Submit(n, (of_request(constraints=Constraints(near=(job,))),))),
     "dry run": (m.AskWhy, lambda n, job: m.AskWhy(n, request=of_request(constraints=Constraints(near=(job,))).request)),
+    "extend": (m.ExtendBoost, lambda n, job: m.ExtendBoost(n, job, 60.0)),
     "signal": (m.SignalJob, lambda n, job: m.SignalJob(n, job, 10)),
     "cancel": (m.Cancel, lambda n, job: m.Cancel(n, (job,))),
 }
@@ -66,6 +67,8 @@ OTHERS: dict[type, Callable[[int], Any]] = {
     m.UndrainNodes: lambda n: m.UndrainNodes(n, ("none",)),
     m.LabelNodes: lambda n: m.LabelNodes(n, ("none",), {"a": "b"}),
     m.ForgetNodes: lambda n: m.ForgetNodes(n, ("none",)),
+    m.RequestBoost: lambda n: m.RequestBoost(n, "k", "n1", ResourceType.CPU, 1.0),
+    m.ListBoosts: m.ListBoosts,
     m.MakeToken: lambda n: m.MakeToken(n, Role.VIEWER),
     m.ListAccess: m.ListAccess,
     m.Withdraw: lambda n: m.Withdraw(n, token="none"),  # noqa: S106

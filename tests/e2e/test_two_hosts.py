@@ -1,67 +1,16 @@
 """Two hosts with addresses of their own: one becomes a node of the other's grid by an invitation, and runs its jobs."""
 
 import json
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.grid_fixture import CONFIG, GRID, Grid, until
-
-MASTER, NODE = "192.0.2.1", "192.0.2.2"
-
-
-@contextmanager
-def network() -> Iterator[tuple[int, int]]:
-    """Two network namespaces with a cable between them, each known by a process that sleeps in it. They go with it."""
-    with ExitStack() as ends:
-        pids = []
-        for _ in range(2):
-            sleeper = subprocess.Popen(["unshare", "--net", "sleep", "600"])
-            ends.callback(sleeper.wait)
-            ends.callback(sleeper.kill)
-            pids.append(sleeper.pid)
-        mine = Path("/proc/self/ns/net").readlink()
-        for pid in pids:
-            until(lambda: Path(f"/proc/{pid}/ns/net").readlink() != mine, "the namespace is there")  # noqa: B023
-        first, second = map(str, pids)
-        ip("link", "add", "eth0", "netns", first, "type", "veth", "peer", "name", "eth0", "netns", second)
-        for pid, address in zip(pids, (MASTER, NODE), strict=True):
-            for words in (["addr", "add", f"{address}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
-                ip(*words, within=pid)
-            ip("link", "set", "lo", "up", within=pid)
-        yield pids[0], pids[1]
-
-
-def ip(*words: str, within: int = 0) -> None:
-    subprocess.run([*(enter(within) if within else []), "ip", *words], check=True, capture_output=True)
-
-
-def enter(pid: int) -> list[str]:
-    return ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
+from tests.network import MASTER, NODE, two_hosts
 
 
 @pytest.mark.netns
 def test_a_host_becomes_a_node_of_anothers_grid_by_an_invitation_alone_and_runs_its_job(tmp_path: Path) -> None:
-    with network() as (there, here), ExitStack() as ends:
-        master, node = Grid(tmp_path / "master", CONFIG + f"coordinator: {{host: {MASTER}}}\n"), Grid(tmp_path / "node")
-        master.command, node.command = [*enter(there), *GRID], [*enter(here), *GRID]
-        ends.callback(master.close)
-        ends.callback(node.close)
-        founded = master.run("init", "--host", MASTER, "--state-dir", str(master.home / "coordinator"))
-        assert founded.returncode == 0, founded.stderr
-        master.url = f"wss://{MASTER}:7433"
-        master.start_coordinator()
-
-        made = master.run("token", "create", "--node", "lab1", "--label", "rack=2")
-        assert made.returncode == 0, made.stderr
-        state = str(node.home / "lab1")
-        joined = node.run("agent", "join", "-", "--state-dir", state, input=made.stdout)
-        assert joined.returncode == 0, joined.stderr
-        node.start_agent("lab1")
-        master.await_offers(1)
+    with two_hosts(tmp_path) as (master, node):
         one = json.loads(master.run("nodes", "-o", "json").stdout)["nodes"][0]
         assert (one["name"], one["labels"]) == ("lab1", {"rack": "2"})
         job = "ip -4 -o addr show eth0; echo $GRID_NODE; exit 3"

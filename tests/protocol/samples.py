@@ -5,7 +5,7 @@ from typing import Any
 from distributed_grid.protocol import groups, jobs, messages, nodes, shares, usage
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.receipts import Alternative, Receipt, Victim
-from distributed_grid.protocol.resources import GpuShare, Grant, Resources
+from distributed_grid.protocol.resources import GpuShare, Grant, Resources, ResourceType
 
 GRANT = Grant(
     cores=(2, 3), shared_core=5, shared_milli=500, memory=1 << 30, gpus=(GpuShare("GPU-1", 250),), virtual=True
@@ -197,6 +197,16 @@ MESSAGES: dict[str, Any] = {
         )
     ),
     "Cancel": messages.Cancel(id=7, jobs=("j-a",), reason="enough", grace=0.5),
+    "RequestBoost": messages.RequestBoost(
+        id=18, key="k", target="gpu-master", kind=ResourceType.GPU, amount=1.0, duration=1800.0, source="lab1"
+    ),
+    "ExtendBoost": messages.ExtendBoost(id=19, boost="j-a", seconds=600.0),
+    "ListBoosts": messages.ListBoosts(id=20, target="gpu-master"),
+    "Boosts": messages.Boosts(
+        id=20,
+        boosts=(messages.BoostView(VIEW, messages.RayNode("f00d", status="idle", total={"CPU": 2.0}), "no GPU"),),
+        address="192.0.2.1:6379",
+    ),
     "Extend": messages.Extend(allocation="j-a.1", limit=7200.0),
     "SignalJob": messages.SignalJob(id=8, job="j-a", signal=2),
     "ListJobs": messages.ListJobs(id=9, ended=True, states=(jobs.State.RUNNING,), user="ada", limit=5),

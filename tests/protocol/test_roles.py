@@ -13,7 +13,10 @@ SPOKEN = {
 }
 MEMBERS = {messages.WantCertificate}
 AGENTS = (set(get_args(messages.FromAgent)) | {messages.WantBlob}) - MEMBERS
-CHANGES = {messages.Submit, messages.Cancel, messages.SignalJob, messages.PutBlob}
+CHANGES = {messages.Submit, messages.Cancel, messages.SignalJob, messages.PutBlob} | {
+    messages.RequestBoost,
+    messages.ExtendBoost,
+}
 
 
 def test_every_message_that_a_peer_may_send_has_its_row_and_nothing_else_has() -> None:

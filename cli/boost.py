@@ -1,0 +1,225 @@
+"""`grid boost request|status|release|extend|history`: capacity of other nodes, lent to a Ray cluster."""
+
+import secrets
+import time
+from typing import Any
+
+import click
+
+from distributed_grid.cli import words
+from distributed_grid.cli.invocation import Invocation, common, current
+from distributed_grid.protocol.boosts import DURATION, Boost
+from distributed_grid.protocol.durations import format_duration, parse_duration
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import Cause, JobView, State, parse_priority
+from distributed_grid.protocol.messages import (
+    Boosts,
+    BoostView,
+    Cancel,
+    Done,
+    ExtendBoost,
+    Failed,
+    Jobs,
+    JobUpdate,
+    ListBoosts,
+    ListJobs,
+    RequestBoost,
+)
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
+
+HEADER = ("BOOST", "SOURCE", "TARGET", "LENT", "STATE", "SINCE", "EXPIRES", "IN RAY")
+HISTORY = ("BOOST", "SOURCE", "TARGET", "LENT", "BEGAN", "LASTED", "END")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def boost() -> None:
+    """Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history."""
+
+
+@boost.command()
+@common
+@click.option("--priority", default="normal", metavar="WORD", help="low, normal, high or critical (normal).")
+@click.option("--duration", default="", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
+@click.option("--source", default="", metavar="NODE", help="From this node, instead of the best.")
+@click.option("--wait", "patient", is_flag=True, help="If no node has it now, wait until one has.")
+@click.argument("target")
+@click.argument("kind", metavar="cpu|gpu|memory")
+@click.argument("amount", type=float)
+def request(priority: str, duration: str, source: str, patient: bool, target: str, kind: str, amount: float) -> None:
+    """Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster.
+
+    Returns when Ray shows it: from then on any program of that cluster can use it.
+    """
+    invocation = current()
+    asked = RequestBoost(
+        id=0,
+        key=secrets.token_hex(16),
+        target=target,
+        kind=_kind(kind),
+        amount=amount,
+        priority=parse_priority(priority),
+        duration=parse_duration(duration) if duration else DURATION,
+        source=source,
+        wait=patient,
+        watch=True,
+    )
+    view = _ask_and_wait(invocation, asked)
+    if view.state is not State.RUNNING:
+        raise _not_lent(view)
+    if invocation.output in ("json", "jsonl"):
+        words.emit_json(invocation, {"boost": words.job_json(view)}, rows="boost")
+    else:
+        words.emit(f"{view.id}\n")
+    lent = view.spec.boost
+    if lent is not None:
+        invocation.say(f"added {_lent(lent)} at {view.node} for {lent.target}, until {words.clock(_expires(view))}")
+
+
+def _kind(text: str) -> ResourceType:
+    try:
+        return ResourceType(text.lower())
+    except ValueError:
+        raise BadValue(f"{text!r} cannot be borrowed", hint="cpu, gpu or memory") from None
+
+
+def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
+    """Its view once it runs or has ended, with a line for each state before."""
+    import msgspec
+
+    from distributed_grid.cli.connection import Denied
+
+    connection = invocation.connect()
+    try:
+        sent = msgspec.structs.replace(asked, id=connection.number())
+        connection.send(sent)
+        said = ""
+        while True:
+            for message in connection.receive(1.0):
+                match message:
+                    case JobUpdate(view):
+                        if view.state in (State.RUNNING, State.ENDED):
+                            return view
+                        text = view.story[-1].text if view.story else ""
+                        if view.reason is not None:
+                            text = f"waits: {view.reason.text}"
+                        if text != said:
+                            invocation.say(f"{view.id}: {text}")
+                            said = text
+                    case Failed():
+                        raise Denied(message)
+    finally:
+        connection.close()
+
+
+def _not_lent(view: JobView) -> GridError:
+    outcome = view.outcome
+    why = outcome.text if outcome is not None else ""
+    if outcome is not None and outcome.cause is Cause.NOT_PLACED:
+        hint = "ask for less, of another kind or from another source; or add --wait. See: grid cluster status"
+        return GridError("No nodes have sufficient available resources", why=why, hint=hint)
+    return GridError(f"the boost {view.id} was not lent", why=why, hint=f"grid job events {view.id}")
+
+
+@boost.command()
+@common
+@click.option("--node", default="", metavar="NODE", help="Only those for this node.")
+def status(node: str) -> None:
+    """Show the boosts there are, and what Ray shows of them."""
+    invocation = current()
+    answer: Boosts = invocation.ask(lambda n: ListBoosts(n, node))
+    if invocation.output in ("json", "jsonl"):
+        rows = [{**words.job_json(one.job), "in_ray": _shown(one), "differs": one.differs} for one in answer.boosts]
+        words.emit_json(invocation, {"boosts": rows, "ray": answer.address, "trouble": answer.trouble}, rows="boosts")
+        return
+    if invocation.output == "quiet":
+        words.emit("".join(f"{one.job.id}\n" for one in answer.boosts))
+        return
+    if answer.trouble:
+        invocation.say(f"what Ray shows is not known: {answer.trouble}")
+    elif not answer.address:
+        invocation.say("this coordinator knows of no Ray cluster (ray.address)")
+    active = [one for one in answer.boosts if one.job.state is State.RUNNING]
+    words.emit(f"{len(active)} active boosts{_sums(active)}\n")
+    if answer.boosts:
+        words.emit(words.table(invocation, HEADER, [_row(one) for one in answer.boosts]))
+
+
+def _sums(active: list[BoostView]) -> str:
+    sums: dict[ResourceType, int] = {}
+    for one in active:
+        if (lent := one.job.spec.boost) is not None:
+            sums[lent.kind] = sums.get(lent.kind, 0) + lent.amount
+    return ": " + ", ".join(_amount(kind, amount) for kind, amount in sums.items()) if sums else ""
+
+
+def _row(one: BoostView) -> tuple[str, ...]:
+    view, lent = one.job, one.job.spec.boost
+    expires = words.clock(_expires(view)) if view.started and view.spec.time_limit else ""
+    state = f"{view.state}" + (f" ({view.reason.text})" if view.reason is not None else "")
+    since = words.clock(view.started or view.submitted)
+    target, what = (lent.target, _lent(lent)) if lent is not None else ("", "")
+    return (view.id, view.node, target, what, state, since, expires, one.differs or _shown(one))
+
+
+def _shown(one: BoostView) -> str:
+    return f"{one.node.status} as {one.node.id[:12]}" if one.node is not None else ""
+
+
+def _expires(view: JobView) -> float:
+    return view.started + view.spec.time_limit
+
+
+def _lent(lent: Boost) -> str:
+    return _amount(lent.kind, lent.amount)
+
+
+def _amount(kind: ResourceType, amount: int) -> str:
+    return f"{amount / GIB:g} GB memory" if kind is ResourceType.MEMORY else f"{amount / MILLI:g} {kind}"
+
+
+@boost.command()
+@common
+@click.argument("boost_id", metavar="BOOST")
+def release(boost_id: str) -> None:
+    """Give a boost back before it expires. BOOST is an id, the beginning of one, or `last`."""
+    invocation = current()
+    answer: Done = invocation.ask(lambda n: Cancel(n, (boost_id,), "released"))
+    invocation.say(answer.text or "released: Ray drains it, then its node has it back")
+
+
+@boost.command()
+@common
+@click.argument("boost_id", metavar="BOOST")
+@click.argument("time_", metavar="TIME")
+def extend(boost_id: str, time_: str) -> None:
+    """Let a boost end so much later: seconds, or 30m, 2h."""
+    invocation = current()
+    seconds = parse_duration(time_)
+    answer: Done = invocation.ask(lambda n: ExtendBoost(n, boost_id, seconds))
+    invocation.say(answer.text)
+
+
+@boost.command()
+@common
+@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, help="Of how many jobs at most (1000).")
+def history(limit: int) -> None:
+    """Show boosts that have ended, the newest first."""
+    invocation = current()
+    answer: Jobs = invocation.ask(lambda n: ListJobs(n, True, (State.ENDED,), "", limit))
+    ended = [view for view in answer.jobs if view.spec.boost is not None]
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, {"boosts": [words.job_json(view) for view in ended]}, rows="boosts")
+        case "quiet":
+            words.emit("".join(f"{view.id}\n" for view in ended))
+        case _:
+            words.emit(words.table(invocation, HISTORY, [_past(view) for view in ended]))
+
+
+def _past(view: JobView) -> tuple[Any, ...]:
+    lent, outcome = view.spec.boost, view.outcome
+    target, what = (lent.target, _lent(lent)) if lent is not None else ("", "")
+    end = outcome.text or outcome.cause.value if outcome is not None else ""
+    lasted = format_duration(round((view.ended or time.time()) - view.started)) if view.started else ""
+    return (view.id, view.node, target, what, words.clock(view.started or view.submitted), lasted, end)

@@ -1,0 +1,215 @@
+"""Boosts in the shell: a request becomes a job, what Ray shows of it becomes an event, and who asks is told both what
+we lent and what Ray shows."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Event, Job, Joined
+from distributed_grid.coordinator.ray.asking import Bridge, NoRay
+from distributed_grid.protocol.boosts import LABEL, Boost, RayAuth, needs, parse_amount
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
+from distributed_grid.protocol.messages import (
+    Boosts,
+    BoostView,
+    ListBoosts,
+    RayNode,
+    RequestBoost,
+    Submission,
+    Submit,
+)
+from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
+
+GRACE = 15.0
+"""Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
+SOON, SELDOM = 0.1, 2.0
+"""Seconds between two looks at Ray, while a boost is to join, and else while there are any."""
+FIRST_SECONDS = 30.0
+NAMED = 10
+
+log = structlog.get_logger("boosts")
+
+
+class Boosting:
+    """All boosts of this coordinator. `bridge` None: there is no Ray. `lends`: resource sharing is enabled."""
+
+    def __init__(
+        self, ledger: Ledger, bridge: Bridge | None, auth: RayAuth, lends: bool, put: Callable[[Event], None]
+    ) -> None:
+        self._ledger = ledger
+        self._bridge = bridge
+        self._auth = auth
+        self._lends = lends
+        self._put = put
+        self._looking: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._boosts = {name: None for name, job in ledger.jobs.items() if job.spec.boost is not None}
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def submission(self, asked: RequestBoost) -> Submission:
+        """The job that is to be submitted for this. Raises GridError, BadValue."""
+        if not self._lends:
+            raise GridError("Resource sharing not enabled", hint="set resource_sharing.enabled: true, and start again")
+        amount = parse_amount(asked.kind, asked.amount)
+        bridge = self._there()
+        cluster = await bridge.ask("cluster", seconds=FIRST_SECONDS)
+        await self._known(asked.target)
+        boost = Boost(
+            target=asked.target,
+            address=bridge.address,
+            kind=asked.kind,
+            amount=amount,
+            auth=self._auth,
+            ray=cluster["ray"],
+            python=cluster["python"],
+        )
+        constraints = Constraints(only=(asked.source,)) if asked.source else None
+        request = Request(
+            needs(asked.kind, amount), asked.priority, immediate=not asked.wait, requeue=False, constraints=constraints
+        )
+        spec = JobSpec(("ray", "start", "--block"), name="", time_limit=asked.duration, grace=GRACE, boost=boost)
+        return Submission(asked.key, spec, request)
+
+    async def _known(self, target: str) -> None:
+        """Raise BadValue where nobody has this name: neither a node of ours nor one of Ray's."""
+        if target in self._ledger.nodes:
+            return
+        nodes = await self.nodes()
+        if any(target in (node.name, node.host, node.ip) for node in nodes):
+            return
+        names = sorted({*self._ledger.nodes, *(node.host or node.ip for node in nodes)})
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        raise BadValue(
+            "Target node not found in cluster",
+            why=f"{target!r} is neither a node of the grid nor of Ray; there are {', '.join(names[:NAMED])}{more}",
+            hint="grid cluster status",
+        )
+
+    def _there(self) -> Bridge:
+        if self._bridge is None:
+            raise GridError(
+                "this coordinator knows of no Ray cluster",
+                hint="set ray.address (or RAY_ADDRESS) to HOST:PORT of its head, and start again",
+            )
+        return self._bridge
+
+    # --- what Ray shows -----------------------------------------------------------------------------------------------
+
+    async def nodes(self) -> list[RayNode]:
+        """All nodes that are alive in Ray. Raises GridError."""
+        return [_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
+
+    async def shown(self, asked: ListBoosts, jobs: list[JobView]) -> Boosts:
+        """The answer about these boosts, with what Ray shows."""
+        nodes, trouble = [], ""
+        if self._bridge is not None:
+            try:
+                nodes = await self.nodes()
+            except NoRay as error:
+                trouble = f"{error.what}: {error.why}" if error.why else error.what
+        known = {node.boost: node for node in nodes if node.boost}
+        views = []
+        for job in jobs:
+            if job.spec.boost is None or asked.target not in ("", job.spec.boost.target):
+                continue
+            node = known.get(job.id)
+            wrong = differs(job, node) if node is not None else ""
+            if node is None and job.state is State.RUNNING and not trouble:
+                wrong = "Ray does not show it"
+            views.append(BoostView(job, node, wrong))
+        return Boosts(asked.id, tuple(views), self.address, tuple(nodes), trouble)
+
+    @property
+    def address(self) -> str:
+        """Where Ray is; empty: there is none."""
+        return self._bridge.address if self._bridge is not None else ""
+
+    def live(self) -> list[Job]:
+        """The boosts that have not ended, the oldest first."""
+        known = self._ledger.jobs
+        self._boosts = {name: None for name in self._boosts if name in known}
+        return [known[name] for name in self._boosts]
+
+    def stir(self, *jobs: str) -> None:
+        """Look after these as well, and after those there are."""
+        self._boosts |= dict.fromkeys(jobs)
+        if self._bridge is not None and self._boosts and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look(), name="boosts")
+
+    async def _look(self) -> None:
+        """Look at Ray as long as a boost is to join."""
+        while live := self.live():
+            if awaited := [job for job in live if job.state is State.STARTING and job.started]:
+                await self._compare(awaited)
+            settled = all(job.state in (State.RUNNING, State.STOPPING) for job in live)
+            await asyncio.sleep(SELDOM if settled else SOON)
+
+    async def _compare(self, awaited: list[Job]) -> None:
+        try:
+            shown = {node.boost: node for node in await self.nodes() if node.boost}
+        except NoRay as error:
+            if error.why != self._trouble:
+                self._trouble = error.why
+                log.warning("ray cannot be asked", what=error.what, why=error.why)
+            return
+        self._trouble = ""
+        for job in awaited:
+            if (node := shown.get(job.id)) is not None and not differs(job, node):
+                self._put(Joined(job.allocation, node.id))
+
+    async def close(self) -> None:
+        """End the bridge."""
+        if self._looking is not None:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._looking
+        if self._bridge is not None:
+            await self._bridge.close()
+
+
+def no_boosts(message: Submit) -> None:
+    """Raise BadValue for a boost that comes as a job: what a raylet joins, and how, is the coordinator's to say."""
+    if any(one.spec.boost is not None for one in message.jobs):
+        raise BadValue("a boost is not submitted as a job", hint="grid boost request")
+
+
+def _node(one: dict[str, Any]) -> RayNode:
+    return RayNode(
+        id=one["id"],
+        ip=one["ip"],
+        name=one["name"],
+        host=one["host"],
+        status=one["status"],
+        total=one["total"],
+        available=one["available"],
+        boost=one["labels"].get(LABEL, ""),
+    )
+
+
+def differs(job: Job | JobView, node: RayNode) -> str:
+    """How what Ray shows is not what we lent; empty: it is just that."""
+    boost, grant = job.spec.boost, job.grant
+    if boost is None or grant is None:
+        return ""
+    lent = {"CPU": float(len(grant.cores)), "GPU": sum(gpu.milli for gpu in grant.gpus) / MILLI}
+    if boost.kind is ResourceType.MEMORY:
+        lent["memory"] = float(boost.amount)
+    wrong = [
+        f"{_amount(what, amount)} lent, {_amount(what, node.total.get(what, 0.0))} in Ray"
+        for what, amount in lent.items()
+        if node.total.get(what, 0.0) != amount
+    ]
+    if node.status == "draining":
+        wrong.append("Ray is draining it")
+    return "; ".join(wrong)
+
+
+def _amount(what: str, amount: float) -> str:
+    return f"{amount / GIB:g} GB" if what == "memory" else f"{amount:g} {what}"

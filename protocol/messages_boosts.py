@@ -1,0 +1,71 @@
+"""Messages about boosts, which people send. A boost is a job: it is watched, shown and ended (released) as one."""
+
+import msgspec
+
+from distributed_grid.protocol.jobs import JobView, Priority
+from distributed_grid.protocol.messages_hello import Message
+from distributed_grid.protocol.numbers import Finite
+from distributed_grid.protocol.resources import ResourceType
+
+
+class RequestBoost(Message, frozen=True, tag="request-boost"):
+    """Lend so much (cores, GPUs, GB) to this node through its Ray cluster, for `duration` seconds. From `source` if one
+    is named, else from the best; `wait`: also if there is no room now. Answered by Submitted, and then as a Submit."""
+
+    id: int
+    key: str
+    target: str
+    kind: ResourceType
+    amount: float
+    priority: Priority = Priority.NORMAL
+    duration: float = 3600.0
+    source: str = ""
+    wait: bool = False
+    watch: bool = False
+
+
+class ExtendBoost(Message, frozen=True, tag="extend-boost"):
+    """Let this boost end so many seconds later. Answered by Done once it is on disk."""
+
+    id: int
+    boost: str
+    seconds: float
+
+
+class ListBoosts(Message, frozen=True, tag="list-boosts"):
+    """Which boosts live, of this target (empty: of all), and what Ray shows of them? Answered by Boosts."""
+
+    id: int
+    target: str = ""
+
+
+class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node as Ray shows it: its status (running, idle, draining), and what it has and what of it is free in Ray's own
+    words and units (cores, GPUs, bytes). `boost`: the job whose raylet it is."""
+
+    id: str
+    ip: str = ""
+    name: str = ""
+    host: str = ""
+    status: str = ""
+    total: dict[str, Finite] = {}
+    available: dict[str, Finite] = {}
+    boost: str = ""
+
+
+class BoostView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A boost. `node` is what Ray shows of it; `differs` says how that is not what we lent, where it is not."""
+
+    job: JobView
+    node: RayNode | None = None
+    differs: str = ""
+
+
+class Boosts(Message, frozen=True, tag="boosts"):
+    """The boosts, and all nodes that Ray shows; `trouble` says why it cannot be asked, if so."""
+
+    id: int
+    boosts: tuple[BoostView, ...]
+    address: str = ""
+    nodes: tuple[RayNode, ...] = ()
+    trouble: str = ""
