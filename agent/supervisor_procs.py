@@ -23,6 +23,7 @@ _PIDFD_INFO_EXIT = 1 << 3
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE = "/proc/self/oom_score_adj"
+_JOBS, _SPARED = 500, 500
 _MARK = b"GRID_ALLOCATION_ID="
 
 
@@ -83,23 +84,22 @@ def ticks() -> int:
     return int(now() * _TICKS)
 
 
-def protect_from_oom() -> tuple[str, str] | None:
-    """Make the OOM killer spare this process; the scores (jobs', own) to switch between, None where not allowed."""
-    jobs = _read(_OOM_SCORE).decode().strip() or "0"
-    own = str(max(-1000, int(jobs) - 500))
-    return (jobs, own) if _write_score(own) else None
+def protect_from_oom() -> tuple[str, str]:
+    """Have the OOM killer take jobs before what the node's owner runs, and us after that if we may; the scores (jobs',
+    own) to switch between. What started us may have been given a score that spares it: jobs have no part in that."""
+    found = int(_read(_OOM_SCORE) or 0)
+    own = max(-1000, found - _SPARED)
+    return str(max(found, _JOBS)), str(own if _write_score(str(own)) else found)
 
 
 @contextlib.contextmanager
-def as_jobs_oom_score(scores: tuple[str, str] | None) -> Iterator[None]:
+def as_jobs_oom_score(scores: tuple[str, str]) -> Iterator[None]:
     """Have the jobs' score while spawning: children inherit it from their first instruction."""
-    if scores:
-        _write_score(scores[0])
+    _write_score(scores[0])
     try:
         yield
     finally:
-        if scores:
-            _write_score(scores[1])
+        _write_score(scores[1])
 
 
 def _write_score(score: str) -> bool:

@@ -118,6 +118,22 @@ async def test_output_is_byte_exact(bench: Bench) -> None:
 # --- where they run --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.root
+async def test_what_spares_the_agent_from_the_oom_killer_spares_no_job(
+    make_bench: Callable[..., Awaitable[Bench]],
+) -> None:
+    own = Path("/proc/self/oom_score_adj")
+    before = own.read_text()
+    own.write_text("-900")  # as the unit has it
+    try:
+        bench = await make_bench()
+    finally:
+        own.write_text(before)
+    assert (await bench.run("cat", "/proc/self/oom_score_adj")).stdout_tail == b"500\n"
+    supervisor = Path(f"/proc/{bench.launcher.supervisor_pid}/oom_score_adj").read_text()
+    assert int(supervisor) == -1000
+
+
 async def test_a_job_starts_with_a_clean_slate(bench: Bench) -> None:
     code = """
 import os, signal, sys
@@ -128,7 +144,7 @@ print([int(line.split()[1], 16) & 0x7fffffff for line in text.splitlines() if li
 print(open("/proc/self/oom_score_adj").read().strip() == sys.argv[1], oct(os.umask(0)) == sys.argv[2])
 """
     os.umask(mask := os.umask(0))
-    score = Path("/proc/self/oom_score_adj").read_text().strip()
+    score = str(max(500, int(Path("/proc/self/oom_score_adj").read_text())))
     outcome = await bench.run(sys.executable, "-c", code, score, oct(mask))
     # Python itself ignores SIGPIPE and SIGXFSZ, and posix_spawn the two signals (32, 33) that the C library keeps to
     # itself. The fourth descriptor is the listing's own.
