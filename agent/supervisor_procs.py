@@ -23,7 +23,6 @@ _PIDFD_INFO_EXIT = 1 << 3
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE = "/proc/self/oom_score_adj"
-_JOBS, _SPARED = 500, 500
 _MARK = b"GRID_ALLOCATION_ID="
 
 
@@ -84,12 +83,17 @@ def ticks() -> int:
     return int(now() * _TICKS)
 
 
+def oom_scores(found: int) -> tuple[int, int]:
+    """The scores of jobs, and our own if we may have it, of a supervisor that began with this one: the OOM killer takes
+    jobs before what the node's owner runs, and us after that. What started us may be spared: jobs have no part in it."""
+    return max(found, 500), max(-1000, found - 500)
+
+
 def protect_from_oom() -> tuple[str, str]:
-    """Have the OOM killer take jobs before what the node's owner runs, and us after that if we may; the scores (jobs',
-    own) to switch between. What started us may have been given a score that spares it: jobs have no part in that."""
+    """Take our own score; the scores (jobs', own) to switch between."""
     found = int(_read(_OOM_SCORE) or 0)
-    own = max(-1000, found - _SPARED)
-    return str(max(found, _JOBS)), str(own if _write_score(str(own)) else found)
+    jobs, own = oom_scores(found)
+    return str(jobs), str(own if _write_score(str(own)) else found)
 
 
 @contextlib.contextmanager
