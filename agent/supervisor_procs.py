@@ -85,7 +85,7 @@ def ticks() -> int:
 
 def oom_scores(found: int) -> tuple[int, int]:
     """The scores of jobs, and our own if we may have it, of a supervisor that began with this one: the OOM killer takes
-    jobs before what the node's owner runs, and us after that. What started us may be spared: jobs have no part in it."""
+    jobs before what the node's owner runs, and us after that. What started us may be spared; jobs are not."""
     return max(found, 500), max(-1000, found - 500)
 
 
