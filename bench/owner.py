@@ -7,6 +7,7 @@ is not noticed yet and the jobs only give way by their niceness; the one once su
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from bench._common import GRID, Grid, grid, report, wait_for
 
+CORES = len(os.sched_getaffinity(0))
 ROUNDS = 3
 SECONDS = 20.0
 ALONE = 6.0
@@ -70,18 +72,17 @@ def _ask(running: Grid, *words: str) -> dict[str, Any]:
 def measure(policy: str) -> dict[str, float]:
     """One policy: medians of all rounds, as parts of what he has alone."""
     with grid(agents=1, config=CONFIG.format(policy=policy)) as running:
-        cores = wait_for(lambda: _offered(running), "the offer of all cores (is the machine busy?)", 60.0)
-        rounds = [_round(running, cores) for _ in range(ROUNDS)]
-        return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]} | {"cores": cores}
+        rounds = [_round(running) for _ in range(ROUNDS)]
+        return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
 
 
-def _round(running: Grid, cores: int) -> dict[str, float]:
+def _round(running: Grid) -> dict[str, float]:
     before = work(ALONE)
-    wait_for(lambda: _offered(running) >= cores, "the offer of all cores after that", 60.0)
-    for _ in range(cores):
+    wait_for(lambda: _offered(running) == CORES, "the offer of all cores (is the machine busy?)", 60.0)
+    for _ in range(CORES):
         command = ["run-shared", "-d", "--no-ship", sys.executable, "-c", BURN]
         subprocess.run([*GRID, "--coordinator", running.url, *command], capture_output=True, check=True)
-    wait_for(lambda: _states(running, "running") == cores, "the start of the jobs", 60.0)
+    wait_for(lambda: _states(running, "running") == CORES, "the start of the jobs", 60.0)
     time.sleep(3)
     steps = work(SECONDS)
     ids = [one["id"] for one in _ask(running, "jobs")["jobs"] if one["state"] == "running"]
@@ -117,7 +118,7 @@ def main() -> None:
             "speed_under_continue": beside["speed"],
             "share_under_continue": beside["share"],
             "machine_after_to_before": suspend["drift"],
-            "cores": suspend["cores"],
+            "cores": CORES,
             "seconds": SECONDS,
             "rounds": ROUNDS,
         },
