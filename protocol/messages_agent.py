@@ -127,7 +127,7 @@ class Signal(Message, frozen=True, tag="signal"):
 
 
 class Extend(Message, frozen=True, tag="extend"):
-    """This allocation's time limit is now so many seconds from its start (0: none)."""
+    """Give this allocation another time limit, in seconds from its start; 0 is none."""
 
     allocation: str
     limit: float
