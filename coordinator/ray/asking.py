@@ -52,6 +52,11 @@ class Bridge:
         self._starting = asyncio.Lock()
         self._pause = AGAIN[0]
         self._not_before = 0.0
+        self._last = self._gone("it was never started")
+        """Why it could not be asked, for who asks again at once."""
+
+    def _gone(self, why: str) -> NoRay:
+        return NoRay(f"Ray at {self.address} cannot be asked", why=f"of the process that asks it: {why}")
 
     async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
         """The answer. Raises NoRay where Ray says no, does not answer in that time, or is not there."""
@@ -84,9 +89,14 @@ class Bridge:
                 return self._process.stdin
             now = asyncio.get_running_loop().time()
             if now < self._not_before:
-                raise NoRay(f"Ray at {self.address} cannot be asked", why="the process that asks it has just ended")
+                raise self._last
             self._pause, self._not_before = min(2 * self._pause, AGAIN[1]), now + self._pause
-            await self._reach()
+            try:
+                await self._reach()
+            except NoRay as error:
+                self._last = error
+                raise
+            self._last = self._gone("it ends as soon as it is started")
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -120,7 +130,7 @@ class Bridge:
             while line := await stdout.readline():
                 self._take(json.loads(line))
         code = await process.wait()
-        gone = NoRay(f"Ray at {self.address} cannot be asked", why=f"the process that asks it ended with code {code}")
+        gone = self._last = self._gone(f"it ended with code {code}")
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(gone)
