@@ -1,8 +1,8 @@
 """A boost on its node: the command that starts a raylet with exactly what was borrowed, and what it needs there.
 
 Flags, traps and figures are from reference/ray.md, measured with Ray 2.60. `ray start --block` stays in front of its
-raylet: a SIGTERM to it, and to nothing else, drains the node and ends it. `ray stop` is never used: it ends every Ray
-on the machine.
+raylet: a SIGTERM to it, and to nothing else, drains the node and ends it. Ray's own
+command for stopping is never used: it ends every Ray on the machine.
 """
 
 import contextlib
