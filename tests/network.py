@@ -16,7 +16,7 @@ def network() -> Iterator[tuple[int, int]]:
     with ExitStack() as ends:
         pids = []
         for _ in range(2):
-            sleeper = subprocess.Popen(["unshare", "--net", "sleep", "600"])
+            sleeper = subprocess.Popen(["unshare", "--net", "sleep", "3600"])
             ends.callback(sleeper.wait)
             ends.callback(sleeper.kill)
             pids.append(sleeper.pid)

@@ -1,0 +1,97 @@
+"""A Ray cluster with a grid around it: its head on one host, a node of the grid on another, each with an address of its
+own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.grid_fixture import CONFIG, Grid, until
+from tests.network import MASTER, two_hosts
+
+PORT = 6399
+HEAD = f"{MASTER}:{PORT}"
+START = (
+    "start", "--head", "--block", f"--port={PORT}", f"--node-ip-address={MASTER}", "--node-name=gpu-master",
+    "--num-cpus=1", "--num-gpus=0",
+    "--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=80000000", "--memory=500000000",
+)  # fmt: skip
+CORES = sorted(os.sched_getaffinity(0))[:2]
+NODE_CONFIG = CONFIG + f"  cores: {CORES[0]}-{CORES[-1]}\n"
+RESOURCES = "print(json.dumps(ray.cluster_resources()))"
+WHERE = """
+@ray.remote
+def where(seconds=0.0):
+    import os, time
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    node = ray.get_runtime_context().get_node_id()
+    return node, sorted(os.sched_getaffinity(0)), os.environ.get("CUDA_VISIBLE_DEVICES")
+"""
+
+
+class Cluster:
+    """A Ray head on the master, and the grid around it."""
+
+    def __init__(self, master: Grid, node: Grid, place: Path) -> None:
+        self.master = master
+        self.node = node
+        self._enter = master.command[:-3]
+        self.environment = master.environment | {"RAY_AUTH_MODE": "disabled", "HOME": str(place)}
+        ray = str(Path(sys.executable).with_name("ray"))
+        with (place / "head.log").open("wb") as log:
+            command = [*self._enter, ray, *START, f"--temp-dir={place / 'r'}"]
+            self.head = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        until(lambda: self.lent() is not None, "the head answers", 60.0)
+
+    def lent(self) -> list[dict[str, Any]] | None:
+        """What `boost status` shows of boosts; None: Ray is not there."""
+        answer = self.master.json("boost", "status", timeout=60.0)
+        return None if answer["trouble"] else answer["boosts"]
+
+    def drive(self, code: str) -> Any:
+        """What a program of the cluster prints last, as JSON."""
+        code = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n{code}"
+        command = [*self._enter, sys.executable, "-c", code]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def offered(self) -> float:
+        """Cores that the node offers."""
+        return sum(float(offer["offered"]["cpu"]) for offer in self.master.json("shared-status")["offers"])
+
+    def boost(self, *words: str) -> str:
+        """Request one; its id."""
+        done = self.master.run("boost", "request", "gpu-master", *words, timeout=120.0)
+        assert done.returncode == 0, done.stderr + self.master.log("coordinator")
+        return done.stdout.strip()
+
+    def release(self, boost: str) -> None:
+        """Release it, and wait for its end."""
+        assert self.master.run("boost", "release", boost).returncode == 0
+        assert self.master.run("job", "wait", boost, timeout=60.0).returncode is not None
+
+    def close(self) -> None:
+        self.head.terminate()
+        self.head.wait(60.0)
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+@contextmanager
+def a_cluster(place: Path) -> Iterator[Cluster]:
+    """One of your own, for what would spoil it for others."""
+    with two_hosts(place, CONFIG + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n", NODE_CONFIG) as (master, node):
+        made = Cluster(master, node, place)
+        try:
+            yield made
+        finally:
+            made.close()
