@@ -48,6 +48,7 @@ class Cluster:
             command = [*self._enter, ray, *START, f"--temp-dir={place / 'r'}"]
             self.head = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
         until(lambda: self.lent() is not None, "the head answers", 60.0)
+        until(lambda: self._program("").returncode == 0, "the head has a node of its own", 60.0)
 
     def lent(self) -> list[dict[str, Any]] | None:
         """What `boost status` shows of boosts; None: Ray is not there."""
@@ -56,11 +57,14 @@ class Cluster:
 
     def drive(self, code: str) -> Any:
         """What a program of the cluster prints last, as JSON."""
-        code = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n{code}"
-        command = [*self._enter, sys.executable, "-c", code]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=90)
+        done = self._program(code)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])
+
+    def _program(self, code: str) -> subprocess.CompletedProcess[str]:
+        code = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n{code}"
+        command = [*self._enter, sys.executable, "-c", code]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=90)
 
     def offered(self) -> float:
         """Cores that the node offers."""
