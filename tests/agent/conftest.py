@@ -95,7 +95,7 @@ class Bench:
     def stop(self, id: str, grace: float = 5.0, cause: str = "cancelled") -> None:
         self.launcher.stop(Stop(allocation=id, grace=grace, cause=cause))
 
-    async def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait for a condition that a report or the world makes true."""
         async with asyncio.timeout(seconds):
             while not condition():

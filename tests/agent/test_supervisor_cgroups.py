@@ -132,8 +132,19 @@ async def test_memory_that_only_the_kernel_sees_counts_too(confined: Confined) -
 
 async def test_processes_over_the_limit_are_not_made_and_the_job_is_told_why(confined: Confined) -> None:
     confined.needs("pids")
-    code = "import os, time\ntime.sleep(0.6)\nfor _ in range(50):\n if os.fork() == 0: time.sleep(2)"
-    outcome = await confined.bench.run(PYTHON, "-c", code, limits=JobLimits(pids=10))
+    code = """
+import os, pathlib, time
+while not pathlib.Path('go').exists(): time.sleep(0.01)
+for _ in range(50):
+    if os.fork() == 0: time.sleep(1000)
+"""
+    directory = confined.bench.dir / "work"
+    directory.mkdir()
+    id = confined.bench.launch(PYTHON, "-c", code, limits=JobLimits(pids=10), directory=directory)
+    group = Path(confined.needs("pids"), id, "cgroup.procs")
+    await confined.bench.until(lambda: group.exists() and group.read_text().strip())
+    (directory / "go").touch()
+    outcome = await confined.bench.ended(id)
     assert (outcome.cause, outcome.code) == (Cause.TOO_MANY_PROCESSES, 1)
     assert re.match(r"its limit of 10 processes and threads kept it \d+ times from making another", outcome.text)
 
@@ -172,10 +183,11 @@ async def test_a_choice_among_its_cores_outlives_the_entry_into_a_group(confined
 
 async def test_a_cpu_limit_holds_also_where_more_is_idle(confined: Confined) -> None:
     confined.needs("cpu")
-    code = "import time; end = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+    code = "import time; end = time.monotonic() + 2\nwhile time.monotonic() < end: pass"
     share = Grant(shared_core=FIRST, shared_milli=250)
     outcome = await confined.bench.run(PYTHON, "-c", code, grant=share, limits=JobLimits(cpu=True))
-    assert outcome.cpu_seconds < 0.25 * outcome.seconds + 0.25
+    # Without the limit it were all of its two seconds. Some pass before it is in its group, and at a slow machine's ticks.
+    assert outcome.cpu_seconds < 0.25 * outcome.seconds + 0.5
 
 
 # --- groups come and go ----------------------------------------------------------------------------------------------
@@ -227,6 +239,7 @@ echo "pytest has ended with $?."
 
 @pytest.mark.slow
 @pytest.mark.kernel
+@pytest.mark.timeout(460)
 @pytest.mark.skipif(OURS, reason="one is enough")
 def test_the_kernel_keeps_limits_by_version_2_too(tmp_path: Path) -> None:
     init = tmp_path / "init"
@@ -242,9 +255,11 @@ def test_the_kernel_keeps_limits_by_version_2_too(tmp_path: Path) -> None:
         start_new_session=True,
     ) as kernel:
         try:
-            said, _ = kernel.communicate(timeout=100)
-        except BaseException:
+            said, _ = kernel.communicate(timeout=400)  # it takes 20 s; many times that on a machine at work
+        except BaseException as error:
             os.killpg(kernel.pid, signal.SIGKILL)  # not reaped yet: the number is its own
-            raise
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            said = kernel.communicate()[0] + "\nIt was not done in time, and is killed."
     assert "pytest has ended with 0." in said, said[-6000:]
     assert "4 passed" in said, said[-3000:]
