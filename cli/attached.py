@@ -159,8 +159,8 @@ class Attached:
 
     def _patience(self) -> float:
         """Seconds for which nothing has to be done unless something comes."""
-        soonest = 1.0
-        now = time.monotonic()
+        self._line.tick()
+        soonest, now = 1.0, time.monotonic()
         for stream in self._streams:
             if stream.retry_at > now:
                 soonest = min(soonest, stream.retry_at - now)

@@ -19,9 +19,13 @@ class Count:
 
     def __init__(self) -> None:
         self.all = self.done = self.failed = self.working = 0
+        self.why = ""
+        """Why one of those that wait does."""
 
     def add(self, view: JobView | GroupView) -> None:
         """These as well."""
+        if view.reason is not None and not self.why:
+            self.why = f"{view.reason.code} – {view.reason.text}" if view.reason.text else view.reason.code
         if isinstance(view, GroupView):
             self.all += view.count
             self.done += view.states.get(State.ENDED.value, 0)
@@ -78,6 +82,8 @@ def words(count: Count, ended: int, seconds: float) -> str:
     waiting = count.all - count.done - count.working
     parts = [f"{count.done} of {count.all} done{failed}"]
     parts += [f"{number} {what}" for number, what in ((count.working, "running"), (waiting, "waiting")) if number]
+    if count.why and waiting and not count.working:
+        parts[-1] += f" ({count.why})"
     if ended > 0 and seconds > 0:
         rate = ended / seconds
         parts.append(f"{rate:.1f}/s" if rate >= 0.1 else f"{rate * 60:.1f}/min")

@@ -1,9 +1,14 @@
-"""One line about a job on a terminal, rewritten in place; nothing where stderr is piped, but with -v."""
+"""One line about a job on a terminal, rewritten in place. Where stderr is piped: that it waits, if it does for long,
+and then that it runs; all of it with -v."""
 
 import sys
+import time
 
 from distributed_grid.cli.invocation import Invocation, complain, printable
 from distributed_grid.protocol.jobs import JobView, State
+
+PATIENCE = 3.0
+"""Seconds that a job may wait before who reads no terminal is told why."""
 
 
 class StatusLine:
@@ -17,6 +22,11 @@ class StatusLine:
         self._node = ""
         self._fit = ""
         self._unused = ""
+        self._piped = not (self._live or self._words or invocation.quiet)
+        self._why = ""
+        """Why it does not run, since when, and whether that was said where nobody sees the line."""
+        self._since = 0.0
+        self._told = False
 
     def submitted(self, job: str, fit: int, nodes: int) -> None:
         """The job is taken; `fit` of `nodes` nodes could ever run it."""
@@ -35,24 +45,45 @@ class StatusLine:
             reason = f"{view.reason.code} – {view.reason.text}" if view.reason and view.reason.text else ""
             reason = reason or (view.reason.code if view.reason else "for a node")
             self._write(f"grid: {view.id} waiting: {reason}{self._fit}")
+            self._held_up(f"{view.id} waits: {reason} (grid why {view.id})")
         elif view.state is State.STARTING:
             self._write(f"grid: {view.id} starting on {view.node}")
+            self._held_up("")
         elif view.state is State.LOST:
             self._write(f"grid: {view.id}: node {view.node} is away; waiting for it")
+            self._held_up(f"{view.id}: node {view.node} is away; waiting for it")
         elif view.suspended is not None and view.state is State.RUNNING:
             from distributed_grid.cli.words import suspended
 
             self._write(f"grid: {view.id} {suspended(view.suspended.why)} on {view.node}")
-        elif view.state is State.RUNNING and view.node != self._node:
-            self._node = view.node
-            self.clear()
-            if self._live or self._words:
-                from distributed_grid.cli.words import grant_words
-
-                held = f" · {grant_words(view.grant)}" if view.grant else ""
-                complain(printable(f"grid: {view.id} running on {view.node}{held}"))
+            self._held_up(f"{view.id} {suspended(view.suspended.why)} on {view.node}")
         else:
             self.clear()
+            if view.state is State.RUNNING and (view.node != self._node or self._told):
+                self._runs(view)
+            self._held_up("")
+
+    def _runs(self, view: JobView) -> None:
+        """It runs, where it did not before; said to who sees the line, and who was told that it waits."""
+        self._node = view.node
+        if self._live or self._words or self._told:
+            from distributed_grid.cli.words import grant_words
+
+            held = f" · {grant_words(view.grant)}" if view.grant else ""
+            complain(printable(f"grid: {view.id} running on {view.node}{held}"))
+        self._told = False
+
+    def _held_up(self, why: str) -> None:
+        """Why it does not run now; empty: it does."""
+        if why and not self._why:
+            self._since = time.monotonic()
+        self._why = why
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self._piped and self._why and not self._told and time.monotonic() > self._since + PATIENCE:
+            self._told = True
+            self._say(self._why)
 
     def again(self, view: JobView) -> None:
         """The job is run again after an attempt: why is said to everybody."""

@@ -1,11 +1,12 @@
 """What is said of many jobs while they are waited for."""
 
 import pytest
+from msgspec.structs import replace
 
 from distributed_grid.cli.invocation import Invocation
 from distributed_grid.cli.progress import Count, Progress, words
 from distributed_grid.protocol.groups import GroupKind, GroupView
-from distributed_grid.protocol.jobs import JobSpec, Request
+from distributed_grid.protocol.jobs import JobSpec, Reason, Request
 from distributed_grid.protocol.resources import Resources
 
 
@@ -26,6 +27,15 @@ def counted(*groups: GroupView) -> Count:
 def test_groups_add_up() -> None:
     count = counted(group(1000, 2, ended=431, running=7, starting=1, waiting=561), group(2, running=2))
     assert words(count, 400, 20.0) == "431 of 1002 done (2 failed) · 10 running · 561 waiting · 20.0/s · 29s left"
+
+
+def test_why_they_wait_is_told_where_none_is_at_work() -> None:
+    reason = Reason("Resources", "needs 4 cpu; the most free on one node is 1 cpu")
+    idle, busy = (
+        replace(group(5, **states), reason=reason) for states in ({"waiting": 5}, {"waiting": 4, "running": 1})
+    )
+    assert words(counted(idle), 0, 9.0) == f"0 of 5 done · 5 waiting (Resources – {reason.text})"
+    assert words(counted(busy), 0, 9.0) == "0 of 5 done · 1 running · 4 waiting"
 
 
 @pytest.mark.parametrize(

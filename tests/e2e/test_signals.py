@@ -2,11 +2,11 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -165,9 +165,17 @@ def test_on_a_terminal_a_waiting_job_says_why_in_one_line(grid: Grid) -> None:
     assert "running on n1" in lines[0].rpartition("\r\x1b[K")[2] and lines[1:] == [""]
 
 
-def test_a_piped_waiting_job_is_quiet(grid: Grid, tmp_path: Path) -> None:
+def test_a_piped_waiting_job_says_once_why_and_then_that_it_runs(grid: Grid) -> None:
     cores = len(grid.json("nodes")["nodes"][0]["cores"])
-    holder = grid.run("run-shared", "-t", "cpu", "-a", str(cores), "--no-ship", "-d", "sleep", "0.5").stdout.strip()
-    done = grid.shared("true")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert grid.run("job", "wait", holder).returncode == 0
+    holder = grid.run("run-shared", "-t", "cpu", "-a", str(cores), "--no-ship", "-d", "sleep", "600").stdout.strip()
+    process = subprocess.Popen(
+        [*GRID, *SHARED, "echo", "at", "last"],
+        env=grid.environment, cwd=grid.here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    waits = process.stderr.readline()
+    grid.run("cancel", "--force", holder)
+    out, rest = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "at last\n")
+    assert re.fullmatch(r"grid: (j-\w+) waits: Resources – .* \(grid why \1\)\n", waits), waits
+    assert re.fullmatch(r"grid: j-\w+ running on n1 .*\n", rest), rest
