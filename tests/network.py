@@ -1,7 +1,7 @@
 """Two hosts of one network, as network namespaces with addresses of their own."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -41,11 +41,15 @@ def enter(pid: int) -> list[str]:
 
 
 @contextmanager
-def two_hosts(home: Path, config: str = CONFIG, node_config: str = CONFIG) -> Iterator[tuple[Grid, Grid]]:
-    """A master with a founded grid, and a host whose agent lab1 has joined it by an invitation."""
+def two_hosts(
+    home: Path, config: str = CONFIG, node_config: str = CONFIG, node_environment: Mapping[str, str] = {}
+) -> Iterator[tuple[Grid, Grid]]:
+    """A master with a founded grid, and a host whose agent lab1 has joined it by an invitation and has this in its
+    environment."""
     with network() as (there, here), ExitStack() as ends:
         master = Grid(home / "master", config + f"coordinator: {{host: {MASTER}}}\n")
         node = Grid(home / "node", node_config)
+        node.environment |= node_environment
         master.command, node.command = [*enter(there), *GRID], [*enter(here), *GRID]
         ends.callback(master.close)
         ends.callback(node.close)

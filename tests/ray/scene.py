@@ -20,6 +20,7 @@ START = (
     "--num-cpus=1", "--num-gpus=0",
     "--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=80000000", "--memory=500000000",
 )  # fmt: skip
+ROOT = Path(__file__).parents[2]
 CORES = sorted(os.sched_getaffinity(0))[:2]
 NODE_CONFIG = CONFIG + f"  cores: {CORES[0]}-{CORES[-1]}\n"
 RESOURCES = "print(json.dumps(ray.cluster_resources()))"
@@ -38,11 +39,13 @@ def where(seconds=0.0):
 class Cluster:
     """A Ray head on the master, and the grid around it."""
 
-    def __init__(self, master: Grid, node: Grid, place: Path) -> None:
+    def __init__(self, master: Grid, node: Grid, place: Path, token: Path | None = None) -> None:
         self.master = master
         self.node = node
         self._enter = master.command[:-3]
-        self.environment = master.environment | {"RAY_AUTH_MODE": "disabled", "HOME": str(place)}
+        auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)} if token else {"RAY_AUTH_MODE": "disabled"}
+        # Ray asks each node so often; five times in vain, and it is gone. With 3000, as it is, a killed one stays 16 s.
+        self.environment = master.environment | auth | {"HOME": str(place), "RAY_health_check_period_ms": "500"}
         ray = str(Path(sys.executable).with_name("ray"))
         with (place / "head.log").open("wb") as log:
             command = [*self._enter, ray, *START, f"--temp-dir={place / 'r'}"]
@@ -95,6 +98,30 @@ def a_cluster(place: Path) -> Iterator[Cluster]:
     """One of your own, for what would spoil it for others."""
     with two_hosts(place, CONFIG + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n", NODE_CONFIG) as (master, node):
         made = Cluster(master, node, place)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+TOKEN = "0123456789abcdef" * 4
+GPUS = ("GPU-11111111-1111-1111-1111-111111111111", "GPU-22222222-2222-2222-2222-222222222222")
+
+
+@contextmanager
+def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
+    """One whose head wants a token, and whose source has two GPUs: stand-ins at the vendor's library (standins/nvml).
+    Master and source have the token in a file each, `master.token` and `node.token`."""
+    files = {name: place / f"{name}.token" for name in ("master", "node")}
+    for path in files.values():
+        path.touch(0o600)
+        path.write_text(TOKEN)
+    (place / "gpus.json").write_text(json.dumps([{"uuid": uuid, "memory": 8 << 30} for uuid in GPUS]))
+    there = {"PYTHONPATH": str(ROOT / "standins" / "nvml"), "GRID_STANDIN_GPUS": str(place / "gpus.json")}
+    config = CONFIG + f"ray: {{address: '{HEAD}', auth: token, token: '{files['master']}'}}\nname: gpu-master\n"
+    node_config = NODE_CONFIG + f"  ray_token: '{files['node']}'\n"
+    with two_hosts(place, config, node_config, there) as (master, node):
+        made = Cluster(master, node, place, files["master"])
         try:
             yield made
         finally:

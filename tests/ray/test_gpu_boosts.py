@@ -1,0 +1,67 @@
+"""Boosts of GPUs and of memory in a real Ray cluster. The GPUs are stand-ins at the vendor's library (standins/nvml):
+there is nothing to compute on, and who sees which of them is what is looked at."""
+
+import pytest
+
+from tests.grid_fixture import until
+from tests.ray.scene import GPUS, RESOURCES, WHERE, Cluster
+
+pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
+
+
+def test_a_plain_program_with_num_gpus_runs_on_the_lent_gpu_and_sees_no_other(guarded: Cluster) -> None:
+    before = guarded.drive(RESOURCES)
+    boost = guarded.boost("gpu", "1")
+    view = guarded.master.job(boost)
+    (lent,) = view["grant"]["gpus"]
+    during = guarded.drive(RESOURCES)
+    assert (during["GPU"], during["CPU"], during["boost_gpu-master"]) == (1, before["CPU"] + 1, 1)
+    node, cores, visible = guarded.drive(
+        WHERE + "print(json.dumps(ray.get(where.options(num_gpus=1).remote(), timeout=60)))"
+    )
+    assert guarded.lent()[0]["in_ray"].split()[-1] == node[:12]
+    assert (visible, cores) == (lent["uuid"], view["grant"]["cores"]) and lent["uuid"] in GPUS
+    guarded.release(boost)
+    assert "GPU" not in guarded.drive(RESOURCES)
+
+
+def test_tasks_on_two_lent_gpus_see_one_each(guarded: Cluster) -> None:
+    boost = guarded.boost("gpu", "2")
+    told = guarded.drive(
+        WHERE + "print(json.dumps(ray.get([where.options(num_gpus=1).remote(1.0) for _ in range(2)], timeout=60)))"
+    )
+    assert {visible for _, _, visible in told} == set(GPUS)
+    guarded.release(boost)
+
+
+def test_a_boost_of_cores_on_a_node_with_gpus_brings_and_sees_none(guarded: Cluster) -> None:
+    boost = guarded.boost("cpu", "1")
+    assert "GPU" not in guarded.drive(RESOURCES)
+    named = """where.options(resources={"boost_gpu-master": 1})"""
+    assert guarded.drive(WHERE + f"print(json.dumps(ray.get({named}.remote(), timeout=60)))")[2] == ""
+    guarded.release(boost)
+
+
+def test_a_boost_of_memory_shows_in_ray_and_ends_where_a_task_takes_more(guarded: Cluster) -> None:
+    before = guarded.drive(RESOURCES)
+    boost = guarded.boost("memory", "0.5")
+    during = guarded.drive(RESOURCES)
+    assert during["memory"] == before["memory"] + (1 << 29) and during["CPU"] == before["CPU"] + 1
+    code = f"""
+@ray.remote(max_retries=0, label_selector={{"grid-boost": "{boost}"}})
+def greedy():
+    import time
+    held = b"x" * (3 << 29)
+    time.sleep(60)
+
+try:
+    print(json.dumps(ray.get(greedy.remote(), timeout=60)))
+except Exception as error:
+    print(json.dumps(type(error).__name__))
+"""
+    assert guarded.drive(code) == "NodeDiedError"
+    guarded.master.run("job", "wait", boost, timeout=60.0)
+    ended = guarded.master.job(boost)["outcome"]
+    assert ended["cause"] == "out-of-memory" and "more memory than its limit of 1G" in ended["text"]
+    assert guarded.lent() == []
+    until(lambda: guarded.drive(RESOURCES)["CPU"] == before["CPU"], "Ray's head has noticed", 60.0)
