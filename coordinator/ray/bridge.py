@@ -8,23 +8,37 @@ everywhere.
 """
 
 import json
+import math
 import os
 import platform
+import re
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
 
+ALIVE = 0
+"""The state of a node that is alive, in Ray's list of nodes."""
 STATE_SECONDS = 3.0
 """How long the cluster may take to answer what it knows by heart."""
 NAMESPACE = "grid"
+GROUPS, JOBS = "grid-", "grid-job-"
+"""How the groups that the grid makes are called, and those of them that are for jobs."""
+WAITING = 32
+"""So many reservations may wait for room at once. They have threads of their own: who waits keeps nobody from looking,
+or from letting go of what others wait for."""
 AT_ONCE = 8
+"""So many other questions are answered at once."""
+OF_GROUP = re.compile(r"(CPU|GPU|memory)_group_([0-9a-f]+)")
+"""What Ray calls the part of a node's resources that a group has reserved, all its bundles together."""
 SPREAD = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -40,6 +54,9 @@ class Cluster:
         self._gcs = GcsClient(address=address)
         self._driving = threading.Lock()
         self._driven = False
+        self._counting = threading.Lock()
+        self._of_jobs: dict[str, bool] = {}
+        """Of the groups that are there, by their id in Ray: whether it is one for a job of the grid."""
 
     def cluster(self) -> dict[str, Any]:
         """Which cluster it is, and what it runs; beside that what runs here."""
@@ -74,6 +91,27 @@ class Cluster:
         alive = [node for node in nodes if node["status"] != "dead"]
         return {"nodes": alive, "pending": sum(one.count for one in state.pending_resource_requests)}
 
+    def usage(self) -> dict[str, Any]:
+        """As `nodes`; beside that what the groups for jobs of the grid have of each node (`ours`), at the same moment:
+        a group that was just made or removed counts as long as its node says that it does."""
+        told = self.nodes()
+        shares = {node["id"]: list(_shares(node["total"])) for node in told["nodes"]}
+        mine = self._which_are_for_jobs({group for found in shares.values() for _, group, _ in found})
+        for node in told["nodes"]:
+            ours = node["ours"] = {"CPU": 0.0, "GPU": 0.0, "memory": 0.0}
+            for kind, group, amount in shares[node["id"]]:
+                ours[kind] += amount if group in mine else 0.0
+        return told
+
+    def _which_are_for_jobs(self, groups: set[str]) -> set[str]:
+        """Those of these groups, which are all there are. Ray is asked for the names of new ones only."""
+        with self._counting:
+            if groups - self._of_jobs.keys():
+                names = {group: entry["name"] for group, entry in self._table().items()}
+                self._of_jobs |= {group: names[group].startswith(JOBS) for group in groups & names.keys()}
+            self._of_jobs = {group: ours for group, ours in self._of_jobs.items() if group in groups}
+            return {group for group, ours in self._of_jobs.items() if ours}
+
     def _infos(self) -> dict[str, dict[str, str]]:
         known = self._gcs.get_all_node_info(timeout=STATE_SECONDS)
         return {key.hex(): {"name": one.node_name, "host": one.node_manager_hostname} for key, one in known.items()}
@@ -90,21 +128,33 @@ class Cluster:
     def reserve(
         self, name: str, bundles: list[dict[str, float]], strategy: str, selectors: list[dict[str, str]], within: float
     ) -> list[str]:
-        """Have a placement group of this name, one that stays when we go, and the nodes its bundles are on. What cannot
-        be had within that time leaves nothing behind."""
-        from ray.util.placement_group import placement_group
+        """Have a placement group of this name, one that stays when we go, and the nodes its bundles are on. One that is
+        there already is taken as it is: it was asked for before, and the answer was lost. What cannot be had within
+        that time (whole seconds, as Ray waits) leaves nothing behind."""
+        from ray.util.placement_group import get_placement_group, placement_group, placement_group_table
 
-        self._drive()
         if strategy not in SPREAD:
             raise Refused(f"there is no strategy {strategy!r}", f"Ray has {', '.join(SPREAD)}")
-        group = placement_group(
-            bundles, strategy=strategy, name=name, lifetime="detached", bundle_label_selector=selectors or None
-        )
-        if not group.wait(within):
+        self._drive()
+        try:
+            group = get_placement_group(name)
+        except ValueError:  # what ray raises for a name that is not there
+            group = placement_group(
+                bundles, strategy=strategy, name=name, lifetime="detached", bundle_label_selector=selectors or None
+            )
+        try:
+            there = group.wait(math.ceil(within))
+            told = placement_group_table(group)
+        except Exception:
+            with suppress(Exception):  # it may have been made: if it cannot be removed now, it is found by its name
+                self.release(name)
+            raise
+        if not there:
             self.release(name)
-            raise Refused("Ray has no room", f"it could not reserve {_words(bundles)} within {within:g} s")
-        table = self._table(group)
-        return [table["bundles_to_node_id"][index] for index in range(len(bundles))]
+            never = told["stats"]["scheduling_state"] == "INFEASIBLE"
+            why = "no node that is meant has so much in all" if never else f"it was not free within {within:g} s"
+            raise Refused(f"Ray did not reserve {_words(bundles)}", why)
+        return [told["bundles_to_node_id"][index] for index in range(len(bundles))]
 
     def release(self, name: str) -> bool:
         """Let go of the group of this name. False: there is none."""
@@ -113,28 +163,28 @@ class Cluster:
         self._drive()
         try:
             remove_placement_group(get_placement_group(name))
-        except ValueError:  # what ray raises for a name that is not there
+        except ValueError:
             return False
         return True
 
     def reserved(self) -> dict[str, str]:
-        """The groups that have a name and are there, by name: their state in Ray's words."""
+        """The groups that the grid made and that are there, by name: their state in Ray's words."""
+        groups = (one for one in self._table().values() if one["state"] != "REMOVED")
+        return {one["name"]: one["state"] for one in groups if one["name"].startswith(GROUPS)}
+
+    def _table(self) -> dict[str, dict[str, Any]]:
+        """All groups, everybody's, by their ids in Ray; also some that were removed."""
         from ray.util import placement_group_table
 
         self._drive()
-        groups = placement_group_table().values()
-        return {group["name"]: group["state"] for group in groups if group["name"] and group["state"] != "REMOVED"}
-
-    def _table(self, group: Any) -> dict[str, Any]:
-        from ray.util import placement_group_table
-
-        return dict(placement_group_table(group))
+        return dict(placement_group_table())
 
     def _drive(self) -> None:
         """Be a driver of the cluster, which groups need and a look does not. Not in the main thread, where ray would
         take the signal handlers."""
         with self._driving:
             if not self._driven:
+                self._has_a_node_here()
                 ray.init(
                     address=self._address,
                     namespace=NAMESPACE,
@@ -144,17 +194,41 @@ class Cluster:
                 )
                 self._driven = True
 
+    def _has_a_node_here(self) -> None:
+        """Raise Refused where this machine is no node of the cluster: ray.init would end this process."""
+        known = self._gcs.get_all_node_info(timeout=STATE_SECONDS).values()
+        if not any(one.state == ALIVE and _is_mine(one.node_manager_address) for one in known):
+            why = "none of Ray's nodes is on the coordinator's machine, through which it has to be asked"
+            raise Refused("Ray cannot be asked to reserve anything", f"{why}: start one there (ray start)")
+
+
+def _is_mine(address: str) -> bool:
+    """Whether this machine has this address: only then can something listen there."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as tried:
+        try:
+            tried.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
 
 def _deadline(seconds: float) -> int:
     """The wall clock then, in milliseconds since 1970, as Ray counts."""
     return int((time.time() + seconds) * 1000)
 
 
+def _shares(resources: dict[str, float]) -> Iterable[tuple[str, str, float]]:
+    """What groups have of a node with these resources: of which kind, which group, and how much."""
+    for name, amount in resources.items():
+        if (found := OF_GROUP.fullmatch(name)) is not None:
+            yield found[1], found[2], amount
+
+
 def _words(bundles: list[dict[str, float]]) -> str:
     return " + ".join(", ".join(f"{amount:g} {name}" for name, amount in bundle.items()) for bundle in bundles)
 
 
-ASKED = ("cluster", "nodes", "drain", "reserve", "release", "reserved")
+ASKED = ("cluster", "nodes", "usage", "drain", "reserve", "release", "reserved")
 
 
 def _answer(asked: Callable[..., Any], question: dict[str, Any]) -> dict[str, Any]:
@@ -181,9 +255,10 @@ def main(address: str) -> None:
         with writing:
             answers.write(json.dumps({"id": number, **answer}) + "\n")
 
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with ThreadPoolExecutor(AT_ONCE) as threads, ThreadPoolExecutor(WAITING) as waiting:
         for line in sys.stdin:
-            threads.submit(respond, json.loads(line))
+            question = json.loads(line)
+            (waiting if question["ask"] == "reserve" else threads).submit(respond, question)
     os._exit(0)  # a driver takes its time to leave, and has nothing to say that anybody waits for
 
 
