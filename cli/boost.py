@@ -106,6 +106,8 @@ def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
                         if text != said:
                             invocation.say(f"{view.id}: {text}")
                             said = text
+                    case Failed(code="never-fits"):
+                        raise _nobody_has(message.what)
                     case Failed():
                         raise Denied(message)
     finally:
@@ -116,9 +118,13 @@ def _not_lent(view: JobView) -> GridError:
     outcome = view.outcome
     why = outcome.text if outcome is not None else ""
     if outcome is not None and outcome.cause is Cause.NOT_PLACED:
-        hint = "ask for less, of another kind or from another source; or add --wait. See: grid cluster status"
-        return GridError("No nodes have sufficient available resources", why=why, hint=hint)
+        return _nobody_has(why, "; or add --wait")
     return GridError(f"the boost {view.id} was not lent", why=why, hint=f"grid job events {view.id}")
+
+
+def _nobody_has(why: str, more: str = "") -> GridError:
+    hint = f"ask for less, of another kind or from another source{more}. See: grid cluster status"
+    return GridError("No nodes have sufficient available resources", why=why, hint=hint)
 
 
 @boost.command()

@@ -8,6 +8,7 @@ so however often that is said, it is one job.
 """
 
 import getpass
+import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -24,13 +25,15 @@ from distributed_grid.coordinator.client_session import (
 from distributed_grid.coordinator.client_transfer import fetch_files, ship_directory
 from distributed_grid.coordinator.client_watch import Watches
 from distributed_grid.coordinator.shipping import HashCache, ShippingError
+from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.durations import parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupView
-from distributed_grid.protocol.jobs import JobView, Request, State
+from distributed_grid.protocol.jobs import JobView, Priority, Request, State
 from distributed_grid.protocol.messages import (
     AskWhy,
+    Boosts,
     Cancel,
     Done,
     DrainNodes,
@@ -42,8 +45,10 @@ from distributed_grid.protocol.messages import (
     GetStatus,
     Jobs,
     LabelNodes,
+    ListBoosts,
     ListJobs,
     Receipts,
+    RequestBoost,
     Shared,
     Shares,
     ShowJobs,
@@ -51,12 +56,14 @@ from distributed_grid.protocol.messages import (
     Status,
     Submission,
     Submit,
+    Submitted,
     UndrainNodes,
     WantFiles,
     Why,
 )
 from distributed_grid.protocol.nodes import NodeView
 from distributed_grid.protocol.receipts import Receipt
+from distributed_grid.protocol.resources import ResourceType
 
 __all__ = [
     "ConnectionLost",
@@ -199,6 +206,38 @@ class GridClient:
     async def signal(self, job: str, signum: int) -> None:
         """Send a signal to a running job, once. Raises ConnectionLost where it is not known whether that was done."""
         await self._session.ask(SignalJob(id=self._session.number(), job=job, signal=signum), retry=False)
+
+    # --- boosts -------------------------------------------------------------------------------------------------------
+
+    async def request_boost(
+        self,
+        target: str,
+        kind: ResourceType,
+        amount: float,
+        *,
+        priority: Priority = Priority.NORMAL,
+        duration: float = DURATION,
+        source: str = "",
+    ) -> str:
+        """Ask for a boost of so many cores, GPUs or GB for `duration` seconds, and return its id, once it is on the
+        coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs."""
+        asked = RequestBoost(
+            id=self._session.number(),
+            key=secrets.token_hex(16),
+            target=target,
+            kind=kind,
+            amount=amount,
+            priority=priority,
+            duration=duration,
+            source=source,
+        )
+        answer: Submitted = await self._session.ask(asked)
+        return answer.jobs[0]
+
+    async def boosts(self, target: str = "") -> Boosts:
+        """The boosts that have not ended, for all nodes or one, and what Ray shows."""
+        answer: Boosts = await self._session.ask(ListBoosts(id=self._session.number(), target=target))
+        return answer
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.client import GridClient, describe_job
+from distributed_grid.coordinator.client_boosts import ResourceBoostManager
 from distributed_grid.coordinator.client_output import JobResult
 from distributed_grid.coordinator.client_session import RequestRefused
 from distributed_grid.coordinator.config import ClusterConfig, load
@@ -25,12 +26,14 @@ class GridOrchestrator:
     """Runs commands on borrowed capacity.
 
     `initialize()` connects and `shutdown()` leaves; `async with GridOrchestrator(config)` does both. Without a
-    configuration the one that `grid` would find is used. `client` is the fuller API behind it.
+    configuration the one that `grid` would find is used. `boosts` lends capacity to a Ray cluster, and `client` is the
+    fuller API behind it.
     """
 
     def __init__(self, config: ClusterConfig | None = None) -> None:
         self.config = config or load()
         self.client = GridClient(self.config.client_url())
+        self.boosts = ResourceBoostManager(self.config, self.client)
         self._shipping: asyncio.Task[str] | None = None
         self._shipping_next: dict[Path, asyncio.Task[str]] = {}
         self._naming: dict[str, asyncio.Lock] = {}

@@ -58,6 +58,8 @@ class Boosting:
         if not self._lends:
             raise GridError("Resource sharing not enabled", hint="set resource_sharing.enabled: true, and start again")
         amount = parse_amount(asked.kind, asked.amount)
+        if not asked.duration > 0:  # as a job's time limit it would be none
+            raise BadValue(f"a boost cannot last {asked.duration:g} s", hint="give seconds above 0")
         bridge = self._there()
         cluster = await bridge.ask("cluster", seconds=FIRST_SECONDS)
         await self._known(asked.target)

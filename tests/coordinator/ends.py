@@ -18,9 +18,12 @@ from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.pki import PKI, Pki
+from distributed_grid.coordinator.ray.asking import Bridge
+from distributed_grid.coordinator.ray.boosting import Boosting
 from distributed_grid.coordinator.server import Server
 from distributed_grid.coordinator.store import Store
 from distributed_grid.keys import key_pem, new_key, request_for, save_identity
+from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
@@ -53,7 +56,7 @@ _numbers = itertools.count(1_000_000)  # tests choose smaller ones by hand
 class Coordinator:
     """A coordinator in this process, on a free port."""
 
-    def __init__(self, state_dir: Path, founded: bool = False) -> None:
+    def __init__(self, state_dir: Path, founded: bool = False, ray: Bridge | None = None, lends: bool = True) -> None:
         self.state_dir = state_dir
         self.store = Store(state_dir / "grid.db")
         self.pki = Pki.create(state_dir / PKI, self.store.grid, ["localhost"]) if founded else None
@@ -75,11 +78,15 @@ class Coordinator:
         self.audit = RequestLog(state_dir / "audit.log")
         bundles = lambda: (job.spec.bundle for job in self.ledger.jobs.values() if job.spec.bundle)  # noqa: E731
         self.blobs = Blobs(state_dir / "blobs", bundles)
-        self.server = Server(self.ledger, self.store, self.driver, self.blobs, self.audit, self.clock, self.pki)
+        self.boosts = Boosting(self.ledger, ray, RayAuth.DISABLED, lends, self.driver.put)
+        self.server = Server(
+            self.ledger, self.store, self.driver, self.blobs, self.audit, self.clock, self.pki, boosts=self.boosts
+        )
         self.driver.begin(self.server.perform, restored)
         self.url = ""
 
     async def stop(self) -> None:
+        await self.boosts.close()
         await self.server.close()
         await self.driver.close()
         self.audit.close()
@@ -97,9 +104,12 @@ class Coordinator:
 
 
 @asynccontextmanager
-async def coordinator(state_dir: Path, founded: bool = False) -> AsyncIterator[Coordinator]:
-    made = Coordinator(state_dir, founded)
+async def coordinator(
+    state_dir: Path, founded: bool = False, ray: Bridge | None = None, lends: bool = True
+) -> AsyncIterator[Coordinator]:
+    made = Coordinator(state_dir, founded, ray, lends)
     port = await made.server.listen("127.0.0.1", 0)
+    made.boosts.stir()
     made.url = f"wss://localhost:{port}" if made.pki is not None else f"ws://127.0.0.1:{port}"
     try:
         yield made

@@ -2,7 +2,15 @@
 
 import pytest
 
-from distributed_grid.protocol.boosts import OVERHEAD, custom_resource, last_words, needs, parse_amount
+from distributed_grid.protocol.boosts import (
+    OVERHEAD,
+    boost_placement_group_options,
+    boost_scheduling_options,
+    custom_resource,
+    last_words,
+    needs,
+    parse_amount,
+)
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import GIB, Resources, ResourceType
 
@@ -38,3 +46,20 @@ def test_of_all_that_ray_prints_its_last_error_is_told() -> None:
     said = "Local node IP: 192.0.2.2\nRuntimeError: Version mismatch: The cluster has Ray: 2.60.0\n  at x\n"
     assert last_words(said) == "RuntimeError: Version mismatch: The cluster has Ray: 2.60.0"
     assert last_words("") == ""
+
+
+def test_what_ray_is_given_to_use_one_boost_and_no_other() -> None:
+    selector = {"grid-boost": "j-xnbj3nh7tusz"}
+    assert boost_scheduling_options("j-xnbj3nh7tusz") == {"label_selector": selector}
+    assert boost_placement_group_options("j-xnbj3nh7tusz", 2) == {
+        "strategy": "STRICT_PACK",
+        "bundle_label_selector": [selector, selector],
+    }
+
+
+@pytest.mark.parametrize("id_", ["", "last", "j-xnbj", "j-xnbj3nh7tusz.1", "j-xnbj3nh7tusz "])
+def test_an_id_that_ray_would_wait_for_forever_is_refused(id_: str) -> None:
+    with pytest.raises(BadValue, match="no id of a boost"):
+        boost_scheduling_options(id_)
+    with pytest.raises(BadValue, match="no id of a boost"):
+        boost_placement_group_options(id_)

@@ -71,7 +71,7 @@ def test_a_raylet_that_is_killed_ends_its_boost_and_leaves_nothing(cluster: Clus
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("gpu-master", "gpu", "1"), "asks 1 gpu on one node"),
+        (("gpu-master", "gpu", "1"), "No nodes have sufficient available resources"),
         (("nobody", "cpu", "1"), "Target node not found in cluster"),
         (("gpu-master", "cpu", "0.5"), "a raylet has whole cores"),
         (("gpu-master", "disk", "1"), "'disk' cannot be borrowed"),

@@ -1,0 +1,43 @@
+"""A Ray cluster that plays its part: it shows the raylets that agents are told to start. With a real one: tests/ray."""
+
+from typing import Any
+
+from distributed_grid.coordinator.ray.asking import Bridge, NoRay
+from distributed_grid.protocol.boosts import LABEL
+from distributed_grid.protocol.messages import Launch, Started
+from distributed_grid.protocol.resources import ResourceType
+
+HEAD = "192.0.2.1:6379"
+
+
+class PlayedRay(Bridge):
+    """Shows a head named gpu-master and what joined. `down`: it cannot be asked; `deaf`: who starts never joins."""
+
+    def __init__(self) -> None:
+        super().__init__(HEAD, {})
+        self.shown = [_node("head", "gpu-master", {"CPU": 1.0}, {})]
+        self.down = False
+        self.deaf = False
+
+    async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
+        if self.down:
+            raise NoRay(f"there is no Ray at {HEAD}", why="nobody listens")
+        if what == "cluster":
+            return {"id": "c1", "ray": "2.60.0", "python": "3.11.7"}
+        assert what == "nodes"
+        return {"nodes": self.shown, "pending": 0}
+
+    def joins(self, launch: Launch) -> list[Any]:
+        """What an agent says that starts a raylet, which joins with what was granted."""
+        boost, job = launch.spec.boost, launch.allocation.rpartition(".")[0]
+        if boost is not None and not self.deaf:
+            total = {"CPU": float(len(launch.grant.cores)), "GPU": float(len(launch.grant.gpus))}
+            if boost.kind is ResourceType.MEMORY:
+                total["memory"] = float(boost.amount)
+            self.shown.append(_node(f"node-of-{job}", "host", total, {LABEL: job}))
+        return [Started(launch.allocation, 1)]
+
+
+def _node(name: str, host: str, total: dict[str, float], labels: dict[str, str]) -> dict[str, Any]:
+    known = {"id": name, "ip": "192.0.2.2", "name": name, "host": host, "status": "idle"}
+    return {**known, "labels": labels, "total": total, "available": total, "idle": 0.0}
