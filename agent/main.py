@@ -32,6 +32,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import format_bytes
+from distributed_grid.ray_token import find
 from distributed_grid.service import (
     announce,
     configure_logs,
@@ -92,6 +93,8 @@ def main(settings: AgentSettings) -> int:
     try:
         forbid_dumps()
         prepare(settings.state_dir)
+        if settings.ray.token:
+            find(settings.ray.token, "agent.ray_token")
         begin(settings.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
         with locked(settings.state_dir, "agent", ANOTHER), asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(settings))

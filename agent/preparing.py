@@ -130,7 +130,8 @@ class Preparing:
                 lease = await asyncio.to_thread(raylet.prepare, launch, boost, self._node, self._ray, account)
             except GridError as error:
                 why = f"{error.what}: {error.why}" if error.why else error.what
-                self._done(_in_vain(launch.allocation, why, Cause.NOT_JOINED))
+                todo = f"; to do there: {error.hint}" if error.hint else ""
+                self._done(_in_vain(launch.allocation, why + todo, Cause.NOT_JOINED))
                 return
             self._raylets[launch.allocation] = lease
         self._done(stale or self._lay_down(launch))

@@ -19,12 +19,23 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from distributed_grid.agent import raylet_token
 from distributed_grid.agent.ports import is_free
 from distributed_grid.agent.run_as import PASSABLE, Account
-from distributed_grid.protocol.boosts import LABEL, OBJECT_STORE, OVERHEAD, SOURCE, TARGET, Boost, custom_resource
+from distributed_grid.protocol.boosts import (
+    LABEL,
+    OBJECT_STORE,
+    OVERHEAD,
+    SOURCE,
+    TARGET,
+    Boost,
+    RayAuth,
+    custom_resource,
+)
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import MILLI
+from distributed_grid.ray_token import find
 
 SERVICES = (
     "--node-manager-port",
@@ -145,9 +156,14 @@ def prepare(launch: Launch, boost: Boost, node: str, settings: RaySettings, acco
     ray = program(settings.program)
     check_versions(boost, *versions(ray), node)
     address = own_address(boost.address)
+    said = environment(boost, launch.spec.grace)
+    token = find(settings.token, "agent.ray_token") if boost.auth is RayAuth.TOKEN else None
+    if token is not None:
+        raylet_token.check(token, boost.address, _python_of(ray), said)
     row = ports(settings.first_port, settings.last_port, len(launch.grant.cores))
     temp = make_folder(launch.allocation, account)
-    said = environment(boost, launch.spec.grace, settings.token)
+    if token is not None:
+        said["RAY_AUTH_TOKEN_PATH"] = str(raylet_token.give(token, temp, account))
     return Lease(tuple(command(launch, boost, node, ray, address, row, temp)), said)
 
 
@@ -185,16 +201,15 @@ def command(
     ]
 
 
-def environment(boost: Boost, grace: float, token: str) -> dict[str, str]:
-    """What it has in its environment beside what a job has. `token`: the path of the file with the cluster's."""
-    said = {
+def environment(boost: Boost, grace: float) -> dict[str, str]:
+    """What it has in its environment beside what a job has, and the path of its token."""
+    return {
         "RAY_AUTH_MODE": boost.auth.value,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": f"{max(0.1, grace - DRAIN):g}",
         "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    return said | ({"RAY_AUTH_TOKEN_PATH": token} if token else {})
 
 
 NOT_FOR_RAY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")

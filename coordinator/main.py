@@ -33,6 +33,7 @@ from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.gangs import parse_ports
 from distributed_grid.protocol.placing import Strategy
+from distributed_grid.ray_token import find
 from distributed_grid.service import (
     announce,
     configure_logs,
@@ -150,6 +151,16 @@ def _check_address(settings: CoordinatorSettings) -> None:
         )
 
 
+def _ray_token(settings: CoordinatorSettings) -> str:
+    """The path of the file with the Ray cluster's token; empty: it has none."""
+    if settings.ray_auth is RayAuth.TOKEN:
+        return str(find(settings.ray_token, "ray.token"))
+    if settings.ray_token:
+        why = f"ray.token names one, and ray.auth is {settings.ray_auth}"
+        raise CannotStart("the Ray cluster's token would not be used", why, "set ray.auth: token", EX_CONFIG)
+    return ""
+
+
 def _allow_many_files() -> None:
     """A connection is a file: as many as the machine allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -202,7 +213,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         pki.refresh_self()
     bridge = None
     if settings.ray_address:
-        bridge = Bridge(settings.ray_address, environment(settings.ray_auth.value, settings.ray_token))
+        bridge = Bridge(settings.ray_address, environment(settings.ray_auth.value, _ray_token(settings)))
     boosts = Boosting(ledger, bridge, settings.ray_auth, settings.lends, driver.put)
     server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit, boosts)
     driver.begin(server.perform, restored)

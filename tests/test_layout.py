@@ -39,8 +39,11 @@ EDGES: dict[str, set[str]] = {
     "coordinator.shipping": {"protocol", "coordinator.shipping"},
     "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys"},
     "agent": {"", "protocol", "agent", "faults", "tls", "keys"},
-    "agent.main": {"", "protocol", "agent", "coordinator.config", "service", "tls"},  # there is one schema of settings
-    "coordinator.main": {"", "protocol", "coordinator", "service", "tls"},
+    "agent.raylet": {"", "protocol", "agent", "ray_token"},
+    "ray_token": {"protocol"},
+    # There is one schema of settings.
+    "agent.main": {"", "protocol", "agent", "coordinator.config", "service", "tls", "ray_token"},
+    "coordinator.main": {"", "protocol", "coordinator", "service", "tls", "ray_token"},
     "coordinator.founding": {"", "protocol", "coordinator", "service", "tls", "keys", "member"},
     "coordinator.keeping": {"", "protocol", "coordinator", "service"},  # a restore holds the coordinator's lock
     "service": {"protocol"},

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -15,6 +14,8 @@ from distributed_grid.protocol.errors import GridError
 FIRST_SECONDS = 30.0
 """How long a bridge may take to be there: it imports ray, from a disk that may be cold."""
 REACH_SECONDS = 3.0
+BEGUN = 0
+"""The number under which a bridge says why it could not begin."""
 AGAIN = (0.5, 30.0)
 """Seconds until a bridge that ended is started again, doubled from the one to the other."""
 LINE = 64 << 20
@@ -42,9 +43,10 @@ def environment(auth: str, token: str = "") -> dict[str, str]:
 class Bridge:
     """Ask Ray's cluster at `address` (HOST:PORT). Made once; nothing runs until somebody asks."""
 
-    def __init__(self, address: str, said: Mapping[str, str]) -> None:
+    def __init__(self, address: str, said: dict[str, str]) -> None:
         self.address = address
-        self._environment = {**os.environ, **said}
+        # A token that lies in our own environment would go before the file with that of this cluster.
+        self._environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"} | said
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -54,6 +56,8 @@ class Bridge:
         self._not_before = 0.0
         self._last = self._gone("it was never started")
         """Why it could not be asked, for who asks again at once."""
+        self._refused: NoRay | None = None
+        """What the one that runs has said why it cannot begin."""
 
     def _gone(self, why: str) -> NoRay:
         return NoRay(f"Ray at {self.address} cannot be asked", why=f"of the process that asks it: {why}")
@@ -96,7 +100,7 @@ class Bridge:
             except NoRay as error:
                 self._last = error
                 raise
-            self._last = self._gone("it ends as soon as it is started")
+            self._last, self._refused = self._gone("it ends as soon as it is started"), None
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -130,7 +134,7 @@ class Bridge:
             while line := await stdout.readline():
                 self._take(json.loads(line))
         code = await process.wait()
-        gone = self._last = self._gone(f"it ended with code {code}")
+        gone = self._last = self._refused or self._gone(f"it ended with code {code}")
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(gone)
@@ -138,6 +142,9 @@ class Bridge:
             log.warning("the bridge to ray ended", address=self.address, code=code)
 
     def _take(self, answer: dict[str, Any]) -> None:
+        if answer["id"] == BEGUN:
+            self._refused = NoRay(answer["error"], why=answer["why"])
+            return
         self._pause, self._not_before = AGAIN[0], 0.0
         waiting = self._waiting.get(answer["id"])
         if waiting is None or waiting.done():

@@ -24,6 +24,7 @@ from typing import Any
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
+from ray.exceptions import AuthenticationError
 
 ALIVE = 0
 """The state of a node that is alive, in Ray's list of nodes."""
@@ -39,6 +40,8 @@ AT_ONCE = 8
 """So many other questions are answered at once."""
 OF_GROUP = re.compile(r"(CPU|GPU|memory)_group_([0-9a-f]+)")
 """What Ray calls the part of a node's resources that a group has reserved, all its bundles together."""
+BEGUN = 0
+"""The number under which is said why it cannot begin."""
 SPREAD = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -238,8 +241,16 @@ def _answer(asked: Callable[..., Any], question: dict[str, Any]) -> dict[str, An
         what, why = refused.args
         return {"error": what, "why": why}
     except Exception as error:  # whatever ray raises: it is the coordinator's to say, and this process goes on
-        lines = str(error).strip().splitlines()
-        return {"error": "Ray does not answer as it should", "why": f"{type(error).__name__}: {' '.join(lines[:2])}"}
+        return _trouble(error)
+
+
+def _trouble(error: Exception) -> dict[str, Any]:
+    if isinstance(error, AuthenticationError):
+        mode = os.environ["RAY_AUTH_MODE"]
+        why = "ours is another (ray.token)" if mode == "token" else f"ray.auth is {mode}, and not token"
+        return {"error": "the Ray cluster wants its token", "why": why}
+    lines = str(error).strip().splitlines()
+    return {"error": "Ray does not answer as it should", "why": f"{type(error).__name__}: {' '.join(lines[:2])}"}
 
 
 def main(address: str) -> None:
@@ -247,7 +258,11 @@ def main(address: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever ray prints is no answer
     writing = threading.Lock()
-    cluster = Cluster(address)
+    try:
+        cluster = Cluster(address)
+    except Exception as error:  # whatever ray raises: it is the coordinator's to say
+        answers.write(json.dumps({"id": BEGUN, **_trouble(error)}) + "\n")
+        sys.exit(1)
 
     def respond(question: dict[str, Any]) -> None:
         number, ask = question.pop("id"), question.pop("ask")

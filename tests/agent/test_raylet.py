@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent import raylet
-from distributed_grid.protocol.boosts import OVERHEAD, Boost, RayAuth
+from distributed_grid.protocol.boosts import OVERHEAD, Boost
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec
 from distributed_grid.protocol.messages import Launch
@@ -48,15 +48,10 @@ def test_without_gpus_and_memory_it_says_none_as_ray_would_take_all_there_is() -
 
 
 def test_ray_has_its_drain_within_the_grace_of_the_boost() -> None:
-    said = raylet.environment(boost(), 15.0, "")
+    said = raylet.environment(boost(), 15.0)
     assert (said["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"], said["RAY_AUTH_MODE"]) == ("10", "disabled")
     assert "RAY_AUTH_TOKEN_PATH" not in said
-    assert raylet.environment(boost(), 0.0, "")["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0.1"
-
-
-def test_a_token_is_passed_by_its_file() -> None:
-    said = raylet.environment(boost(auth=RayAuth.TOKEN), 15.0, "/etc/grid/ray.token")
-    assert (said["RAY_AUTH_MODE"], said["RAY_AUTH_TOKEN_PATH"]) == ("token", "/etc/grid/ray.token")
+    assert raylet.environment(boost(), 0.0)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0.1"
 
 
 def test_another_version_is_refused_and_both_sides_are_named() -> None:
