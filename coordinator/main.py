@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from distributed_grid.coordinator import boost_persistence
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.audit_anchor import StoreAnchor
 from distributed_grid.coordinator.blobs import Blobs
@@ -179,6 +180,8 @@ async def _run(settings: CoordinatorSettings) -> None:
     store = Store(settings.state_dir / "grid.db", reserve)
     clock = Clock(store.clock)
     store.forget_nodes(clock() - (settings.keep_days + 1) * DAY)
+    for place in boost_persistence.places(settings.state_dir) if settings.ray_address else ():
+        boost_persistence.ResourceBoostPersistence(place).import_into(store, clock())
     living = store.load()
     policy = Policy(
         lost_after=settings.lost_after,
