@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from distributed_grid.cli import words
-from distributed_grid.cli.invocation import Invocation, common, current
-from distributed_grid.protocol.boosts import DURATION, Boost
+from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.ray_nodes import held, ray_json
+from distributed_grid.protocol.boosts import DURATION, Boost, amount_words
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State, parse_priority
@@ -19,15 +20,18 @@ from distributed_grid.protocol.messages import (
     Done,
     ExtendBoost,
     Failed,
+    GetStatus,
     Jobs,
     JobUpdate,
     ListBoosts,
     ListJobs,
+    RayNode,
     RequestBoost,
+    Status,
 )
-from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
+from distributed_grid.protocol.resources import MILLI, ResourceType
 
-HEADER = ("BOOST", "SOURCE", "TARGET", "LENT", "STATE", "SINCE", "EXPIRES", "IN RAY")
+HEADER = ("BOOST", "SOURCE", "TARGET", "LENT", "STATE", "ALLOCATED", "EXPIRES", "IN RAY")
 HISTORY = ("BOOST", "SOURCE", "TARGET", "LENT", "BEGAN", "LASTED", "END")
 
 
@@ -131,41 +135,107 @@ def _nobody_has(why: str, more: str = "") -> GridError:
 @common
 @click.option("--node", default="", metavar="NODE", help="Only those for this node.")
 def status(node: str) -> None:
-    """Show the boosts there are, and what Ray shows of them."""
+    """Show the boosts there are, and what Ray shows of them.
+
+    IN RAY is what Ray's own list of nodes says of each; what is not as it was lent is said below.
+    """
     invocation = current()
     answer: Boosts = invocation.ask(lambda n: ListBoosts(n, node))
-    if invocation.output in ("json", "jsonl"):
-        rows = [{**words.job_json(one.job), "in_ray": _shown(one), "differs": one.differs} for one in answer.boosts]
-        words.emit_json(invocation, {"boosts": rows, "ray": answer.address, "trouble": answer.trouble}, rows="boosts")
-        return
-    if invocation.output == "quiet":
-        words.emit("".join(f"{one.job.id}\n" for one in answer.boosts))
-        return
-    if answer.trouble:
-        invocation.say(f"what Ray shows is not known: {answer.trouble}")
-    elif not answer.address:
-        invocation.say("this coordinator knows of no Ray cluster (ray.address)")
+    if node and not answer.boosts:
+        _check_name(invocation, node, answer)
     active = [one for one in answer.boosts if one.job.state is State.RUNNING]
-    words.emit(f"{len(active)} active boosts{_sums(active)}\n")
-    if answer.boosts:
-        words.emit(words.table(invocation, HEADER, [_row(one) for one in answer.boosts]))
+    strays = [one for one in answer.nodes if one.stray]
+    match invocation.output:
+        case "json" | "jsonl":
+            rows = [_json(one) for one in answer.boosts]
+            sums = {str(kind): _number(kind, amount) for kind, amount in _sums(active).items()}
+            content = {"active": len(active), "lent": sums, "boosts": rows, "strays": list(map(ray_json, strays))}
+            content |= {"ray": answer.address, "trouble": answer.trouble}
+            words.emit_json(invocation, content, rows="boosts")
+        case "quiet":
+            words.emit("".join(f"{one.job.id}\n" for one in answer.boosts if one.job.id))
+        case _:
+            known = _known(answer)
+            total = ", ".join(amount_words(kind, amount) for kind, amount in _sums(active).items())
+            count = f"{len(active)} active boost{'' if len(active) == 1 else 's'}{f' for {node}' if node else ''}"
+            words.emit(printable(count + (f": {total}" if total else "")) + "\n")
+            if answer.boosts:
+                words.emit(words.table(invocation, HEADER, [_row(one, known) for one in answer.boosts]))
+            for line in filter(None, (*map(_wrong, answer.boosts), *map(stray_words, strays))):
+                words.emit(f"! {printable(line)}\n")
+            if not known:
+                invocation.say(_unknown(answer))
 
 
-def _sums(active: list[BoostView]) -> str:
+def _check_name(invocation: Invocation, node: str, answer: Boosts) -> None:
+    """Raise BadValue for a name that neither a node of the grid has nor one of Ray's: it is mistyped."""
+    grid: Status = invocation.ask(lambda n: GetStatus(id=n))
+    names = {name for one in answer.nodes for name in (one.name, one.host, one.ip)}
+    names |= {one.facts.name for one in grid.nodes}
+    if _known(answer) and node not in names:
+        raise BadValue(
+            f"there is no node {node!r}", why="neither in the grid nor in its Ray cluster", hint="grid cluster status"
+        )
+
+
+def _known(answer: Boosts) -> bool:
+    """Whether it is known what Ray shows."""
+    return bool(answer.address) and not answer.trouble
+
+
+def _unknown(answer: Boosts) -> str:
+    if not answer.address:
+        return "this coordinator knows of no Ray cluster (set ray.address there)"
+    return f"what Ray shows is not known: {answer.trouble}"
+
+
+def _sums(active: list[BoostView]) -> dict[ResourceType, int]:
     sums: dict[ResourceType, int] = {}
     for one in active:
         if (lent := one.job.spec.boost) is not None:
             sums[lent.kind] = sums.get(lent.kind, 0) + lent.amount
-    return ": " + ", ".join(_amount(kind, amount) for kind, amount in sums.items()) if sums else ""
+    return sums
 
 
-def _row(one: BoostView) -> tuple[str, ...]:
+def _number(kind: ResourceType, amount: int) -> float:
+    """For programs: cores and GPUs, or bytes."""
+    return amount if kind is ResourceType.MEMORY else amount / MILLI
+
+
+def _row(one: BoostView, known: bool) -> tuple[str, ...]:
     view, lent = one.job, one.job.spec.boost
-    expires = words.clock(_expires(view)) if view.started and view.spec.time_limit else ""
-    state = f"{view.state}" + (f" ({view.reason.text})" if view.reason is not None else "")
-    since = words.clock(view.started or view.submitted)
+    expires = words.clock(_expires(view)) if view.started and view.spec.time_limit else "-"
+    state = f"{view.state}" + (f" ({view.reason.text or view.reason.code})" if view.reason is not None else "")
+    allocated = words.clock(view.started) if view.started else "-"
     target, what = (lent.target, _lent(lent)) if lent is not None else ("", "")
-    return (view.id, view.node, target, what, state, since, expires, one.differs or _shown(one))
+    name = view.id or f"{view.user}'s"
+    return (name, view.node or "-", target, what, state, allocated, expires, _in_ray(one, known))
+
+
+def _in_ray(one: BoostView, known: bool) -> str:
+    if one.differs:
+        return f"not as lent: {one.differs}"
+    return _shown(one) or ("-" if known else "not known")
+
+
+def _wrong(one: BoostView) -> str:
+    """What to do about a boost that Ray does not show as it was lent; empty: it does."""
+    if not one.differs:
+        return ""
+    name = one.job.id or f"a boost of {one.job.user}"
+    return f"{name} is not in Ray as it was lent: {one.differs} → grid job events {one.job.id}".rstrip()
+
+
+def stray_words(node: RayNode) -> str:
+    """What to do about a raylet in Ray that has the label of a boost which is none of this grid."""
+    host, name = node.source or node.host or node.ip, node.boost or "(not yours)"
+    what = f"Ray has {held(node)} of {host} as boost {name}: {node.stray}"
+    return f"{what} → if it stays, end `ray start … --node-name={node.name}` there"
+
+
+def _json(one: BoostView) -> dict[str, Any]:
+    node = ray_json(one.node) if one.node is not None else None
+    return {**words.job_json(one.job), "in_ray": _shown(one), "differs": one.differs, "ray_node": node}
 
 
 def _shown(one: BoostView) -> str:
@@ -177,11 +247,7 @@ def _expires(view: JobView) -> float:
 
 
 def _lent(lent: Boost) -> str:
-    return _amount(lent.kind, lent.amount)
-
-
-def _amount(kind: ResourceType, amount: int) -> str:
-    return f"{amount / GIB:g} GB memory" if kind is ResourceType.MEMORY else f"{amount / MILLI:g} {kind}"
+    return amount_words(lent.kind, lent.amount)
 
 
 @boost.command()

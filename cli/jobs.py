@@ -203,13 +203,11 @@ def _one(invocation: Invocation, ref: str) -> JobView:
 
 
 def _rows(view: JobView) -> list[tuple[str, Any]]:
-    import shlex
-
     rows: list[tuple[str, Any]] = [
         ("job", words.job_label(view)),
         ("state", f"{view.state}" + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
         ("", words.suspended(view.suspended.why) if view.suspended else ""),
-        ("command", shlex.join(view.spec.argv)),
+        ("command", words.command(view.spec)),
         ("user", view.user),
         ("asks", f"{view.request.resources} · {view.request.priority.word}"),
         ("prefers", ", ".join(view.request.nodes)),

@@ -35,7 +35,7 @@ COMMANDS: dict[str, Lazy] = {
         _AT + "boost:boost",
         "Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history.",
     ),
-    "cluster": Lazy(_AT + "nodes:cluster", "Look at the cluster: status."),
+    "cluster": Lazy(_AT + "cluster:cluster", "Look at the nodes, and at what Ray shows of them: status."),
     "init": Lazy(_AT + "init:init", "Found a grid: its authority, its keys, and you as its first operator."),
     "token": Lazy(_AT + "access:token", "Make tokens with which nodes and people join, list them, take them back."),
     "access": Lazy(_AT + "access:access", "List who has access; `access revoke ROLE NAME` takes it back at once."),

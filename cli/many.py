@@ -86,7 +86,7 @@ def group_row(view: GroupView) -> list[str]:
     """A group's line in a table of jobs."""
     return [
         f"{view.id} {indexes_words(view)}",
-        view.spec.name or " ".join(view.spec.argv)[:24],
+        words.short_name(view.spec),
         view.user,
         progress_words(view),
         view.reason.code if view.reason else "-",
@@ -169,14 +169,12 @@ def attach_array(invocation: Invocation, connection: "Connection", submission: S
 
 def group_lines(view: GroupView) -> list[tuple[str, Any]]:
     """All that is known of a group, for `grid job show`."""
-    import shlex
-
     array = view.array
     return [
         (str(view.kind), group_label(view)),
         ("indexes", f"{array_words(array)} · {view.count} jobs" if array is not None else ""),
         ("state", progress_words(view) + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
-        ("command", shlex.join(view.spec.argv)),
+        ("command", words.command(view.spec)),
         ("user", view.user),
         ("asks", f"{view.request.resources} · {view.request.priority.word}"),
         ("at once", array.most if array is not None and array.most else ""),

@@ -1,4 +1,4 @@
-"""`grid nodes`, `cluster status` and `node drain|undrain|label`: the nodes, and what the operator orders for them."""
+"""`grid nodes` and `node drain|undrain|label`: the nodes, and what the operator orders for them."""
 
 from typing import Any
 
@@ -22,20 +22,15 @@ NODE_HEADER = (
 @common
 def nodes() -> None:
     """List the nodes."""
-    _nodes(current())
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@common
-def cluster() -> None:
-    """Look at the cluster: status."""
-
-
-@cluster.command("status")
-@common
-def cluster_status() -> None:
-    """List the nodes, as `grid nodes` does."""
-    _nodes(current())
+    invocation = current()
+    answer: Status = invocation.ask(lambda n: GetStatus(id=n))
+    match invocation.output:
+        case "json" | "jsonl":
+            words.emit_json(invocation, {"nodes": list(map(node_json, answer.nodes))}, rows="nodes")
+        case "quiet":
+            words.emit(names(answer))
+        case _:
+            show_nodes(invocation, answer)
 
 
 _PUSHING = "distributed_grid.cli.pushing:"
@@ -99,17 +94,16 @@ def _order(make: Any) -> None:
 # --- the list ---------------------------------------------------------------------------------------------------------
 
 
-def _nodes(invocation: Invocation) -> None:
-    answer: Status = invocation.ask(lambda n: GetStatus(id=n))
-    match invocation.output:
-        case "json" | "jsonl":
-            words.emit_json(invocation, {"nodes": [_node_json(node) for node in answer.nodes]}, rows="nodes")
-        case "quiet":
-            words.emit("".join(printable(node.facts.name) + "\n" for node in answer.nodes))
-        case _:
-            words.emit(words.table(invocation, NODE_HEADER, [_node_row(node) for node in answer.nodes]))
-            if not answer.nodes:
-                invocation.say("no node is known yet · start one with: grid agent run")
+def names(answer: Status) -> str:
+    """One a line."""
+    return "".join(printable(node.facts.name) + "\n" for node in answer.nodes)
+
+
+def show_nodes(invocation: Invocation, answer: Status) -> None:
+    """The table of them, or what to do where there are none."""
+    words.emit(words.table(invocation, NODE_HEADER, [_node_row(node) for node in answer.nodes]))
+    if not answer.nodes:
+        invocation.say("no node is known yet · start one with: grid agent run")
 
 
 def _node_row(node: NodeView) -> list[str]:
@@ -191,7 +185,8 @@ def _aside_json(node: NodeView) -> dict[str, Any] | None:
     }
 
 
-def _node_json(node: NodeView) -> dict[str, Any]:
+def node_json(node: NodeView) -> dict[str, Any]:
+    """A node with everything that is known of it."""
     import msgspec
 
     facts = node.facts

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from distributed_grid.cli.invocation import Invocation, printable
+from distributed_grid.protocol.boosts import Boost, title
 from distributed_grid.protocol.durations import format_duration
-from distributed_grid.protocol.jobs import Cause, JobView, State, exit_status
-from distributed_grid.protocol.resources import Grant, Resources, format_bytes, format_milli
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State, exit_status
+from distributed_grid.protocol.resources import MILLI, Grant, Resources, ResourceType, format_bytes, format_milli
 from distributed_grid.protocol.usage import Used
 
 SCHEMA = 1
@@ -130,7 +131,20 @@ def iso(at: float) -> str | None:
 
 def job_label(view: JobView) -> str:
     """A job as it is called in sentences."""
-    return f"{view.id} ({view.spec.name})" if view.spec.name else view.id
+    name = view.spec.name or (title(view.spec.boost) if view.spec.boost is not None else "")
+    return f"{view.id} ({name})" if name else view.id
+
+
+def command(spec: JobSpec) -> str:
+    """What a job runs, as one would type it; of a boost, whose command is made on its node, what it does."""
+    import shlex
+
+    return title(spec.boost) if spec.boost is not None else shlex.join(spec.argv)
+
+
+def short_name(spec: JobSpec) -> str:
+    """What a job is called in a table."""
+    return spec.name or (title(spec.boost) if spec.boost is not None else " ".join(spec.argv)[:24])
 
 
 def verdict(view: JobView) -> str:
@@ -202,7 +216,7 @@ def job_row(view: JobView) -> list[str]:
     since, until = (view.started, view.ended) if view.started else (view.submitted, view.ended)
     return [
         view.id,
-        view.spec.name or " ".join(view.spec.argv)[:24],
+        short_name(view.spec),
         view.user,
         str(view.state),
         reason,
@@ -257,6 +271,14 @@ def used_json(used: Used | None) -> dict[str, Any] | None:
     }
 
 
+def boost_json(boost: Boost | None) -> dict[str, Any] | None:
+    """What a boost lends to whom: cores and GPUs as numbers, memory in bytes."""
+    if boost is None:
+        return None
+    amount = boost.amount if boost.kind is ResourceType.MEMORY else boost.amount / MILLI
+    return {"target": boost.target, "resource": str(boost.kind), "amount": amount, "ray": boost.address}
+
+
 def job_json(view: JobView) -> dict[str, Any]:
     """A job with everything that is known of it; times in ISO 8601 UTC, durations in seconds."""
     outcome = view.outcome
@@ -270,6 +292,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "user": view.user,
         "state": str(view.state),
         "command": list(view.spec.argv),
+        "boost": boost_json(view.spec.boost),
         "priority": view.request.priority.word,
         "asks": resources_json(view.request.resources),
         "preferred_nodes": list(view.request.nodes),

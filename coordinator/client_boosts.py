@@ -169,7 +169,7 @@ class ResourceBoostManager:
             "resources": {
                 kind.value: math.fsum(one.amount for one in active if one.resource_type is kind) for kind in kinds
             },
-            "differences": {one.boost_id: one.differs for one in boosts if one.differs},
+            "differences": {one.boost_id: one.differs for one in boosts if one.differs and one.boost_id},
             "ray_address": address,
             "ray_trouble": trouble,
             "boosts": [_plain(one) for one in boosts],

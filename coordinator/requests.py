@@ -337,9 +337,7 @@ class Requests:
                 self._driver.trouble.refuse()
                 self._driver.put(ExtendAsked(self._answer_plainly(asked), job, message.seconds))
             case ListBoosts():
-                live = [job.id for job in self._boosts.live() if sight.sees(job.user)]
-                views = [sight.job(view) for view in self._lookup.views(live)]
-                self._reply(client, await self._boosts.shown(message, views))
+                self._reply(client, await self._boosts.shown(message, sight, self._lookup.views))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 

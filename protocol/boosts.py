@@ -44,6 +44,17 @@ class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     python: str = ""
 
 
+def amount_words(kind: ResourceType, amount: int) -> str:
+    """So much of it, as it is asked for: `2 cpu`, `4 GB memory`."""
+    return f"{amount / GIB:g} GB memory" if kind is ResourceType.MEMORY else f"{amount / MILLI:g} {kind}"
+
+
+def title(boost: Boost) -> str:
+    """What a boost does, where a job has its command: `boost cpu 2 for gpu-master`."""
+    amount = f"{boost.amount / GIB:g} GB" if boost.kind is ResourceType.MEMORY else f"{boost.amount / MILLI:g}"
+    return f"boost {boost.kind} {amount} for {boost.target}"
+
+
 def custom_resource(target: str) -> str:
     """By what name somebody asks Ray for what was lent to this node."""
     return "boost_" + _NOT_IN_A_NAME.sub("_", target)

@@ -33,6 +33,7 @@ from distributed_grid.protocol.messages_agent import (
 from distributed_grid.protocol.messages_boosts import (
     Boosts,
     BoostView,
+    Demand,
     ExtendBoost,
     ListBoosts,
     RayNode,
@@ -150,6 +151,7 @@ __all__ = [
     "BoostView",
     "Boosts",
     "Cancel",
+    "Demand",
     "Done",
     "DrainNodes",
     "Exited",

@@ -41,7 +41,8 @@ class ListBoosts(Message, frozen=True, tag="list-boosts"):
 
 class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node as Ray shows it: its status (running, idle, draining), and what it has and what of it is free in Ray's own
-    words and units (cores, GPUs, bytes). `boost`: the job whose raylet it is."""
+    words and units (cores, GPUs, bytes). `boost`: the job whose raylet it is, lent by the node `source` for `target`,
+    as its labels say; `stray` says why that is no boost of this grid, where it is none."""
 
     id: str
     ip: str = ""
@@ -51,6 +52,18 @@ class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
     total: dict[str, Finite] = {}
     available: dict[str, Finite] = {}
     boost: str = ""
+    source: str = ""
+    target: str = ""
+    stray: str = ""
+
+
+class Demand(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What waits in Ray: `count` tasks or actors that ask for `shape` each (in Ray's words and units); with `group` it
+    is one placement group, and they are its bundles."""
+
+    count: int
+    shape: dict[str, Finite] = {}
+    group: bool = False
 
 
 class BoostView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,10 +75,14 @@ class BoostView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Boosts(Message, frozen=True, tag="boosts"):
-    """The boosts, and all nodes that Ray shows; `trouble` says why it cannot be asked, if so."""
+    """The boosts, and all nodes that Ray shows, its versions, and what waits there for room; `trouble` says why it
+    cannot be asked, if so."""
 
     id: int
     boosts: tuple[BoostView, ...]
     address: str = ""
     nodes: tuple[RayNode, ...] = ()
     trouble: str = ""
+    ray: str = ""
+    python: str = ""
+    demand: tuple[Demand, ...] = ()

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Reason, Request, Step, Suspension
-from distributed_grid.protocol.messages import Why
+from distributed_grid.protocol.messages import BoostView, RayNode, Why
 from distributed_grid.protocol.nodes import AllocationView
 from distributed_grid.protocol.receipts import Preemption, Receipt, Victim
 from distributed_grid.protocol.roles import Reach
@@ -61,6 +62,21 @@ class Sight:
         if self.reach is Reach.ALL:
             return view
         return outline(view) if self.reach is Reach.OUTLINES else self._own(view)
+
+    def boost(self, view: BoostView) -> BoostView:
+        """A boost, whoever's: of what is not there nothing by which it could be named."""
+        job = view.job
+        if self.names(job.id):
+            return msgspec.structs.replace(view, job=self.job(job))
+        veiled = msgspec.structs.replace(outline(job), id="", allocation="")
+        node = self.raylet(view.node) if view.node is not None else None
+        return msgspec.structs.replace(view, job=veiled, node=node)
+
+    def raylet(self, node: RayNode) -> RayNode:
+        """A node of Ray's, which has the name of its boost if it is one's."""
+        if not node.boost or self.names(node.boost):
+            return node
+        return msgspec.structs.replace(node, boost="", name="")
 
     def group(self, view: GroupView) -> GroupView:
         """A group that is seen."""
@@ -213,7 +229,13 @@ def outline_of_group(view: GroupView) -> GroupView:
 
 
 def _bare_spec(spec: JobSpec) -> JobSpec:
-    return JobSpec((), time_limit=spec.time_limit, grace=spec.grace, limits=spec.limits)
+    boost = _bare_boost(spec.boost) if spec.boost is not None else None
+    return JobSpec((), time_limit=spec.time_limit, grace=spec.grace, limits=spec.limits, boost=boost)
+
+
+def _bare_boost(boost: Boost) -> Boost:
+    """What is lent to which node, which is what it holds; where that node's Ray is, is not told."""
+    return Boost(target=boost.target, address="", kind=boost.kind, amount=boost.amount)
 
 
 def _bare_request(request: Request) -> Request:

@@ -6,6 +6,7 @@ from distributed_grid.coordinator.core.groups import dependencies_of
 from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.suspending import put_off
+from distributed_grid.protocol.boosts import title
 from distributed_grid.protocol.jobs import JobView, Reason
 from distributed_grid.protocol.nodes import (
     AllocationView,
@@ -118,7 +119,7 @@ def allocation_view(ledger: "Ledger", allocation: Allocation) -> AllocationView:
         priority=job.request.priority.word,
         since=allocation.granted,
         ends=allocation.started + limit + put_off(job, ledger.now) if allocation.started and limit else 0.0,
-        name=job.spec.name,
+        name=job.spec.name or (title(job.spec.boost) if job.spec.boost is not None else ""),
         suspended=job.suspended.why if job.suspended is not None else "",
     )
 

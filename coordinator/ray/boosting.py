@@ -6,17 +6,20 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import structlog
 
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Event, Job, Joined
+from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
-from distributed_grid.protocol.boosts import LABEL, Boost, RayAuth, needs, parse_amount
+from distributed_grid.coordinator.ray.comparing import compared, differs, marked
+from distributed_grid.protocol.boosts import LABEL, SOURCE, TARGET, Boost, RayAuth, needs, parse_amount
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
 from distributed_grid.protocol.messages import (
     Boosts,
-    BoostView,
+    Demand,
     ListBoosts,
     RayNode,
     RequestBoost,
@@ -24,13 +27,14 @@ from distributed_grid.protocol.messages import (
     Submit,
 )
 from distributed_grid.protocol.placing import Constraints
-from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
 
 GRACE = 15.0
 """Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
 SOON, SELDOM = 0.1, 2.0
 """Seconds between two looks at Ray, while a boost is to join, and else while there are any."""
 FIRST_SECONDS = 30.0
+LOOK_SECONDS = 12.0
+"""How long who asks how things are waits for Ray: it may be to be imported first."""
 NAMED = 10
 
 log = structlog.get_logger("boosts")
@@ -86,7 +90,7 @@ class Boosting:
         nodes = await self.nodes()
         if any(target in (node.name, node.host, node.ip) for node in nodes):
             return
-        names = sorted({*self._ledger.nodes, *(node.host or node.ip for node in nodes)})
+        names = sorted({*self._ledger.nodes, *(node.name or node.host or node.ip for node in nodes if not node.boost)})
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         raise BadValue(
             "Target node not found in cluster",
@@ -108,25 +112,36 @@ class Boosting:
         """All nodes that are alive in Ray. Raises GridError."""
         return [_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
 
-    async def shown(self, asked: ListBoosts, jobs: list[JobView]) -> Boosts:
-        """The answer about these boosts, with what Ray shows."""
-        nodes, trouble = [], ""
+    async def shown(self, asked: ListBoosts, sight: Sight, views: Callable[[list[str]], list[JobView]]) -> Boosts:
+        """The boosts that live, beside what Ray shows, for somebody who sees so much."""
+        before = {job.id: job.state for job in self.live()}  # what comes or joins while Ray is asked is not judged
+        nodes: tuple[RayNode, ...] | None = None
+        seen: dict[str, Any] = {}
+        cluster: dict[str, Any] = {}
+        trouble = ""
         if self._bridge is not None:
             try:
-                nodes = await self.nodes()
+                seen, cluster = await asyncio.gather(
+                    self._bridge.ask("nodes", seconds=LOOK_SECONDS), self._bridge.ask("cluster", seconds=LOOK_SECONDS)
+                )
+                nodes = tuple(map(_node, seen["nodes"]))
             except NoRay as error:
                 trouble = f"{error.what}: {error.why}" if error.why else error.what
-        known = {node.boost: node for node in nodes if node.boost}
-        views = []
-        for job in jobs:
-            if job.spec.boost is None or asked.target not in ("", job.spec.boost.target):
-                continue
-            node = known.get(job.id)
-            wrong = differs(job, node) if node is not None else ""
-            if node is None and job.state is State.RUNNING and not trouble:
-                wrong = "Ray does not show it"
-            views.append(BoostView(job, node, wrong))
-        return Boosts(asked.id, tuple(views), self.address, tuple(nodes), trouble)
+        after = self.live()
+        wanted = [job.id for job in after if asked.target in ("", _target(job))]
+        ran = frozenset(job for job, state in before.items() if state is State.RUNNING) if nodes is not None else None
+        boosts = compared(views(wanted), nodes or (), self.address, ran)
+        nodes = marked(nodes or (), frozenset((*before, *(job.id for job in after))))
+        return Boosts(
+            id=asked.id,
+            boosts=tuple(map(sight.boost, boosts)),
+            address=self.address,
+            nodes=tuple(map(sight.raylet, nodes)),
+            trouble=trouble,
+            ray=cluster.get("ray", ""),
+            python=cluster.get("python", ""),
+            demand=msgspec.convert(seen.get("demand", ()), tuple[Demand, ...]),
+        )
 
     @property
     def address(self) -> str:
@@ -192,26 +207,10 @@ def _node(one: dict[str, Any]) -> RayNode:
         total=one["total"],
         available=one["available"],
         boost=one["labels"].get(LABEL, ""),
+        source=one["labels"].get(SOURCE, ""),
+        target=one["labels"].get(TARGET, ""),
     )
 
 
-def differs(job: Job | JobView, node: RayNode) -> str:
-    """How what Ray shows is not what we lent; empty: it is just that."""
-    boost, grant = job.spec.boost, job.grant
-    if boost is None or grant is None:
-        return ""
-    lent = {"CPU": float(len(grant.cores)), "GPU": sum(gpu.milli for gpu in grant.gpus) / MILLI}
-    if boost.kind is ResourceType.MEMORY:
-        lent["memory"] = float(boost.amount)
-    wrong = [
-        f"{_amount(what, amount)} lent, {_amount(what, node.total.get(what, 0.0))} in Ray"
-        for what, amount in lent.items()
-        if node.total.get(what, 0.0) != amount
-    ]
-    if node.status == "draining":
-        wrong.append("Ray is draining it")
-    return "; ".join(wrong)
-
-
-def _amount(what: str, amount: float) -> str:
-    return f"{amount / GIB:g} GB" if what == "memory" else f"{amount:g} {what}"
+def _target(job: Job) -> str:
+    return job.spec.boost.target if job.spec.boost is not None else ""

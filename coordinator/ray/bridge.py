@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -72,8 +73,8 @@ class Cluster:
         }
 
     def nodes(self) -> dict[str, Any]:
-        """All nodes that are alive, with what they have and what of it is free (cores, GPUs, bytes), and how many
-        requests wait for room."""
+        """All nodes that are alive, with what they have and what of it is free (cores, GPUs, bytes), and what waits for
+        room: how many requests, of which shapes."""
         reply = autoscaler_pb2.GetClusterResourceStateReply.FromString(
             self._gcs.get_cluster_resource_state(timeout_s=STATE_SECONDS)
         )
@@ -92,7 +93,13 @@ class Cluster:
             for node in state.node_states
         ]
         alive = [node for node in nodes if node["status"] != "dead"]
-        return {"nodes": alive, "pending": sum(one.count for one in state.pending_resource_requests)}
+        demand = [
+            {"count": one.count, "shape": dict(one.request.resources_bundle)} for one in state.pending_resource_requests
+        ]
+        for group in state.pending_gang_resource_requests:
+            bundles = Counter(tuple(sorted(one.resources_bundle.items())) for one in group.requests)
+            demand += [{"count": count, "shape": dict(shape), "group": True} for shape, count in bundles.items()]
+        return {"nodes": alive, "demand": demand}
 
     def usage(self) -> dict[str, Any]:
         """As `nodes`; beside that what the groups for jobs of the grid have of each node (`ours`), at the same moment:

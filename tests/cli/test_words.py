@@ -7,9 +7,10 @@ import pytest
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, printable
 from distributed_grid.cli.words import grant_words, iso, job_json, ranges, table, verdict
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
-from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources
+from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources, ResourceType
 
 
 def job(outcome: Outcome | None = None, **fields: object) -> JobView:
@@ -102,3 +103,13 @@ def test_json_says_the_same_and_does_not_act_on_a_terminal_either(
     assert all(line.isprintable() for line in text.split("\n")), repr(text)
     found = json.loads(text)
     assert (found if form == "jsonl" else found["rows"][0])["name"] == EVIL
+
+
+def test_a_boost_is_shown_by_what_it_does_and_not_by_a_command_that_nobody_typed() -> None:
+    lent = Boost("gpu-master", "192.0.2.1:6379", ResourceType.CPU, 2000)
+    view = job(spec=JobSpec(("ray", "start", "--block"), boost=lent))
+    assert words.job_row(view)[1] == words.command(view.spec) == "boost cpu 2 for gpu-master"
+    assert words.job_label(view) == "j-abc (boost cpu 2 for gpu-master)"
+    assert job_json(view)["boost"]["amount"] == 2 and job_json(job())["boost"] is None
+    named = job(spec=JobSpec(("echo", "a b"), name="greeting"))
+    assert (words.job_row(named)[1], words.command(named.spec)) == ("greeting", "echo 'a b'")

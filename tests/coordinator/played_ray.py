@@ -3,7 +3,7 @@
 from typing import Any
 
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
-from distributed_grid.protocol.boosts import LABEL
+from distributed_grid.protocol.boosts import LABEL, custom_resource
 from distributed_grid.protocol.messages import Launch, Started
 from distributed_grid.protocol.resources import ResourceType
 
@@ -25,13 +25,14 @@ class PlayedRay(Bridge):
         if what == "cluster":
             return {"id": "c1", "ray": "2.60.0", "python": "3.11.7"}
         assert what == "nodes"
-        return {"nodes": self.shown, "pending": 0}
+        return {"nodes": self.shown, "demand": []}
 
     def joins(self, launch: Launch) -> list[Any]:
         """What an agent says that starts a raylet, which joins with what was granted."""
         boost, job = launch.spec.boost, launch.allocation.rpartition(".")[0]
         if boost is not None and not self.deaf:
             total = {"CPU": float(len(launch.grant.cores)), "GPU": float(len(launch.grant.gpus))}
+            total[custom_resource(boost.target)] = total["GPU"] or total["CPU"]
             if boost.kind is ResourceType.MEMORY:
                 total["memory"] = float(boost.amount)
             self.shown.append(_node(f"node-of-{job}", "host", total, {LABEL: job}))

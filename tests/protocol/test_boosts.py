@@ -4,12 +4,14 @@ import pytest
 
 from distributed_grid.protocol.boosts import (
     OVERHEAD,
+    Boost,
     boost_placement_group_options,
     boost_scheduling_options,
     custom_resource,
     last_words,
     needs,
     parse_amount,
+    title,
 )
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.resources import GIB, Resources, ResourceType
@@ -63,3 +65,8 @@ def test_an_id_that_ray_would_wait_for_forever_is_refused(id_: str) -> None:
         boost_scheduling_options(id_)
     with pytest.raises(BadValue, match="no id of a boost"):
         boost_placement_group_options(id_)
+
+
+def test_a_boost_is_called_by_what_it_lends_to_whom() -> None:
+    assert title(Boost("gpu-master", "192.0.2.1:6379", CPU, 2000)) == "boost cpu 2 for gpu-master"
+    assert title(Boost("m", "192.0.2.1:6379", MEMORY, 3 * GIB // 2)) == "boost memory 1.5 GB for m"

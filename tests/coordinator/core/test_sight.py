@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core.sight import ANOTHER, Sight
+from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.groups import Array, GroupKind, GroupView
 from distributed_grid.protocol.jobs import (
     Cause,
@@ -19,11 +20,11 @@ from distributed_grid.protocol.jobs import (
     Step,
     Suspension,
 )
-from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
+from distributed_grid.protocol.messages import BoostView, FunnelStep, NodeVerdict, RayNode, Why
 from distributed_grid.protocol.nodes import AllocationView
 from distributed_grid.protocol.placing import Constraints, Local
 from distributed_grid.protocol.receipts import Alternative, Preemption, Receipt, Victim
-from distributed_grid.protocol.resources import Grant, Resources
+from distributed_grid.protocol.resources import Grant, Resources, ResourceType
 from distributed_grid.protocol.roles import Reach
 
 MINE, THEIRS = "j-annannannann", "j-bobbobbobbob"
@@ -88,6 +89,33 @@ def test_an_outline_says_where_a_job_stands_and_has_none_of_its_words() -> None:
         3,
     )
     assert (group.states, group.count, group.array) == ({"running": 4}, 4, GROUP.array)
+
+
+def boost(of: str, user: str) -> BoostView:
+    spec = msgspec.structs.replace(SPEC, boost=Boost("gpu-master", SECRET, ResourceType.CPU, 2000, ray=SECRET))
+    view = msgspec.structs.replace(VIEW, id=of, user=user, allocation=f"{of}.1", node="lab1", spec=spec)
+    return BoostView(view, RayNode("f00d", name=of, boost=of, source="lab1", target="gpu-master"))
+
+
+def test_who_sees_outlines_sees_of_a_boost_what_is_lent_to_whom() -> None:
+    shown = sight("eve", Reach.OUTLINES).boost(boost(MINE, "ann"))
+    assert SECRET.encode() not in msgspec.msgpack.encode(shown)
+    assert shown.job.spec.boost == Boost("gpu-master", "", ResourceType.CPU, 2000)
+    assert (shown.job.id, shown.node and shown.node.boost) == (MINE, MINE)
+
+
+def test_a_client_sees_its_own_boosts_and_of_others_that_they_are_and_nothing_to_name_them_by() -> None:
+    ann, mine, theirs = sight("ann", Reach.OWN), boost(MINE, "ann"), boost(THEIRS, "bob")
+    assert ann.boost(mine) == mine and sight("op", Reach.ALL).boost(theirs) == theirs
+    shown = ann.boost(theirs)
+    packed = msgspec.msgpack.encode(shown)
+    assert SECRET.encode() not in packed and THEIRS.encode() not in packed
+    assert (shown.job.user, shown.job.node, shown.job.spec.boost and shown.job.spec.boost.amount) == (
+        "bob",
+        "lab1",
+        2000,
+    )
+    assert shown.node == RayNode("f00d", source="lab1", target="gpu-master")
 
 
 def test_the_words_of_ones_own_job_do_not_name_those_of_others() -> None:

@@ -1,0 +1,78 @@
+"""What we lent beside what Ray shows: in how many ways the one may not be the other, and what Ray has of ours that we
+know nothing of."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.model import Job
+from distributed_grid.protocol.boosts import custom_resource
+from distributed_grid.protocol.jobs import JobView, State
+from distributed_grid.protocol.messages import BoostView, RayNode
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
+
+DRAINING = "draining"
+
+
+def differs(job: Job | JobView, node: RayNode) -> str:
+    """How what Ray shows of a boost's raylet is not what we lent; empty: it is just that."""
+    boost, grant = job.spec.boost, job.grant
+    if boost is None or grant is None:
+        return ""
+    cores, gpus = float(len(grant.cores)), sum(gpu.milli for gpu in grant.gpus) / MILLI
+    lent = {"CPU": cores, "GPU": gpus, custom_resource(boost.target): gpus or cores}
+    if boost.kind is ResourceType.MEMORY:
+        lent["memory"] = float(boost.amount)
+    wrong = [
+        f"{_amount(what, amount)} lent, {_amount(what, node.total.get(what, 0.0))} in Ray"
+        for what, amount in lent.items()
+        if node.total.get(what, 0.0) != amount
+    ]
+    if node.source and node.source != job.node:
+        wrong.append(f"Ray shows it on {node.source}")
+    if node.status == DRAINING and job.state is not State.STOPPING:
+        wrong.append("Ray is draining it: it takes nothing new")
+    return "; ".join(wrong)
+
+
+def _amount(what: str, amount: float) -> str:
+    return f"{amount / GIB:g} GB" if what == "memory" else f"{amount:g} {what}"
+
+
+def compared(
+    views: Iterable[JobView], nodes: Iterable[RayNode], address: str, ran: frozenset[str] | None
+) -> tuple[BoostView, ...]:
+    """Boosts beside their raylets. `address`: the cluster that was asked; `ran`: which of them ran before it was, as
+    one that has joined since cannot be missed; None: it could not be asked."""
+    raylets = _by_boost(nodes)
+    return tuple(_compared(view, raylets.get(view.id, []), address, ran) for view in views)
+
+
+def _by_boost(nodes: Iterable[RayNode]) -> dict[str, list[RayNode]]:
+    found: dict[str, list[RayNode]] = defaultdict(list)
+    for node in nodes:
+        if node.boost:
+            found[node.boost].append(node)
+    return found
+
+
+def _compared(view: JobView, raylets: list[RayNode], address: str, ran: frozenset[str] | None) -> BoostView:
+    wrong = []
+    lent = view.spec.boost
+    if lent is not None and lent.address != address:
+        wrong.append(f"it was lent to the Ray at {lent.address}, and ray.address is {address or 'not set'} now")
+    elif not raylets and ran is not None and view.id in ran and view.state is State.RUNNING:
+        wrong.append("Ray does not show it")
+    if len(raylets) > 1:
+        wrong.append(f"{len(raylets)} nodes of Ray carry its label: {', '.join(one.id[:12] for one in raylets)}")
+    node = raylets[-1] if raylets else None
+    if node is not None and (why := differs(view, node)):
+        wrong.append(why)
+    return BoostView(view, node, "; ".join(wrong))
+
+
+def marked(nodes: Iterable[RayNode], live: frozenset[str]) -> tuple[RayNode, ...]:
+    """The same nodes, those marked that carry the label of a boost which is none of these."""
+    stray = "no boost of this grid has this id, or none any more"
+    return tuple(replace(one, stray=stray) if one.boost and one.boost not in live else one for one in nodes)
