@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.side_by_side import (  # noqa: F401 (hooks)
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_runtest_protocol,
+    pytest_unconfigure,
+    pytest_xdist_make_scheduler,
+)
 from tests.systemd import booted
 
 ROOT = Path(__file__).parents[1]

@@ -7,6 +7,7 @@ and say why.
 
 import ast
 import functools
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -154,25 +155,43 @@ def source(path: str, text: str) -> Source:
     return Source(path, ".".join(parts), text, ast.parse(text, path))
 
 
-@functools.cache
 def read(folders: tuple[str, ...]) -> list[Source]:
-    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
-    return [source(str(file.relative_to(ROOT)), file.read_text()) for file in files]
+    return [one for folder in folders for one in within(folder)]
 
 
-def imports(of: Source) -> Iterator[Import]:
-    def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
+@functools.cache
+def within(folder: str) -> list[Source]:
+    gc.disable()
+    try:
+        files = sorted((ROOT / folder).rglob("*.py"))
+        return [source(str(file.relative_to(ROOT)), file.read_text()) for file in files]
+    finally:
+        gc.freeze()  # half a million nodes come to stay, and looking through them each time takes longer than the rules
+        gc.enable()
+
+
+@functools.cache
+def imports(of: Source) -> tuple[Import, ...]:
+    found: list[Import] = []
+
+    def walk(node: ast.AST, lazy: bool) -> None:
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, node.lineno, 0, lazy)
+            found.extend(Import(alias.name, node.lineno, 0, lazy) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                yield Import(f"{node.module or ''}.{alias.name}".strip("."), node.lineno, node.level, lazy)
-        inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in ast.iter_child_nodes(node):
-            yield from walk(child, inside)
+                found.append(Import(f"{node.module or ''}.{alias.name}".strip("."), node.lineno, node.level, lazy))
+        elif isinstance(node, ast.stmt | ast.mod | ast.excepthandler | ast.match_case):  # none is in an expression
+            inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for child in ast.iter_child_nodes(node):
+                walk(child, inside)
 
-    return walk(of.tree, False)
+    walk(of.tree, False)
+    return tuple(found)
+
+
+@functools.cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
 
 
 def ours(target: str) -> str | None:
@@ -265,7 +284,7 @@ def forbidden_calls(sources: list[Source]) -> Iterator[str]:
         for seen in imports(one):
             if not seen.level and (seen.target.split(".")[0] in FORBIDDEN_MODULES or seen.target in FORBIDDEN_CALLS):
                 yield one.at(seen.line, f"{seen.target} is not used here")
-        for node in ast.walk(one.tree):
+        for node in nodes(one.tree):
             if not isinstance(node, ast.Call):
                 continue
             if dotted(node.func) in FORBIDDEN_CALLS:
@@ -278,14 +297,14 @@ def forbidden_calls(sources: list[Source]) -> Iterator[str]:
 
 def docstrings(tree: ast.Module) -> set[ast.AST]:
     """Strings that stand alone say something to readers; what they name is not done."""
-    lone = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    lone = (node.value for node in nodes(tree) if isinstance(node, ast.Expr))
     return {value for value in lone if isinstance(value, ast.Constant)}
 
 
 def commands_that_hit_strangers(sources: list[Source]) -> Iterator[str]:
     for one in sources:
         prose = docstrings(one.tree)
-        for node in ast.walk(one.tree):
+        for node in nodes(one.tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
                 if found := FORBIDDEN_WORDS.search(node.value):
                     yield one.at(node.lineno, f"{found.group()} ends processes that are not ours")

@@ -67,7 +67,7 @@ async def test_a_waiting_reader_is_woken_by_the_first_byte(outputs: Outputs, fol
         await asyncio.sleep(0.05)
         file.write(b"then")
         assert (await waiting).data == b"then"
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 20
 
 
 async def test_a_waiting_reader_is_woken_by_the_end(outputs: Outputs, folder: Path) -> None:
@@ -75,7 +75,7 @@ async def test_a_waiting_reader_is_woken_by_the_end(outputs: Outputs, folder: Pa
     waiting = [asyncio.create_task(outputs.read(want(wait=30))) for _ in range(3)]
     await asyncio.sleep(0.02)
     outputs.ended(ID)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         assert [(await one).end for one in waiting] == [True] * 3
 
 
@@ -90,7 +90,7 @@ async def test_without_inotify_the_file_is_looked_at_now_and_then(tmp_path: Path
     waiting = asyncio.create_task(outputs.read(want(wait=30)))
     await asyncio.sleep(0.02)
     (folder / "stdout").write_bytes(b"late")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert (await waiting).data == b"late"
 
 

@@ -20,6 +20,8 @@ from distributed_grid.agent.probe import Probe, foreign_seconds, kin_roots, now
 from distributed_grid.agent.probe_trees import TICK, Trees, children
 from distributed_grid.protocol.errors import BadValue
 
+pytestmark = pytest.mark.alone
+
 BURN = "while True: pass"
 # A parent of short-lived children, each reaped before the next: their time is seen only in what they leave to it.
 BURN_IN_CHILDREN = """
@@ -65,7 +67,7 @@ def spent_with_children(root: psutil.Process) -> float:
                 return seconds
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come to that in time"

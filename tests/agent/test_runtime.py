@@ -166,7 +166,7 @@ class Coordinator:
         await self.until(lambda: len([one for one in self.hellos if one.role == "agent-data"]) > before)
         await self.until(lambda: "agent-data" in self._ends)
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         async with asyncio.timeout(seconds):
             while not (found := condition()):
                 self._changed.clear()
@@ -276,7 +276,7 @@ async def test_an_agent_tells_its_inventory_then_its_offer_then_heartbeats(
 async def test_a_final_refusal_ends_the_agent_and_says_why(coordinator: Coordinator, tmp_path: Path) -> None:
     coordinator.answer = Refused("a node named 'node1' is connected already", why="its agent lives", final=True)
     one = Node(tmp_path, f"ws://127.0.0.1:{coordinator.port}")
-    await asyncio.wait([one.task], timeout=20)
+    await asyncio.wait([one.task], timeout=60)
     with pytest.raises(CannotConnect, match="connected already"):
         one.task.result()
     await clean(tmp_path)
@@ -318,7 +318,7 @@ async def test_an_end_that_was_not_acknowledged_is_told_again_after_the_inventor
 
 async def let_through(gate: Path) -> None:
     """Let the job go on that reads from this FIFO. Never waits in a thread, which nobody could end."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 fd = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
@@ -749,7 +749,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Path]:
 
 
 async def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    _, errors = await asyncio.wait_for(asyncio.to_thread(process.communicate), 20)
+    _, errors = await asyncio.wait_for(asyncio.to_thread(process.communicate), 60)
     return process.returncode, errors
 
 

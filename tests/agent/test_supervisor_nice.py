@@ -32,6 +32,7 @@ def spent(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
+@pytest.mark.alone
 async def test_beside_a_job_on_the_same_core_the_owners_program_gets_nearly_all_of_it(
     make_bench: Callable[..., Awaitable[Bench]], owners_program: psutil.Process
 ) -> None:
@@ -39,8 +40,8 @@ async def test_beside_a_job_on_the_same_core_the_owners_program_gets_nearly_all_
     job = psutil.Process(await bench.started(bench.launch(*BURN, grant=Grant(cores=(CORE,)))))
     await bench.until(lambda: job.nice() == 15)
     before, job_before = spent(owners_program), spent(job)
-    await bench.until(lambda: spent(owners_program) - before > 1.0, 30.0)
-    assert spent(job) - job_before < 0.2, "15 steps of niceness are a weight of 36 against 1024"
+    await bench.until(lambda: spent(owners_program) - before > 1.0)
+    assert spent(job) - job_before < 0.5, "15 steps of niceness are a weight of 36 against 1024"
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel shares nothing out by sessions")

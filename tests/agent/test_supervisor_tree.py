@@ -29,5 +29,5 @@ print("reaped", tree.alive(job))
 def test_a_job_is_not_gone_while_a_child_that_turned_zombie_may_have_left_another() -> None:
     """A daemon forks, its parent dies after our list of children was read: the daemon is only in the next list. In a
     process of its own, since the tests' own one may have children of which a tree knows nothing."""
-    told = subprocess.run([sys.executable, "-c", SCENE], capture_output=True, text=True, check=True, timeout=30)
+    told = subprocess.run([sys.executable, "-c", SCENE], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.splitlines() == ["alone False", "child Z", "zombie True", "reaped False"]

@@ -49,7 +49,7 @@ from distributed_grid.protocol.nodes import Known, NodeFacts, Offer
 from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.tls import client_context
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 _numbers = itertools.count(1_000_000)  # tests choose smaller ones by hand
 
 

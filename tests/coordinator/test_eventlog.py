@@ -64,7 +64,7 @@ def small(monkeypatch: Any) -> None:
 
 async def settled(there: Callable[[], object]) -> None:
     """Wait until something is there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not there():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -52,7 +52,7 @@ class Process:
         if self.process.poll() is None:
             self.process.send_signal(number)
         self.errors.close()
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_damaged_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
 )
 def test_a_disk_that_does_not_take_the_new_epoch_is_said(tmp_path: Path, action: str, words: str) -> None:
     process = Process(tmp_path / "state", {"GRID_FAULTS": f"coordinator.epoch:1:{action}"})
-    assert process.process.wait(timeout=20) == 1
+    assert process.process.wait(timeout=60) == 1
     process.end()
     said = process.said()
     assert words in said and str(tmp_path / "state" / "grid.db") in said and "Traceback" not in said

@@ -203,7 +203,7 @@ def test_a_coordinator_keeps_what_its_configuration_says(tmp_path: Path) -> None
         assert '"jobs": 2' in removed
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 0
     assert left(Store(state / "grid.db")) == [32]
 

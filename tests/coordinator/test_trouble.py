@@ -64,7 +64,7 @@ def full(grid: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool],
 
 
 async def seen_in_trouble(ann: ClientEnd, yes: bool = True) -> str:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for number in _numbers:
             status = await ann.ask(GetStatus(number))
             assert isinstance(status, Status)

@@ -34,7 +34,7 @@ class Peer:
     async def next(self, kind: type) -> Any:
         """The next message of a kind."""
         assert self.link is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 for message in self.link.receive(await self.socket.recv(), 0.0):
                     if isinstance(message, kind):

@@ -22,7 +22,7 @@ from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.nodes import OfferView
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 COORDINATOR = """
 import json, sys

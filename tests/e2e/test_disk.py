@@ -134,12 +134,12 @@ async def orders_are_refused(grid: Scene, client: GridClient, job: str, words: s
     assert "no new jobs" in unshipped.value.why and "changing" not in unshipped.value.why
     environment = os.environ | {"GRID_COORDINATOR": grid.url}
     run = subprocess.run(
-        [*GRID, "run-shared", "--no-ship", "true"], capture_output=True, text=True, env=environment, timeout=30
+        [*GRID, "run-shared", "--no-ship", "true"], capture_output=True, text=True, env=environment, timeout=60
     )
     assert (run.returncode, run.stdout) == (125, "")
     lines = run.stderr.splitlines()
     assert [line.split(":")[0].strip() for line in lines] == ["error", "why", "try"] and words in lines[1]
-    status = subprocess.run([*GRID, "status"], capture_output=True, text=True, env=environment, timeout=30)
+    status = subprocess.run([*GRID, "status"], capture_output=True, text=True, env=environment, timeout=60)
     assert status.returncode == 0 and "! no new jobs are taken" in status.stdout and words in status.stdout
 
 
@@ -163,7 +163,7 @@ async def test_a_full_disk_stops_new_jobs_and_nothing_else(place: Path) -> None:
             assert list((disk / "blobs" / "arriving").iterdir()) == []
             jobs.let_go(0)
             assert "no space left" in await in_trouble(grid, client)
-            view = await asyncio.wait_for(client.wait(jobs.ids[0]), 30)
+            view = await asyncio.wait_for(client.wait(jobs.ids[0]), 60)
             assert view.outcome is not None and view.outcome.code == 10, "the reserve is there for results"
             await orders_are_refused(grid, client, jobs.ids[1], "no space left")
             fill(disk)
@@ -193,7 +193,7 @@ async def test_a_coordinator_that_is_killed_on_a_full_disk_comes_back_and_takes_
             jobs.let_go(0)
             await grid.coordinator()
             assert "are needed for new jobs" in await in_trouble(grid, client)
-            view = await asyncio.wait_for(client.wait(jobs.ids[0]), 30)
+            view = await asyncio.wait_for(client.wait(jobs.ids[0]), 60)
             assert view.outcome is not None and view.outcome.code == 10
             with pytest.raises(RequestRefused):
                 await client.submit(["true"])
@@ -332,7 +332,7 @@ def device(place: Path) -> str:
 def test_a_start_on_a_full_or_read_only_disk_ends_with_the_reason(place: Path) -> None:
     def start() -> "subprocess.CompletedProcess[str]":
         words = [*GRID, "coordinator", "run", "--port", "0", "--state-dir", str(place / "coordinator" / "state")]
-        return subprocess.run(words, capture_output=True, text=True, timeout=30)
+        return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
     with mounted(place / "coordinator", "-t", "tmpfs", "-o", "size=1m", "none") as disk:
         fill(disk)

@@ -124,7 +124,7 @@ def test_one_interrupt_ends_all_of_a_gang_also_of_members_that_heed_none(grid: G
     assert process.stdout is not None
     assert {process.stdout.readline() for _ in range(2)} == {b"here 0\n", b"[1] here 1\n"}
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert sorted(out.splitlines()) == [b"[1] bye 1", b"bye 0"]
     assert (process.returncode, b"ending all of " in err) == (3, True)
 

@@ -62,7 +62,7 @@ def spoken_to(grid: Grid, context: ssl.SSLContext, role: str, name: str) -> Refu
     hello = Hello(protocol=PROTOCOL, software=__version__, role=role, name=name, facts=own)
 
     async def say() -> Refused | str:
-        async with asyncio.timeout(10), connect(f"wss://localhost:{port}", ssl=context, proxy=None) as wire:
+        async with asyncio.timeout(60), connect(f"wss://localhost:{port}", ssl=context, proxy=None) as wire:
             await wire.send(codec.encode(0, [hello]))
             answer = codec.decode("ToClient", bytes(await wire.recv()))[1][0]  # type: ignore[arg-type]
             return answer if isinstance(answer, Refused) else type(answer).__name__

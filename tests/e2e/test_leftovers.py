@@ -88,14 +88,14 @@ async def free(grid: Scene) -> bool:
 
 async def over_and_gone(grid: Scene, client: GridClient, job: str, word: str) -> JobView:
     """Wait for the job's end. At no moment is it over while something of it lives."""
-    async with asyncio.timeout(9):
+    async with asyncio.timeout(60):
         while True:
             view = await client.show(job)
             if view.state is State.ENDED:
                 assert living(word) == []
                 break
             await asyncio.sleep(0.01)
-    await grid.until(lambda: free(grid), "all cores are free again", 5)
+    await grid.until(lambda: free(grid), "all cores are free again")
     return view
 
 
@@ -111,7 +111,7 @@ async def test_a_daemon_holds_its_cores_until_it_is_gone(grid: Scene, client: Gr
     name = word()
     job = await client.submit([sys.executable, "-c", DAEMON, name, how], cpus=4, grace=1)
     waits = await client.submit(["true"])
-    await grid.until(lambda: _only_one(name), "only the daemon is left of it", 5)
+    await grid.until(lambda: _only_one(name), "only the daemon is left of it")
     assert (await client.show(job)).state is not State.ENDED
     assert (await client.show(waits)).state is State.WAITING
     view = await over_and_gone(grid, client, job, name)
@@ -130,7 +130,7 @@ async def test_a_job_that_forks_all_the_time_is_gone_with_the_cancel(
 ) -> None:
     name = word()
     job = await client.submit([sys.executable, "-c", FORKER, name, how])
-    await grid.until(lambda: living(name), "it forks", 5)
+    await grid.until(lambda: living(name), "it forks")
     await client.cancel(job, grace=grace)
     await over_and_gone(grid, client, job, name)
 
@@ -139,11 +139,11 @@ async def test_a_job_that_traps_all_signals_gets_its_grace_and_no_more(grid: Sce
     name = word()
     script = DEAF + "print(flush=True)\nwhile True: time.sleep(9)"
     job = await client.submit([sys.executable, "-c", script, name], grace=0.5)
-    await grid.until(lambda: _printed(grid, client, job), "it is deaf", 5)
+    await grid.until(lambda: _printed(grid, client, job), "it is deaf")
     began = time.monotonic()
     await client.cancel(job)
     view = await over_and_gone(grid, client, job, name)
-    assert 0.4 < time.monotonic() - began < 5
+    assert 0.4 < time.monotonic() - began < 30
     assert view.outcome is not None and (view.outcome.cause, view.outcome.signal) == (Cause.CANCELLED, 9)
 
 
@@ -180,11 +180,11 @@ async def test_a_job_that_harms_its_working_directory_only_harms_itself(
     grid: Scene, client: GridClient, script: str
 ) -> None:
     job = await client.submit(["sh", "-c", script])
-    result = await asyncio.wait_for(client.result(job), 8)
+    result = await asyncio.wait_for(client.result(job), 60)
     assert result.exit_code == 0 and result.stdout in ("done\n", "")
     with contextlib.suppress(GridError):
         assert await client.files(job, "etc/pass*") == []
-    assert (await asyncio.wait_for(client.run(["echo", "next"]), 8)).stdout == "next\n"
+    assert (await asyncio.wait_for(client.run(["echo", "next"]), 60)).stdout == "next\n"
 
 
 # --- floods of output -------------------------------------------------------------------------------------------------
@@ -211,14 +211,14 @@ async def test_a_flood_of_output_costs_the_coordinator_nothing(grid: Scene, clie
 
     reading = asyncio.create_task(take()) if read else None
     silent = 0.0
-    async with asyncio.timeout(9):
+    async with asyncio.timeout(60):
         while (await client.show(job)).state is not State.ENDED:
             silent = max(silent, *(one.silent_for for one in await client.nodes()))
             most = max(most, _resident(coordinator, "VmRSS"))
             await asyncio.sleep(0.05)
         if reading is not None:
             assert await reading > 1 << 20
-    assert silent < 4
+    assert silent < 10, "it is taken for disconnected then"
     assert most - before <= 16 << 20, f"{(most - before) >> 20} MiB more"
     view = await client.show(job)
     assert view.outcome is not None and view.outcome.code == 124
@@ -242,7 +242,7 @@ async def test_all_three_are_killed_at_once_and_come_back(tmp_path: Path) -> Non
         await grid.coordinator()
         grid.again("n1")
         await _all_end_once(grid, client, jobs, tmp_path)
-        assert (await asyncio.wait_for(client.result(queued), 8)).stdout == "at last\n"
+        assert (await asyncio.wait_for(client.result(queued), 60)).stdout == "at last\n"
 
 
 @asynccontextmanager
@@ -254,7 +254,7 @@ async def ten(starts: Path, node: str) -> AsyncIterator[tuple[Scene, GridClient,
             script = f"echo start >> {starts}/$0; until [ -e {starts}/go ]; do sleep 0.1; done"
             jobs = [await client.submit(["sh", "-c", script, f"{n}"]) for n in range(10)]
             try:
-                await grid.until(lambda: len(list(starts.iterdir())) == 10, "all ten run", 8)
+                await grid.until(lambda: len(list(starts.iterdir())) == 10, "all ten run")
                 yield grid, client, jobs
             finally:
                 (starts / "go").touch()
@@ -262,17 +262,17 @@ async def ten(starts: Path, node: str) -> AsyncIterator[tuple[Scene, GridClient,
 
 async def _all_end_once(grid: Scene, client: GridClient, jobs: list[str], starts: Path) -> None:
     """Half of them are cancelled, half go on to their end; all of it is told, and then all cores are free."""
-    await grid.until(lambda: _all_run(client, jobs), "they run on", 15)
+    await grid.until(lambda: _all_run(client, jobs), "they run on")
     await client.cancel(*jobs[:5], grace=1)
-    cancelled = await asyncio.wait_for(asyncio.gather(*map(client.wait, jobs[:5])), 9)
+    cancelled = await asyncio.wait_for(asyncio.gather(*map(client.wait, jobs[:5])), 60)
     assert {view.outcome and view.outcome.cause for view in cancelled} == {Cause.CANCELLED}
     (starts / "go").touch()
-    views = await asyncio.wait_for(asyncio.gather(*map(client.wait, jobs[5:])), 9)
+    views = await asyncio.wait_for(asyncio.gather(*map(client.wait, jobs[5:])), 60)
     assert {view.outcome and view.outcome.cause for view in views} <= {Cause.EXITED, Cause.SUPERVISOR_LOST}
-    await grid.until(lambda: _all_ten(grid), "all cores are free again", 8)
+    await grid.until(lambda: _all_ten(grid), "all cores are free again")
     assert all(view.attempt == 1 for view in cancelled + views)
     assert all((starts / f"{n}").read_text() == "start\n" for n in range(10))
-    assert (await asyncio.wait_for(client.run(["echo", "again"]), 8)).stdout == "again\n"
+    assert (await asyncio.wait_for(client.run(["echo", "again"]), 60)).stdout == "again\n"
 
 
 async def _all_run(client: GridClient, jobs: list[str]) -> bool:

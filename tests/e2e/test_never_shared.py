@@ -56,5 +56,5 @@ async def test_fractions_share_a_core_with_fractions_only() -> None:
             script = "taskset -cp $$ | sed 's/.*: //'; sleep 0.3"
             wishes = [0.5, 0.25, 0.25, 1]
             jobs = await client.submit_many([describe_job(["sh", "-c", script], cpus=wish) for wish in wishes])
-            masks = [(await asyncio.wait_for(client.result(job), 30)).stdout.strip() for job in jobs]
+            masks = [(await asyncio.wait_for(client.result(job), 60)).stdout.strip() for job in jobs]
         assert masks[0] == masks[1] == masks[2] != masks[3]

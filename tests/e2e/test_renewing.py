@@ -94,7 +94,7 @@ def test_a_node_without_jobs_whose_certificate_expired_is_told_to_join_again_and
     aged(grid, grid.home / "lab1" / "identity", Role.AGENT, "lab1", ago=8 * DAY, life=7 * DAY)
     grid.start_coordinator()
     grid.start_agent("lab1")
-    assert grid.processes["lab1"].wait(timeout=30) == 1
+    assert grid.processes["lab1"].wait(timeout=60) == 1
     assert "no job of the grid runs there" in grid.log("lab1")
     grid.join("lab1", "--node", "lab1")
     grid.start_agent("lab1")

@@ -133,13 +133,13 @@ def test_output_comes_while_the_job_runs(grid: Grid) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"first\n"
     gate.touch()
-    assert process.communicate(timeout=30)[0] == b"second\n"
+    assert process.communicate(timeout=60)[0] == b"second\n"
     assert process.returncode == 0
 
 
 def test_a_reader_that_leaves_ends_the_job_as_it_would_here(grid: Grid) -> None:
     line = " ".join([*GRID, "run-shared -t cpu -a 1 --no-ship --name pipe yes | head -1; echo ${PIPESTATUS[0]}"])
-    done = subprocess.run(["bash", "-c", line], env=grid.environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", line], env=grid.environment, capture_output=True, text=True, timeout=60)
     assert done.stdout == "y\n141\n", done.stderr
     assert grid.job("pipe")["state"] == "ended"
 
@@ -242,7 +242,7 @@ def test_logs_shows_what_a_running_job_has_written_and_follows_it(grid: Grid) ->
     assert follower.stdout.readline() == b"begun\n"
     assert grid.run("logs", ident).stdout == "begun\n"
     gate.touch()
-    assert follower.communicate(timeout=30)[0] == b"done\n"
+    assert follower.communicate(timeout=60)[0] == b"done\n"
     assert follower.returncode == 0
 
 

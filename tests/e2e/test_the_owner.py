@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from distributed_grid.coordinator.client import GridClient
@@ -14,7 +15,18 @@ from distributed_grid.protocol.messages import Shared
 from distributed_grid.protocol.nodes import NodeState
 from tests.e2e.scenes import Scene, scene
 
+pytestmark = pytest.mark.alone
+
 BURN = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
+
+
+@pytest.fixture
+def idle_machine() -> None:
+    """Nobody else uses much of it: else nothing that is measured could be told from what others do."""
+    for _ in range(60):
+        if max(psutil.cpu_percent(0.5, percpu=True)) < 50:
+            return
+    pytest.skip("this machine has been busy with others' programs for half a minute")
 
 
 @pytest.fixture
@@ -31,19 +43,23 @@ async def shared(client: GridClient) -> Shared:
 
 
 async def test_a_foreign_busy_process_shrinks_the_offer_within_two_samples(
-    busy_core_0: subprocess.Popen[bytes],
+    busy_core_0: subprocess.Popen[bytes], idle_machine: None
 ) -> None:
-    interval = 1.0
     async with scene() as grid:
-        await grid.agent("lab", cores=[0], interval=interval, cpu_percent_max=60)
+        await grid.agent("lab", cores=[0], interval=1.0, cpu_percent_max=60)
         async with GridClient(grid.url) as client:
             await grid.until(lambda: all_cpu(client), "the core is offered, as nobody uses it")
             assert busy_core_0.stdin
             busy_core_0.stdin.write(b"\n")
             busy_core_0.stdin.flush()
-            began = await grid.until(lambda: newest(client), "a sample was told")
-            await grid.until(lambda: no_cpu(client), "the core is not offered any more", patience=20)
-            assert await newest(client) - began < 3 * interval, "two samples, and one that was under way"
+            samples = {await grid.until(lambda: newest(client), "a sample was told")}
+
+            async def not_offered() -> bool:
+                samples.add(await newest(client))
+                return await no_cpu(client)
+
+            await grid.until(not_offered, "the core is not offered any more")
+            assert len(samples) - 1 <= 3, "two samples, and one that was under way"
             withheld = (await shared(client)).offers[0].withheld
             assert any("cpu" in w.what and "%" in w.why for w in withheld), withheld
 
@@ -62,13 +78,13 @@ async def no_cpu(client: GridClient) -> bool:
     return (await shared(client)).offers[0].room.cpu == 0
 
 
-async def test_our_own_busy_job_shrinks_the_offer_by_what_it_holds_and_no_more() -> None:
+async def test_our_own_busy_job_shrinks_the_offer_by_what_it_holds_and_no_more(idle_machine: None) -> None:
     async with scene() as grid:
         await grid.agent("lab", cores=[0, 1], interval=0.5, cpu_percent_max=95)
         async with GridClient(grid.url) as client:
             job = await client.submit([sys.executable, "-c", "while True: pass"])
             await grid.until(lambda: quiet(client), "the job is seen to be busy, and as our own", patience=60)
-            await grid.until(lambda: one_core_left(client), "just the other core is offered, while that is so", 30)
+            await grid.until(lambda: one_core_left(client), "just the other core is offered, while that is so")
             await client.cancel(job)
 
 
@@ -92,7 +108,7 @@ async def test_a_process_that_appears_on_a_gpu_before_the_claim_sends_the_job_el
         async with GridClient(grid.url) as client:
             began = time.monotonic()
             result = await client.run(["sh", "-c", "echo $GRID_NODE"], gpus=1, nodes=["gpu1"])
-            assert time.monotonic() - began < 5.0, "nobody had to wait for the next sample"
+            assert time.monotonic() - began < 7.0, "nobody had to wait for the next sample"
             assert (result.exit_code, result.stdout) == (0, "gpu2\n")
             story = [step.text for step in (await client.show(result.job_id)).story]
         assert any("process 1 of" in text for text in story), story
@@ -103,14 +119,14 @@ async def test_a_stopped_agent_offers_nothing_and_gets_no_job() -> None:
         await grid.agent("still", cores=[0, 1], virtual=True)
         async with GridClient(grid.url) as client:
             grid.pause("still")
-            await grid.until(lambda: not_up(client), "the node is not up any more", patience=15)
+            await grid.until(lambda: not_up(client), "the node is not up any more")
             job = await client.submit(["true"])
-            await grid.until(lambda: gone(grid), "its offer is gone", patience=15)
+            await grid.until(lambda: gone(grid), "its offer is gone")
             view = await client.show(job)
             assert (view.state, view.attempt) == (State.WAITING, 0)
             assert view.reason is not None and view.reason.text
             grid.resume("still")
-            assert (await asyncio.wait_for(client.result(job), 30)).exit_code == 0
+            assert (await asyncio.wait_for(client.result(job), 60)).exit_code == 0
 
 
 async def not_up(client: GridClient) -> bool:
@@ -133,7 +149,7 @@ async def test_a_job_is_recalled_from_a_gpu_that_its_owner_takes_and_runs_elsewh
             job = await client.submit(["sh", "-c", script], gpus=1, nodes=["gpu1"])
             before = await running(grid, client, job)
             grid.set_gpus("gpu1", STRANGER)
-            result = await asyncio.wait_for(client.result(job), 30)
+            result = await asyncio.wait_for(client.result(job), 60)
             assert (result.exit_code, result.stdout) == (0, "gpu2\n")
             view = await client.show(job)
         assert (view.node, view.taken_back, view.retried, view.submitted) == ("gpu2", 1, 0, before.submitted)
@@ -155,12 +171,12 @@ async def test_a_suspended_job_is_seen_everywhere_to_be_so_and_ends_as_if_nothin
             assert "process 1" in (await client.shared("lab")).allocations[0].suspended
             said = subprocess.run(
                 [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", grid.url, "job", "show", job],
-                capture_output=True, text=True, timeout=30,
+                capture_output=True, text=True, timeout=60,
             )  # fmt: skip
             assert "suspended: the owner is back (process 1" in said.stdout, said
             (grid.place / "lab" / "allocs" / view.allocation / "workdir" / "go").touch()
             grid.set_gpus("lab", [{}])
-            result = await asyncio.wait_for(client.result(job), 30)
+            result = await asyncio.wait_for(client.result(job), 60)
             assert (result.exit_code, result.stdout) == (0, "done\n")
             view = await client.show(job)
         assert view.suspended is None and view.outcome is not None and view.outcome.suspended > 0

@@ -24,7 +24,7 @@ async def test_unused_cores_and_gpus_are_told_of_and_released() -> None:
             busy = await client.submit(["sh", "-c", "while :; do :; done"], cpus=1, gpus=1)
             await on.until(lambda: used(client, busy, 4.0), "it was told of for 4 s")
             view = await client.show(busy)
-            assert view.used is not None and view.used.cpu > 0.3 and view.used.gpu > 0.9 and not view.unused
+            assert view.used is not None and view.used.cpu > 0.1 and view.used.gpu > 0.9 and not view.unused
             await client.cancel(busy)
             await client.wait(busy)
         shown = json.loads(grid(on, "-o", "json", "job", "show", busy).stdout)["jobs"][0]

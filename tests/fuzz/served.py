@@ -116,7 +116,7 @@ class Served:
         ended = wire.protocol.state is not State.OPEN or serving.done()
         wire.transport.abort()
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(serving, 10)
+            await asyncio.wait_for(serving, 60)
         if self.grid.driver.failed.done():
             self.grid.driver.failed.result()
         return took, f"served {role} after {took}: {'ended' if ended else 'still there'}"

@@ -19,7 +19,7 @@ import pytest
 from distributed_grid.core import GridClient
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 COORDINATOR = """
 import sys

@@ -13,7 +13,7 @@ from distributed_grid.cli.main import main
 from distributed_grid.simulator import KINDS, Shape, make, run, shrink, story
 from distributed_grid.simulator.judge import Judge
 
-SEEDS = 300
+SEEDS = 150
 
 
 def test_some_hundred_grids_keep_their_promises() -> None:

@@ -1,0 +1,77 @@
+"""How the tests run in several processes at once (`pytest -n 2`, by pytest-xdist): what shares a scene stays together,
+what takes longest begins first, and a test that measures how busy the machine is has it to itself.
+
+Most tests wait for something more than they compute, so that two processes take little more than half of the time.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+TOGETHER = ("tests/ray/",)
+"""Folders whose tests share one scene, which is dear. Everywhere else no scene is shared between files."""
+
+FIRST = ("tests/ray/", "tests/push/", "tests/chaos/", "tests/simulator/", "tests/systemd/")
+"""What takes long as a whole: begun last, one process would still be at it when the others are done."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        """Hands out file by file, in the order in which they were collected."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+ROOM = "TESTS_TAKE_TURNS_IN"
+"""Where the locks are by which the processes take turns; not there if there is only one."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[ROOM] = tempfile.mkdtemp(prefix="grid-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and (room := os.environ.pop(ROOM, "")):
+        shutil.rmtree(room, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the time limit: who waits for its turn does nothing wrong
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """One marked `alone` waits until no other test runs, and holds up those to come; the others run side by side."""
+    if ROOM not in os.environ:
+        return (yield)
+    alone = item.get_closest_marker("alone") is not None
+    with _locked("gate") as gate, _locked("room", fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+        if not alone:
+            fcntl.flock(gate, fcntl.LOCK_UN)  # else nobody is let in after it before it is done
+        return (yield)
+
+
+@contextlib.contextmanager
+def _locked(name: str, how: int = fcntl.LOCK_EX) -> Iterator[IO[str]]:
+    with open(Path(os.environ[ROOM], name), "w") as file:
+        fcntl.flock(file, how)
+        try:
+            yield file
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing does not do it while a child that was forked has it open
