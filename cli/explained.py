@@ -4,11 +4,11 @@ from typing import Any
 
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, printable
-from distributed_grid.cli.receipts import alternative_json, victim_json
+from distributed_grid.cli.receipts import alternative_json, place_json, victim_json
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import NodeVerdict, Why
 from distributed_grid.protocol.nodes import AllocationView
-from distributed_grid.protocol.receipts import Preemption
+from distributed_grid.protocol.receipts import Place, Preemption
 
 SHOWN = 20
 """Nodes in the table of verdicts."""
@@ -88,7 +88,7 @@ def _victims(invocation: Invocation, would: Preemption) -> str:
     for one in would.victims:
         name = f"{one.job}, with its gang of {one.gang}" if one.gang > 1 else one.job or "another's"
         holds = words.grant_words(one.grant)
-        rows.append((name, one.user, one.priority.word, would.node, holds, f"{one.lost:.0f} core-seconds"))
+        rows.append((name, one.user, one.priority.word, one.node or would.node, holds, f"{one.lost:.0f} core-seconds"))
     return words.table(invocation, header, rows)
 
 
@@ -137,4 +137,5 @@ def _preempts_json(would: Preemption) -> dict[str, Any]:
         "lost_core_seconds": would.lost,
         "within_seconds": would.within,
         "alternatives": [alternative_json(one) for one in would.alternatives],
+        "places": [place_json(one) for one in (Place(would.node, would.grant), *would.more)],
     }

@@ -8,9 +8,11 @@ from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import nodes as complete_nodes
 from distributed_grid.cli.invocation import common, current, printable
 from distributed_grid.protocol.messages import GetReceipts, Receipts
-from distributed_grid.protocol.receipts import Alternative, Receipt, Victim
+from distributed_grid.protocol.receipts import Alternative, Place, Receipt, Victim
 
 HEADER = ("RECEIPT", "WHEN", "NODE", "FOR", "USER", "VICTIMS", "LOST", "WAITED", "RESULT")
+NAMED = 3
+"""So many nodes of a gang are named in a row."""
 
 
 @click.command()
@@ -40,7 +42,7 @@ def _row(one: Receipt) -> list[str]:
     return [
         one.id,
         words.clock(one.at),
-        one.node,
+        _nodes([one.node, *(place.node for place in one.more)]),
         f"{one.job} ({one.priority.word})",
         one.user,
         ", ".join(f"{victim.job} ({victim.priority.word})" for victim in one.victims),
@@ -48,6 +50,10 @@ def _row(one: Receipt) -> list[str]:
         f"{one.waited:.1f} s" if one.result else "-",
         f"{one.result or 'under way'}{f': {one.text}' if one.text else ''}",
     ]
+
+
+def _nodes(names: list[str]) -> str:
+    return ",".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _json(one: Receipt) -> dict[str, Any]:
@@ -60,6 +66,7 @@ def _json(one: Receipt) -> dict[str, Any]:
         "wanted": words.resources_json(one.wanted),
         "node": one.node,
         "grant": words.grant_json(one.grant),
+        "places": [place_json(place) for place in (Place(one.node, one.grant), *one.more)],
         "why": one.why,
         "victims": [victim_json(victim) for victim in one.victims],
         "lost_core_seconds": one.lost,
@@ -82,7 +89,13 @@ def victim_json(victim: Victim) -> dict[str, Any]:
         "ran_seconds": victim.seconds,
         "lost_core_seconds": victim.lost,
         "gang": victim.gang or None,
+        "node": victim.node or None,
     }
+
+
+def place_json(place: Place) -> dict[str, Any]:
+    """What is kept on one node, for programs."""
+    return {"node": place.node, "grant": words.grant_json(place.grant)}
 
 
 def alternative_json(other: Alternative) -> dict[str, Any]:

@@ -19,7 +19,8 @@ _decode = msgspec.msgpack.Decoder(Receipt).decode
 def row(receipt: Receipt) -> tuple[str, float, str, str, bytes]:
     """As it is stored."""
     jobs = " ".join((receipt.job, *(victim.job for victim in receipt.victims)))
-    return receipt.id, receipt.at, receipt.node, f" {jobs} ", _encode(receipt)
+    nodes = " ".join((receipt.node, *(place.node for place in receipt.more)))
+    return receipt.id, receipt.at, nodes, f" {jobs} ", _encode(receipt)
 
 
 def find(
@@ -29,7 +30,7 @@ def find(
     in which this user had a part."""
     which: list[tuple[str, Any]] = [("at >= ?", since)]
     which += [("instr(jobs, ?) > 0", f" {job} ")] if job else []
-    which += [("node = ?", node)] if node else []
+    which += [("instr(' ' || node || ' ', ?) > 0", f" {node} ")] if node else []
     rows = db.execute(
         f"SELECT body FROM receipts WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
         "ORDER BY at DESC, id DESC LIMIT ?",

@@ -198,7 +198,7 @@ class Driver(Process):
             for node, orders in self._snapshot.orders:
                 self.judge.ordered(node, orders)
             for receipt in self._snapshot.receipts:
-                self.judge.preemptions.stored(receipt, self.disk.last_of(receipt.job))
+                self.judge.preemptions.stored(receipt, self.disk.last_of)
 
     def _perform_all(self) -> None:
         if self._records and not self._soon_due:

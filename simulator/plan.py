@@ -34,6 +34,8 @@ PICKY = 300
 """Jobs with constraints are numbered from here on."""
 CROWD = 400
 """The jobs of several users are numbered from here on."""
+PUSHING = 500
+"""Urgent gangs and who is to give way to them are numbered from here on."""
 ENDLESS = 1e6
 """Seconds that a job runs which is only ended by somebody."""
 KINDS: dict[str, str] = {
@@ -147,6 +149,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _many(random.Random(f"many of {seed}"), shape, moments)
     jobs += _picky(picky, shape, busy, moments)
     jobs += _crowd(random.Random(f"users of {seed}"), shape, moments)
+    jobs += _pushing(random.Random(f"urgent gangs of {seed}"), shape, busy, moments)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
         faults += _drains(random.Random(f"{seed} maintenance"), shape, busy, moments)
@@ -312,6 +315,25 @@ def _crowd(chance: random.Random, shape: Shape, moments: list[float]) -> list[Jo
             )
         )
     return crowd
+
+
+def _pushing(chance: random.Random, shape: Shape, busy: int, moments: list[float]) -> list[JobPlan]:
+    """In some worlds low and medium jobs, and gangs of them, fill all nodes that have much memory, and then urgent
+    gangs want it."""
+    if not shape.jobs or busy < 2 or chance.random() >= 0.3:
+        return []
+    jobs = []
+    for number in range(busy * 3):
+        one = _job(chance, PUSHING + number, shape, moments)
+        urgent = number >= 2 * busy
+        memory = chance.choice((2, 3, 4, 6)) * GIB
+        gang = chance.randint(2, busy) if urgent or chance.random() < 0.4 else 0
+        priority = Priority.URGENT if urgent else chance.choice((Priority.LOW, Priority.MEDIUM))
+        request = replace(one.request, resources=Resources(300, memory), priority=priority, gang=gang, immediate=False)
+        at = moments[0] + (chance.uniform(1.0, 12.0) if urgent else chance.uniform(-2.0, 3.0))
+        seconds = chance.choice((1.0, 3.0, 8.0) if urgent else (5.0, 20.0, 60.0))
+        jobs.append(replace(one, at=max(0.0, at), request=request, seconds=seconds))
+    return jobs
 
 
 def _fault(chance: random.Random, number: int, shape: Shape, busy: int, moments: list[float]) -> FaultPlan:

@@ -30,9 +30,10 @@ def check(ledger: "Ledger") -> None:
             assert allocation.state is job.state, f"{job.id} is {job.state.value}, its allocation {allocation.state}"
             assert job.id not in ledger.queue, f"{job.id} is {job.state.value} and in the queue"
         if job.kept is not None:
-            there = ledger.nodes[job.kept.node].kept.get(job.id)
             assert job.state is State.WAITING, f"{job.id} is {job.state.value} and something is kept for it"
-            assert there == job.kept.grant, f"{job.kept.node} does not keep what is kept for {job.id}"
+            for place in job.kept.places:
+                there = ledger.nodes[place.node].kept.get(job.id)
+                assert there == place.grant, f"{place.node} does not keep what is kept for {job.id}"
         if not job.group:
             assert ledger.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
     grouped = sum(_check_group(ledger, members) for members in ledger.groups.values())
@@ -52,6 +53,8 @@ def check(ledger: "Ledger") -> None:
         _check_node(ledger, node)
         for name in node.kept:
             assert (waiting := ledger.jobs.get(name)) and waiting.kept, f"{node.facts.name} keeps a set for {name}"
+            here = node.facts.name in {place.node for place in waiting.kept.places}
+            assert here, f"{node.facts.name} keeps a set for {name}, which has its own elsewhere"
 
 
 def _check_held(ledger: "Ledger") -> None:

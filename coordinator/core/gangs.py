@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.gang_places import meeting
 from distributed_grid.coordinator.core.matching import Placement
 from distributed_grid.coordinator.core.model import Allocation, Job, RecordAllocation
 from distributed_grid.coordinator.core.parts import Fate, Part
+from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
 from distributed_grid.protocol.nodes import NodeState
 
@@ -40,15 +41,16 @@ def leads(job: Job) -> bool:
 # --- beginning --------------------------------------------------------------------------------------------------------
 
 
-def start(ledger: "Ledger", leader: Job, found: Sequence[Placement]) -> bool:
-    """Grant all members their places and have them launched. False: there is no port left for them to meet at."""
-    facts = [ledger.nodes[placement.node].facts for placement in found]
-    gang = meeting(f"{leader.id}.{leader.tries + 1}", facts, ledger.meetings, ledger.policy)
-    if gang is None:
-        return False
-    for job, placement, part in zip(members(ledger, leader), found, gang, strict=True):
+def meet(ledger: "Ledger", leader: Job, nodes: Sequence[str]) -> tuple[Gang, ...] | None:
+    """What each member is told if they start on these nodes now; None: there is no port left for them to meet at."""
+    facts = [ledger.nodes[name].facts for name in nodes]
+    return meeting(f"{leader.id}.{leader.tries + 1}", facts, ledger.meetings, ledger.policy)
+
+
+def start(ledger: "Ledger", leader: Job, found: Sequence[Placement], met: Sequence[Gang]) -> None:
+    """Grant all members their places and have them launched."""
+    for job, placement, part in zip(members(ledger, leader), found, met, strict=True):
         ledger.start(job, placement, part)
-    return True
 
 
 def granted(ledger: "Ledger", allocation: Allocation) -> None:
@@ -214,9 +216,11 @@ def check(ledger: "Ledger", whole: list[Job], count: int) -> None:
     assert [one.index for one in whole] == list(range(count)), f"members of the gang {name} are gone before the others"
     assert len({one.tries for one in whole}) == 1, f"members of the gang {name} are at different attempts"
     holding = [one for one in whole if one.allocation in ledger.allocations]
+    assert not any(one.kept is not None for one in whole[1:]), f"not the first of the gang {name} has its places kept"
     if not holding:
         assert all(one.part is None for one in whole), f"the gang {name} is over, and nothing was decided"
         return
+    assert whole[0].kept is None, f"the gang {name} holds something, and places are kept for it"
     nodes = {one.node for one in holding}
     assert len(nodes) == len(holding), f"two members of the gang {name} are on one node"
     assert not any(one.id in ledger.queue for one in whole), f"the gang {name} is in the queue and holds something"

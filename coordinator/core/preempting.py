@@ -15,10 +15,11 @@ from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
 from distributed_grid.coordinator.core.matching import usable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.preemption import NoPlan, Plan, plan
+from distributed_grid.coordinator.core.preemption_gangs import plan as plan_for_all
 from distributed_grid.coordinator.core.reserving import release
 from distributed_grid.coordinator.core.victims import Gives, end_of, views
 from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
-from distributed_grid.protocol.receipts import Preemption, Receipt, Victim
+from distributed_grid.protocol.receipts import Place, Preemption, Receipt, Victim
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -82,6 +83,8 @@ def look(ledger: "Ledger") -> None:
                 later = min(later or math.inf, ledger.now + EVERY / 4)
                 continue
             found = refused.get(job.request) or _plan(ledger, job.request, ledger.now)
+            if isinstance(found, Plan) and job.request.gang and not _can_meet(ledger, job, found):
+                found = NoPlan("no-port", "no preemption: no port is left where its gang could meet")
             if isinstance(found, Plan):
                 del book.urgent[name]
                 _open(ledger, job, found)
@@ -99,6 +102,10 @@ def look(ledger: "Ledger") -> None:
         book.said.clear()
 
 
+def _can_meet(ledger: "Ledger", job: Job, found: Plan) -> bool:
+    return gangs.meet(ledger, job, [place.node for place in found.places]) is not None
+
+
 def due(ledger: "Ledger", name: str) -> None:
     """It is time to look again, which is done after each matching."""
 
@@ -111,20 +118,22 @@ def _say(ledger: "Ledger", job: Job, found: NoPlan) -> None:
 
 
 def _plan(ledger: "Ledger", request: Request, now: float) -> Plan | NoPlan:
-    return plan(views(ledger, request, now), request, ledger.policy.preempting, spent(ledger, now))
+    make = plan_for_all if request.gang else plan
+    return make(views(ledger, request, now), request, ledger.policy.preempting, spent(ledger, now))
 
 
 def foresee(ledger: "Ledger", request: Request, why: Reason, now: float) -> tuple[Reason, Preemption | None]:
     """Who would give way to a request that was only asked about and has no place now, by the functions that a pass
     uses; and `why` it does not start, with a word about that. Nothing is changed."""
-    if request.priority is not Priority.URGENT or request.immediate or request.gang or ledger.holding:
+    if request.priority is not Priority.URGENT or request.immediate or ledger.holding:
         return why, None
     found = _plan(ledger, request, now)
     if isinstance(found, NoPlan):
         return Reason(why.code, f"{why.text}; {found.text}"), None
     within = _ends(ledger, found, now) - now
     lost = f"{found.lost:.0f} core-seconds would be lost"
-    text = f"it would start on {found.node} once {_jobs(len(found.victims))} given way, within {within:g} s; {lost}"
+    on = ", ".join(place.node for place in found.places)
+    text = f"it would start on {on} once {_jobs(len(found.victims))} given way, within {within:g} s; {lost}"
     would = Preemption(
         node=found.node,
         grant=found.grant,
@@ -132,6 +141,7 @@ def foresee(ledger: "Ledger", request: Request, why: Reason, now: float) -> tupl
         lost=found.lost,
         within=within,
         alternatives=found.alternatives,
+        more=found.more,
     )
     return Reason("Preempts", text), would
 
@@ -153,7 +163,7 @@ def _grace(ledger: "Ledger", victim: Victim) -> float:
 
 def _ends(ledger: "Ledger", found: Plan, now: float) -> float:
     """By when all have ended that a plan waits for, if it is carried out now."""
-    held = ledger.nodes[found.node].allocations.values()
+    held = (one for place in found.places for one in ledger.nodes[place.node].allocations.values())
     others = [end_of(ledger, one, now) for one in held if one.state is State.STOPPING]
     return max(now, *others, *(now + _grace(ledger, victim) for victim in found.victims))
 
@@ -180,8 +190,9 @@ def _open(ledger: "Ledger", job: Job, found: Plan) -> None:
         at=ledger.now,
         victims=found.victims,
         lost=found.lost,
-        why=f"needs {job.request.resources}, which nobody had free; least is lost by these",
+        why=f"needs {job.request.resources}{_each(job.request)}, which nobody had free; least is lost by these",
         alternatives=found.alternatives,
+        more=found.more,
     )
     book.spent = [one for one in book.spent if one[0] > ledger.now - HOUR]
     book.spent.append((ledger.now, found.lost))
@@ -193,11 +204,16 @@ def _open(ledger: "Ledger", job: Job, found: Plan) -> None:
             one.taken_by = job.id
         words = f"gives way to {job.id} ({job.request.priority.word}, {job.user})"
         stopping.ask(ledger, allocation, Cause.PREEMPTED, words, _grace(ledger, victim))
-    holds.keep(ledger, job, Kept(found.node, found.grant, ends + policy.hold, receipt, ends))
+    holds.keep(ledger, job, Kept(found.node, found.grant, ends + policy.hold, receipt, ends, found.more))
     _record(ledger, receipt)
-    ledger.tell(job, f"{_jobs(len(found.victims))} to give way on {found.node}, {found.lost:.0f} core-seconds are lost")
+    on = ", ".join(dict.fromkeys(victim.node or found.node for victim in found.victims))
+    ledger.tell(job, f"{_jobs(len(found.victims))} to give way on {on}, {found.lost:.0f} core-seconds are lost")
     job.reason = holds.reason(job)
     ledger.changed(job)
+
+
+def _each(request: Request) -> str:
+    return f" on each of {request.gang} nodes" if request.gang else ""
 
 
 def _record(ledger: "Ledger", receipt: Receipt) -> None:
@@ -207,17 +223,28 @@ def _record(ledger: "Ledger", receipt: Receipt) -> None:
 def serve(ledger: "Ledger") -> None:
     """Before anybody else is placed: start those for whom a set is kept that is whole now."""
     for name in list(ledger.grown) if not ledger.holding else ():
-        node = ledger.nodes[name]
-        for waiting in list(node.kept):
+        for waiting in list(ledger.nodes[name].kept):
             job = ledger.jobs[waiting]
             assert job.kept is not None
-            grant = holds.whole(ledger, node, job, job.kept)
-            if grant is not None:
-                kept = holds.drop(ledger, job)
-                if kept.receipt is not None:
-                    text = "" if grant == kept.grant else "on another part of the node, since that had changed"
-                    _close(ledger, kept.receipt, "started", text)
-                ledger.start(job, holds.placement(ledger, node, job, grant))
+            places = holds.whole(ledger, job, job.kept)
+            if places is not None:
+                _start(ledger, job, places)
+
+
+def _start(ledger: "Ledger", job: Job, places: tuple[Place, ...]) -> None:
+    """The set is whole: the job starts on it, of a gang all members on theirs."""
+    meeting = gangs.meet(ledger, job, [place.node for place in places]) if job.request.gang else ()
+    if meeting is None:
+        _wait_again(ledger, job, "no port is left where its gang could meet")
+        return
+    kept = holds.drop(ledger, job)
+    if kept.receipt is not None:
+        text = "" if places == kept.places else "on another part of the node, since that had changed"
+        _close(ledger, kept.receipt, "started", text)
+    if job.request.gang:
+        gangs.start(ledger, job, [holds.placement(ledger, job, place) for place in places], meeting)
+    else:
+        ledger.start(job, holds.placement(ledger, job, places[0]))
 
 
 def _close(ledger: "Ledger", receipt: Receipt, result: str, text: str) -> None:
@@ -241,7 +268,7 @@ def give_back(ledger: "Ledger", job: Job, why: str) -> None:
     for victim in receipt.victims:
         loser = ledger.jobs.get(victim.job)
         if loser is not None and loser.state is State.WAITING and loser.allocation == victim.allocation:
-            _resume(ledger, loser, kept.node, victim)
+            _resume(ledger, loser, victim.node or kept.node, victim)
 
 
 def _resume(ledger: "Ledger", loser: Job, name: str, victim: Victim) -> None:
@@ -273,7 +300,8 @@ def kept_due(ledger: "Ledger", name: str) -> None:
     receipt = job.kept.receipt
     stuck = [one.job for one in receipt.victims if one.allocation in ledger.allocations] if receipt else []
     words = f"{' and '.join(stuck[:3])} did not end" if stuck else "it did not become free as a whole"
-    _wait_again(ledger, job, f"{words} on {job.kept.node} in time")
+    on = ", ".join(place.node for place in job.kept.places)
+    _wait_again(ledger, job, f"{words} on {on} in time")
 
 
 def abandon(ledger: "Ledger", node: Node) -> None:
@@ -294,8 +322,8 @@ def _wait_again(ledger: "Ledger", job: Job, why: str) -> None:
 
 
 def waits(ledger: "Ledger", job: Job) -> None:
-    """A job waits in the queue: if it is urgent, it is looked for others that may give way to it."""
-    if job.request.priority is Priority.URGENT and not job.request.gang:
+    """A job waits in the queue: if it is urgent, it is looked for others that may give way to it, or to its gang."""
+    if job.request.priority is Priority.URGENT:
         ledger.preempting.urgent[job.id] = 0.0
 
 

@@ -1,12 +1,13 @@
 """Who gives way to an urgent request: a complete plan with the cheapest victims, or none, and why. Pure: what is there
 comes in as views of nodes, nothing is changed.
 
-A plan is for one node: its victims free, together with what is free there, all that is asked for. Nothing is counted on
-that is not known to be held there; a victim frees its grant and never more.
+A plan is for one node: its victims free, together with what is free there, all that is asked for (for a gang, see
+preemption_gangs.py). Nothing is counted on that is not known to be held there; a victim frees its grant and never more.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from typing import Protocol
 
 import msgspec
 
@@ -14,7 +15,7 @@ from distributed_grid.coordinator.core.policy import Preempting
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.placing import Constraints
-from distributed_grid.protocol.receipts import Alternative, Victim
+from distributed_grid.protocol.receipts import Alternative, Place, Victim
 from distributed_grid.protocol.resources import Grant, Resources
 
 GAP = 2
@@ -49,13 +50,20 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """These victims give way on this node; `grant` is what is kept for who asked. `lost` in core-seconds."""
+    """These victims give way on this node; `grant` is what is kept for who asked. `lost` in core-seconds. `more`: the
+    places of the other members of a gang."""
 
     node: str
     victims: tuple[Victim, ...]
     grant: Grant
     lost: float
     alternatives: tuple[Alternative, ...] = ()
+    more: tuple[Place, ...] = ()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All that is kept."""
+        return (Place(self.node, self.grant), *self.more)
 
 
 class NoPlan(msgspec.Struct, frozen=True):
@@ -88,9 +96,11 @@ def work(grant: Grant, lendable: Resources) -> float:
 
 Cost = tuple[float, int, float, int]
 """What victims lose and how many they are, of the higher class first: a low one is always preferred to a medium one."""
+NOTHING: Cost = (0.0, 0, 0.0, 0)
 
 
-def _more(before: Cost, victim: Victim) -> Cost:
+def more(before: Cost, victim: Victim) -> Cost:
+    """The cost with one victim more."""
     lost, count, lost_low, count_low = before
     if victim.priority > Priority.LOW:
         return lost + victim.lost, count + 1, lost_low, count_low
@@ -99,27 +109,65 @@ def _more(before: Cost, victim: Victim) -> Cost:
 
 def cost(victims: Iterable[Victim]) -> Cost:
     """What sets of victims are compared by."""
-    return reduce(_more, victims, (0.0, 0, 0.0, 0))
+    return reduce(more, victims, NOTHING)
 
 
 def cheapest(
     room: Room, wanted: Resources, able: Sequence[Victim], steps: int = STEPS, need: Constraints | None = None
 ) -> list[Victim] | None:
+    """Those who lose least of all sets that make room here; None: all together do not."""
+    return search(OneNode(room.copy(), wanted, need), able, steps)
+
+
+class Trial(Protocol):
+    """Something to try out on who has to give way."""
+
+    def give(self, victim: Victim) -> None:
+        """This one gives way."""
+
+    def take(self, victim: Victim) -> None:
+        """It does not after all."""
+
+    def fits(self) -> bool:
+        """Whether there is room now."""
+
+
+class OneNode:
+    """The room of one node."""
+
+    __slots__ = ("_need", "_room", "_wanted")
+
+    def __init__(self, room: Room, wanted: Resources, need: Constraints | None) -> None:
+        self._room, self._wanted, self._need = room, wanted, need
+
+    def give(self, victim: Victim) -> None:
+        """This one gives way."""
+        self._room.give(victim.grant)
+
+    def take(self, victim: Victim) -> None:
+        """It does not after all."""
+        self._room.take(victim.grant)
+
+    def fits(self) -> bool:
+        """Whether there is room now."""
+        return self._room.fits(self._wanted, self._need)
+
+
+def search(trial: Trial, able: Sequence[Victim], steps: int) -> list[Victim] | None:
     """Those who lose least of all sets that make room; None: all together do not.
 
     All give way at first. Then they are gone through, the dearest first, and each is spared where there is room without
     it: that is the reverse pass. From there other choices are tried, so many, where they may still be cheaper."""
-    trial = room.copy()
     for victim in able:
-        trial.give(victim.grant)
-    if not trial.fits(wanted, need):
+        trial.give(victim)
+    if not trial.fits():
         return None
     order = sorted(able, key=lambda one: (one.priority, one.lost, one.allocation), reverse=True)
     steps += 2 * len(order) + 1  # the reverse pass is always gone through
     best: list[Victim] = []
     least: Cost | None = None
     chosen: list[Victim] = []
-    costs = [cost(())]
+    costs = [NOTHING]
     todo = [(0, False)]  # whom to decide about next; True: that one was spared, and is to give way now
     while todo and steps:
         steps -= 1
@@ -129,16 +177,16 @@ def cheapest(
             costs.pop()
         elif spared:
             victim = order[at]
-            trial.give(victim.grant)
+            trial.give(victim)
             chosen.append(victim)
-            costs.append(_more(costs[-1], victim))
+            costs.append(more(costs[-1], victim))
             todo.append((-1, True))
             if least is None or costs[-1] < least:
                 todo.append((at + 1, False))
         elif at < len(order):
-            trial.take(order[at].grant)
+            trial.take(order[at])
             todo.append((at, True))
-            if trial.fits(wanted, need):
+            if trial.fits():
                 todo.append((at + 1, False))
         elif least is None or costs[-1] < least:
             best, least = [*chosen], costs[-1]
@@ -171,7 +219,7 @@ def plan(views: Sequence[View], request: Request, policy: Preempting, spent: flo
     trial = view.room.copy()
     for victim in victims:
         trial.give(victim.grant)
-    others = [Alternative(name, len(them), more[0] + more[2]) for more, _, name, _, them in found[1 : NAMED + 1]]
+    others = [Alternative(name, len(them), loss[0] + loss[2]) for loss, _, name, _, them in found[1 : NAMED + 1]]
     others += beyond[: NAMED - len(others)]
     return Plan(
         node, tuple(victims), trial.choose(request.resources, request.constraints), lost[0] + lost[2], tuple(others)
@@ -179,23 +227,39 @@ def plan(views: Sequence[View], request: Request, policy: Preempting, spent: flo
 
 
 def _none(views: Sequence[View], policy: Preempting, spent: float, beyond: list[Alternative]) -> NoPlan:
-    if beyond and policy.badput_budget <= 0:
-        return NoPlan("badput-budget", "no preemption: the badput budget is 0, so nobody is evicted")
     if beyond:
         least = min(beyond, key=lambda one: one.lost)
-        left = max(0.0, policy.badput_budget - spent)
-        text = f"{least.lost:.0f} core-seconds would be lost on {least.node}, the badput budget has {left:.0f} left"
-        return NoPlan("badput-budget", f"no preemption: {text} for this hour")
-    if young := [view.young for view in views if view.young]:
-        until = min(young)
-        return NoPlan("min-hold", f"no preemption: min-hold protects who began lately, until {clock(until)}", until)
-    return NoPlan("no-victims", "no preemption: nobody two classes below holds enough on any one node")
+        return too_dear(policy, spent, least.lost, least.node)
+    return too_young(views) or NoPlan(
+        "no-victims", "no preemption: nobody two classes below holds enough on any one node"
+    )
+
+
+def too_dear(policy: Preempting, spent: float, lost: float, on: str) -> NoPlan:
+    """More would be lost than may be."""
+    if policy.badput_budget <= 0:
+        return NoPlan("badput-budget", "no preemption: the badput budget is 0, so nobody is evicted")
+    left = max(0.0, policy.badput_budget - spent)
+    text = f"{lost:.0f} core-seconds would be lost on {on}, the badput budget has {left:.0f} left"
+    return NoPlan("badput-budget", f"no preemption: {text} for this hour")
+
+
+def too_young(views: Sequence[View]) -> NoPlan | None:
+    """Some may not give way yet, and might be enough with the others."""
+    young = [view.young for view in views if view.young]
+    if not young:
+        return None
+    until = min(young)
+    return NoPlan("min-hold", f"no preemption: min-hold protects who began lately, until {clock(until)}", until)
 
 
 def _ending(view: View) -> str:
-    if not view.ending:
-        return f"{view.node} has room"
-    return f"{'1 job ends' if view.ending == 1 else f'{view.ending} jobs end'} on {view.node} already"
+    return f"{ending_words(view.ending)} on {view.node} already" if view.ending else f"{view.node} has room"
+
+
+def ending_words(count: int) -> str:
+    """How many end: `1 job ends`."""
+    return "1 job ends" if count == 1 else f"{count} jobs end"
 
 
 def clock(at: float) -> str:

@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.preemption import clock
 from distributed_grid.coordinator.core.queue import Line
 from distributed_grid.coordinator.core.suspending import put_off
-from distributed_grid.protocol.jobs import Priority, Reason, Request, State
+from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placing import called
 from distributed_grid.protocol.resources import Resources
@@ -100,9 +100,9 @@ def _for_a_gang(ledger: "Ledger", request: Request, gone: str) -> Reason:
         return Reason("Resources", "its turn comes with the next pass")
     names = ", ".join(fitting[:NAMED]) + _more(len(fitting)) or "no node"
     has = "have" if len(fitting) > 1 else "has"
-    moves = "; no preemption: nobody gives way to a gang" if request.priority is Priority.URGENT else ""
+    unmoved = ledger.preempting.said.get(request, "")
     wanted = f"{request.resources} on each of {request.gang} nodes at once"
-    return Reason("Resources", f"needs {wanted}; {names} {has} it free{gone}{moves}")
+    return Reason("Resources", f"needs {wanted}; {names} {has} it free{gone}{unmoved and f'; {unmoved}'}")
 
 
 def _kept(ledger: "Ledger", request: Request, job: str) -> Reason | None:

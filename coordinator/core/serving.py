@@ -201,7 +201,11 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
 
 
 def _start(ledger: "Ledger", job: Job, found: tuple[Placement, ...]) -> bool:
-    if job.request.gang:
-        return gangs.start(ledger, job, found)
-    ledger.start(job, found[0])
-    return True
+    """False: a gang has no port left to meet at."""
+    if not job.request.gang:
+        ledger.start(job, found[0])
+        return True
+    met = gangs.meet(ledger, job, [placement.node for placement in found])
+    if met is not None:
+        gangs.start(ledger, job, found, met)
+    return met is not None

@@ -124,6 +124,7 @@ class Sight:
             closed=receipt.closed,
             waited=receipt.waited,
             text=self._veiled(receipt.text) if words else "",
+            more=receipt.more,
         )
 
     def _victim(self, victim: Victim) -> Victim:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import gangs
+from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.homes import Bounds
 from distributed_grid.coordinator.core.matching import able, usable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
@@ -56,23 +57,39 @@ def _sum(ledger: "Ledger", node: Node) -> tuple[int, str, int, int, int, float]:
 
 
 def views(ledger: "Ledger", request: Request, now: float) -> list[View]:
-    """The nodes where victims would make room for this (`NODES` of them), and as many others where somebody may give
-    way, but not enough of it or not yet."""
+    """The nodes where victims would make room for this (`NODES` of them, for a gang so many more as it has members),
+    and as many others where somebody may give way, but not enough of it or not yet. For a gang, foremost the nodes
+    where a member fits as it is."""
     passed = _large_enough(ledger, request)
     bounds = ledger.index.homes.bounds(request.constraints)
-    enough: list[View] = []
+    free = _free(ledger, request) if request.gang else {}
+    most = NODES + request.gang
+    enough: list[View] = list(free.values())
     others: list[View] = []
-    for _, name in passed[:TRIED]:
+    for _, name in passed[: TRIED + len(free) + 2 * request.gang]:
         node = ledger.nodes[name]
-        if usable(node) and able(node, request) and _in_bounds(bounds, name):
+        if name not in free and usable(node) and able(node, request) and _in_bounds(bounds, name):
             view = _view(ledger, node, request, now)
             if view.makes_room(request):
                 enough.append(view)
-                if len(enough) == NODES:
+                if len(enough) >= most:
                     break
             elif len(others) < NODES:
                 others.append(view)
     return enough + others
+
+
+def _free(ledger: "Ledger", request: Request) -> dict[str, View]:
+    """The nodes that have room for a member of a gang as they are, and are not kept for another urgent request."""
+    first = (ledger.jobs[one.job].request for one in ledger.kept.by_job.values())
+    waiting = zip(ledger.kept.by_job.values(), first, strict=True)
+    kept = {one.node for one, its in waiting if its.priority is Priority.URGENT and its != request}
+    found: dict[str, View] = {}
+    for name in fits(ledger.nodes, ledger.index, request, ledger.policy):
+        room = ledger.nodes[name].room
+        if name not in kept and room is not None:
+            found[name] = View(name, room, ())
+    return found
 
 
 def _large_enough(ledger: "Ledger", request: Request) -> list[tuple[float, str]]:

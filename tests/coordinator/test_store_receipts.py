@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from distributed_grid.coordinator import store_receipts
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.jobs import Priority
-from distributed_grid.protocol.receipts import Receipt, Victim
+from distributed_grid.protocol.receipts import Place, Receipt, Victim
 from distributed_grid.protocol.resources import Grant, Resources
 
 
@@ -41,6 +42,16 @@ def test_they_are_found_by_taker_victim_and_node_the_newest_first(tmp_path: Path
     assert [one.id for one in store.receipts(10, job="j-v1")] == ["j-u1.p1"]
     assert [one.id for one in store.receipts(10, job="j-u2")] == ["j-u2.p1"]
     assert [one.id for one in store.receipts(10, node="n1")] == ["j-u11.p1", "j-u1.p1"]
+    store.close()
+
+
+def test_one_for_a_gang_is_found_by_each_of_its_nodes(tmp_path: Path) -> None:
+    store = Store(tmp_path / "grid.db")
+    places = (Place("n20", Grant((0,))), Place("n3", Grant((1,))))
+    keep(store, msgspec.structs.replace(receipt(1, 10.0), more=places), receipt(2, 20.0, "n2"))
+    assert [[one.id for one in store.receipts(10, node=node)] for node in ("n1", "n2", "n3", "n20")] == [
+        ["j-u1.p1"], ["j-u2.p1"], ["j-u1.p1"], ["j-u1.p1"]
+    ]  # fmt: skip
     store.close()
 
 

@@ -88,3 +88,32 @@ async def test_one_that_does_not_heed_its_notice_is_killed_and_a_restart_meanwhi
             assert over.outcome is not None and (over.outcome.cause, over.outcome.signal) == (Cause.PREEMPTED, 9)
             (told,) = await client.receipts()
             assert (told.job, told.result) == (urgent, "started")
+
+
+async def test_others_give_way_to_an_urgent_gang_on_all_its_nodes_and_finish_after_it() -> None:
+    async with scene(preemption=RULES) as on:
+        for name in ("n1", "n2"):
+            await on.agent(name, cores=[0], virtual=True)
+        async with GridClient(on.url) as client:
+            kind = 'if [ "${GRID_ALLOCATION_ID##*.}" = 2 ]; then echo finished; else exec sleep 600; fi'
+            low = [await client.submit(["sh", "-c", kind], priority="low", grace=GRACE) for _ in range(2)]
+            for victim in low:
+                await on.until(lambda victim=victim: is_in(client, victim, State.RUNNING), "the low ones run")
+            words = ("run-shared", "--dry-run", "--nodes", "2", "--priority", "urgent", "true")
+            would = json.loads(grid(on, "-o", "json", *words).stdout)["preempts"]
+            assert {one["job"] for one in would["victims"]} == set(low)
+            assert {one["node"] for one in would["victims"]} == {"n1", "n2"}
+            assert "it would start on n1, n2 once 2 jobs have given way" in grid(on, *words).stdout
+            gang = await client.submit(["sh", "-c", "echo $GRID_NODE_RANK of $GRID_NODES"], priority="urgent", nodes=2)
+            results = [await client.result(f"{gang}_{rank}") for rank in (0, 1)]
+            assert [one.stdout for one in results] == ["0 of n1,n2\n", "1 of n1,n2\n"]
+            assert [(await client.result(victim)).stdout for victim in low] == ["finished\n", "finished\n"]
+            (told,) = await client.receipts()
+            assert (told.job, told.result, len(told.more)) == (f"{gang}_0", "started", 1)
+        (row,) = [line for line in grid(on, "receipts").stdout.splitlines() if line.startswith(told.id)]
+        assert "n1,n2" in row
+        assert (
+            [one["id"] for one in receipts(on, "--node", "n1")]
+            == [told.id]
+            == [one["id"] for one in receipts(on, "--node", "n2")]
+        )

@@ -184,11 +184,3 @@ def test_a_gang_of_which_a_part_cannot_be_reached_does_not_give_way() -> None:
     ledger = of_a_gang(alone=0)
     step(ledger, NodeDown("n0", "session-n0"), 50.0)
     assert stops(urgent(ledger, "u", 51.0)) == []
-
-
-def test_an_urgent_gang_is_told_that_nobody_gives_way_to_it() -> None:
-    ledger = full(1, nodes=2)
-    submitted(ledger, request=Request(Resources(MILLI), Priority.URGENT, gang=2), now=50.0)
-    why = ledger.view("g_0").reason  # type: ignore[union-attr]
-    assert why is not None and why.text.endswith("no preemption: nobody gives way to a gang")
-    assert all(one.state is State.RUNNING for one in ledger.allocations.values())

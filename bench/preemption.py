@@ -1,0 +1,60 @@
+"""What it costs to find who gives way among 10,000 nodes that are full: to an urgent job, and to urgent gangs.
+
+.venv/bin/python bench/run.py preemption
+"""
+
+import random
+import statistics
+import time
+
+from bench.ledger import facts, job, offer
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.preempting import foresee
+from distributed_grid.protocol.jobs import Priority, Reason, Request
+from distributed_grid.protocol.messages import Inventory, Started
+from distributed_grid.protocol.resources import GIB, MILLI, Resources
+
+NODES = 10_000
+CORES = 4
+ROUNDS = 7
+GANGS = (0, 2, 16, 256)
+NOW = 100.0
+
+
+def full(rng: random.Random) -> Ledger:
+    """A ledger with these nodes, each with two low jobs on all of its cores, which began within the first minute."""
+    ledger = Ledger(policy=Policy(suspect_after=1e9, disconnected_after=2e9))
+    for number in range(NODES):
+        of = facts(number, CORES, CORES * 4 * GIB, 0)
+        for event in (NodeUp(of, "s"), Told(of.name, Inventory(known=())), Told(of.name, offer(of, CORES, GIB, 0))):
+            ledger.handle(event, 0.0)
+    half = Request(Resources(CORES * MILLI // 2), Priority.LOW)
+    for number in range(2 * NODES):
+        ledger.handle(JobsSubmitted(1, (job(number, half),)), 0.0)
+    ledger.settle(0.0)
+    for at, allocation in sorted((rng.uniform(1.0, 60.0), one) for one in ledger.allocations):
+        ledger.handle(Told(ledger.allocations[allocation].node, Started(allocation=allocation)), at)
+    ledger.settle(60.0)
+    return ledger
+
+
+def main() -> None:
+    """Measure and print."""
+    ledger = full(random.Random(7))
+    print(f"{NODES:,} nodes full of {len(ledger.allocations):,} jobs that may give way")
+    for gang in GANGS:
+        wanted = Request(Resources((CORES - 1) * MILLI), Priority.URGENT, gang=gang)
+        took = []
+        for _ in range(ROUNDS):
+            begin = time.perf_counter()
+            _, found = foresee(ledger, wanted, Reason("Resources"), NOW)
+            took.append(time.perf_counter() - begin)
+            assert found is not None
+        who = f"a gang of {gang}" if gang else "a job"
+        print(f"a plan for {who}: median {statistics.median(took) * 1e3:.0f} ms, first {took[0] * 1e3:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
