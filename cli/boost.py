@@ -27,6 +27,7 @@ from distributed_grid.protocol.messages import (
     ListJobs,
     RayNode,
     RequestBoost,
+    ShowJobs,
     Status,
 )
 from distributed_grid.protocol.resources import MILLI, ResourceType
@@ -250,13 +251,28 @@ def _lent(lent: Boost) -> str:
     return amount_words(lent.kind, lent.amount)
 
 
+def _named(invocation: Invocation, ref: str) -> str:
+    """The boost that is meant, by its whole id: a boost is a job, and whoever releases one never means another job.
+    Raises BadValue."""
+    found: Jobs = invocation.ask(lambda n: ShowJobs(n, (ref,)))
+    if found.jobs and found.jobs[0].spec.boost is not None:
+        return found.jobs[0].id
+    job, user = (found.jobs[0].id, found.jobs[0].user) if found.jobs else (found.groups[0].id, found.groups[0].user)
+    if ref == "last":  # the newest of all jobs is no boost: the newest boost is meant
+        listed: Boosts = invocation.ask(lambda n: ListBoosts(n))
+        if mine := [one.job.id for one in listed.boosts if one.job.user == user]:
+            return mine[-1]
+    raise BadValue(f"{job} is no boost", why="it is a job", hint="grid boost status shows the boosts there are")
+
+
 @boost.command()
 @common
 @click.argument("boost_id", metavar="BOOST")
 def release(boost_id: str) -> None:
     """Give a boost back before it expires. BOOST is an id, the beginning of one, or `last`."""
     invocation = current()
-    answer: Done = invocation.ask(lambda n: Cancel(n, (boost_id,), "released"))
+    named = _named(invocation, boost_id)
+    answer: Done = invocation.ask(lambda n: Cancel(n, (named,), "released"))
     invocation.say(answer.text or "released: Ray drains it, then its node has it back")
 
 
@@ -268,7 +284,8 @@ def extend(boost_id: str, time_: str) -> None:
     """Let a boost end so much later: seconds, or 30m, 2h."""
     invocation = current()
     seconds = parse_duration(time_)
-    answer: Done = invocation.ask(lambda n: ExtendBoost(n, boost_id, seconds))
+    named = _named(invocation, boost_id)
+    answer: Done = invocation.ask(lambda n: ExtendBoost(n, named, seconds))
     invocation.say(answer.text)
 
 

@@ -40,7 +40,8 @@ class ResourceBoostRequest:
 @dataclass(frozen=True)
 class ResourceBoost:
     """A boost. `is_active`: Ray has shown it and it has not ended; `state` is the fuller word. `amount` is in cores,
-    GPUs or GB. `expires_at` None: it has not begun to count.
+    GPUs or GB. `expires_at` None: it has not begun to count. `boost_id` is empty where it is another user's, and one
+    may see that it is there and no more.
 
     `ray_node_id` and `ray_status` (idle, running, draining) are what Ray shows of it now, empty where it shows nothing;
     `differs` says how that is not what was lent, where it is not.

@@ -1,5 +1,6 @@
 """A Ray cluster that plays its part: it shows the raylets that agents are told to start. With a real one: tests/ray."""
 
+import asyncio
 from typing import Any
 
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
@@ -11,15 +12,20 @@ HEAD = "192.0.2.1:6379"
 
 
 class PlayedRay(Bridge):
-    """Shows a head named gpu-master and what joined. `down`: it cannot be asked; `deaf`: who starts never joins."""
+    """Shows a head named gpu-master and what joined. `down`: it cannot be asked; `deaf`: who starts never joins;
+    `answers` cleared: it takes its time. `asked` is set once somebody asked."""
 
     def __init__(self) -> None:
         super().__init__(HEAD, {})
-        self.shown = [_node("head", "gpu-master", {"CPU": 1.0}, {})]
+        self.shown = [_node("gpu-master", "host", {"CPU": 1.0}, {})]
         self.down = False
         self.deaf = False
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+        self.answers.set()
 
     async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
+        self.asked.set()
+        await self.answers.wait()
         if self.down:
             raise NoRay(f"there is no Ray at {HEAD}", why="nobody listens")
         if what == "cluster":

@@ -194,6 +194,22 @@ async def test_a_caller_who_gives_up_leaves_nothing_lent(tmp_path: Path) -> None
         assert view.state is State.ENDED and view.story[-2].text == "its caller was cancelled"
 
 
+async def test_a_caller_who_gives_up_before_he_has_an_id_leaves_nothing_lent_either(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, ray, worker), ResourceBoostManager(config(grid.url)) as manager:
+        ray.answers.clear()
+        asking = asyncio.create_task(manager.request_boost(asked()))
+        async with asyncio.timeout(30.0):
+            await ray.asked.wait()
+        asking.cancel()
+        await asyncio.sleep(0)
+        ray.answers.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        (view,) = await manager.client.jobs(ended=True)
+        assert (await manager.client.wait(view.id)).state is State.ENDED
+        assert await manager.get_active_boosts() == []
+
+
 async def test_a_job_is_not_released_as_a_boost_and_what_nobody_knows_is_not_there(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, _, _), ResourceBoostManager(config(grid.url)) as manager:
         job = await manager.client.submit("sleep 60")

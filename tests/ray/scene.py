@@ -66,8 +66,13 @@ class Cluster:
 
     def _program(self, code: str) -> subprocess.CompletedProcess[str]:
         code = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n{code}"
+        return self.python(code)
+
+    def python(self, code: str) -> subprocess.CompletedProcess[str]:
+        """A program on the head's host, where RAY_ADDRESS says where the cluster is."""
         command = [*self._enter, sys.executable, "-c", code]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=90)
+        environment = self.environment | {"RAY_ADDRESS": HEAD}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
 
     def offered(self) -> float:
         """Cores that the node offers."""

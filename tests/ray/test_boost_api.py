@@ -1,5 +1,7 @@
 """The Python of boosts, in a real Ray cluster: one program that borrows, uses what it borrowed, and gives it back."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.grid_fixture import until
@@ -58,3 +60,14 @@ def test_a_program_borrows_uses_exactly_what_it_borrowed_and_gives_it_back(clust
     assert told["elsewhere"] != told["node"], "what may run elsewhere does, once the boost has ended"
     until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before")
     until(lambda: cluster.offered() == 2.0, "the node offers all its cores again")
+
+
+def test_the_program_in_the_documentation_runs_as_it_stands_there(cluster: Cluster) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "boosts.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    done = cluster.python(program)
+    assert done.returncode == 0, done.stderr[-3000:]
+    status, anywhere, there, ready = done.stdout.splitlines()[-4:]
+    assert "'active': 1" in status and "'resources': {'cpu': 2.0}" in status and "'differences': {}" in status
+    assert f"'ray_node_id': '{there}'" in status and len(anywhere) == len(there) and ready == "True"
+    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before")
