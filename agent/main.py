@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from distributed_grid import __version__
+from distributed_grid.agent import raylet
 from distributed_grid.agent.core.spare import Limits, describe
 from distributed_grid.agent.core.spare_judge import OFF
 from distributed_grid.agent.gpus import open_backend
@@ -190,9 +191,12 @@ async def _run(settings: AgentSettings) -> None:
         hide=settings.hide_state and not why_not(str(settings.state_dir)),
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
-    probe = await asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir)
+    probe, (ray, python) = await asyncio.gather(
+        asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir),
+        asyncio.to_thread(_ray_versions, settings.ray.program),
+    )
     facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
-    facts = msgspec.structs.replace(facts, instance=instance)
+    facts = msgspec.structs.replace(facts, instance=instance, ray=ray, ray_python=python)
     how = settings.interval, settings.keep, settings.run_as, settings.environment, settings.ray
     place = Place(settings.coordinator, settings.state_dir, *how)
     runtime = Runtime(place, facts, settings.limits, probe, launcher)
@@ -208,6 +212,14 @@ async def _run(settings: AgentSettings) -> None:
     if not running.cancelled():
         running.result()
     log.info("stopped; jobs go on")
+
+
+def _ray_versions(named: str) -> tuple[str, str]:
+    """Of the Ray that would run boosts, and of its Python; empty where there is none, which is no trouble."""
+    try:
+        return raylet.versions(raylet.program(named))
+    except GridError:
+        return "", ""
 
 
 def _own(launcher: Launcher) -> Iterable[int]:

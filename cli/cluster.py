@@ -65,6 +65,10 @@ def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
     words.emit(words.table(invocation, HEADER, rows))
     if ray.demand:
         words.emit(printable(f"waiting in Ray: {'; '.join(map(_demand, ray.demand))}") + "\n")
+    for one in grid.nodes:
+        if one.facts.ray not in ("", ray.ray):
+            other = f"{one.facts.name} has Ray {one.facts.ray}, so that it cannot lend to this cluster"
+            words.emit(printable(f"! {other} → pip install ray=={ray.ray} there, and start its agent again") + "\n")
     for node in ray.nodes:
         if node.stray:
             words.emit(f"! {printable(stray_words(node))}\n")

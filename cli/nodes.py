@@ -211,6 +211,7 @@ def node_json(node: NodeView) -> dict[str, Any]:
         "drained": _drained_json(node),
         "set_aside": _aside_json(node),
         "software": facts.software,
+        "ray": facts.ray or None,
         "sample": msgspec.to_builtins(node.sample, str_keys=True) if node.sample is not None else None,
         "withheld": [{"what": one.what, "why": one.why} for one in node.withheld],
     }

@@ -48,6 +48,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     agent connects from, as the coordinator sees it.
     `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
     `numa` holds the cores of each NUMA node by its number; empty: not known.
+    `ray` and `ray_python` are the versions of the Ray that would run its boosts, and of that one's Python; empty: none.
     """
 
     name: str
@@ -67,6 +68,8 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     address: str = ""
     limits: dict[str, str] = {}
     numa: tuple[tuple[int, ...], ...] = ()
+    ray: str = ""
+    ray_python: str = ""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):

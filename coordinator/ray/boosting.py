@@ -13,8 +13,8 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Event, Job, Joined
 from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
-from distributed_grid.coordinator.ray.comparing import compared, differs, marked
-from distributed_grid.protocol.boosts import LABEL, SOURCE, TARGET, Boost, RayAuth, needs, parse_amount
+from distributed_grid.coordinator.ray.comparing import compared, differs, marked, ray_node
+from distributed_grid.protocol.boosts import Boost, RayAuth, needs, parse_amount
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
 from distributed_grid.protocol.messages import (
@@ -110,7 +110,7 @@ class Boosting:
 
     async def nodes(self) -> list[RayNode]:
         """All nodes that are alive in Ray. Raises GridError."""
-        return [_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
+        return [ray_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
 
     async def shown(self, asked: ListBoosts, sight: Sight, views: Callable[[list[str]], list[JobView]]) -> Boosts:
         """The boosts that live, beside what Ray shows, for somebody who sees so much."""
@@ -124,7 +124,7 @@ class Boosting:
                 seen, cluster = await asyncio.gather(
                     self._bridge.ask("nodes", seconds=LOOK_SECONDS), self._bridge.ask("cluster", seconds=LOOK_SECONDS)
                 )
-                nodes = tuple(map(_node, seen["nodes"]))
+                nodes = tuple(map(ray_node, seen["nodes"]))
             except NoRay as error:
                 trouble = f"{error.what}: {error.why}" if error.why else error.what
         after = self.live()
@@ -195,21 +195,6 @@ def no_boosts(message: Submit) -> None:
     """Raise BadValue for a boost that comes as a job: what a raylet joins, and how, is the coordinator's to say."""
     if any(one.spec.boost is not None for one in message.jobs):
         raise BadValue("a boost is not submitted as a job", hint="grid boost request")
-
-
-def _node(one: dict[str, Any]) -> RayNode:
-    return RayNode(
-        id=one["id"],
-        ip=one["ip"],
-        name=one["name"],
-        host=one["host"],
-        status=one["status"],
-        total=one["total"],
-        available=one["available"],
-        boost=one["labels"].get(LABEL, ""),
-        source=one["labels"].get(SOURCE, ""),
-        target=one["labels"].get(TARGET, ""),
-    )
 
 
 def _target(job: Job) -> str:

@@ -37,6 +37,7 @@ GROUPS, JOBS = "grid-", "grid-job-"
 WAITING = 32
 """So many reservations may wait for room at once. They have threads of their own: who waits keeps nobody from looking,
 or from letting go of what others wait for."""
+MAY_WAIT = ("reserve", "runs_on")
 AT_ONCE = 8
 """So many other questions are answered at once."""
 OF_GROUP = re.compile(r"(CPU|GPU|memory)_group_([0-9a-f]+)")
@@ -83,7 +84,7 @@ class Cluster:
             {
                 "id": node.node_id.hex(),
                 "ip": node.node_ip_address,
-                **infos.get(node.node_id.hex(), {"name": "", "host": ""}),
+                **infos.get(node.node_id.hex(), {"name": "", "host": "", "port": 0}),
                 "status": autoscaler_pb2.NodeStatus.Name(node.status).lower(),
                 "labels": dict(node.labels),
                 "total": dict(node.total_resources),
@@ -122,9 +123,24 @@ class Cluster:
             self._of_jobs = {group: ours for group, ours in self._of_jobs.items() if group in groups}
             return {group for group, ours in self._of_jobs.items() if ours}
 
-    def _infos(self) -> dict[str, dict[str, str]]:
+    def _infos(self) -> dict[str, dict[str, Any]]:
         known = self._gcs.get_all_node_info(timeout=STATE_SECONDS)
-        return {key.hex(): {"name": one.node_name, "host": one.node_manager_hostname} for key, one in known.items()}
+        return {
+            key.hex(): {"name": one.node_name, "host": one.node_manager_hostname, "port": one.node_manager_port}
+            for key, one in known.items()
+        }
+
+    def runs_on(self, selector: dict[str, str], within: float) -> str:
+        """Have a task run on a node with these labels, and the id of the one where it did. It asks for no core, as
+        others may use them all."""
+        self._drive()
+        task = ray.remote(_where).options(num_cpus=0, label_selector=selector)
+        asked = task.remote()
+        try:
+            return str(ray.get(asked, timeout=within))
+        except ray.exceptions.GetTimeoutError:
+            ray.cancel(asked, force=True)
+            raise Refused("no task ran there", f"it did not within {within:g} s") from None
 
     def drain(self, node: str, message: str, within: float) -> bool:
         """Have a node take nothing more, as it will be taken away in so many seconds. Ray does not enforce that."""
@@ -212,6 +228,10 @@ class Cluster:
             raise Refused("Ray cannot be asked to reserve anything", f"{why}: start one there (ray start)")
 
 
+def _where() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
 def _is_mine(address: str) -> bool:
     """Whether this machine has this address: only then can something listen there."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as tried:
@@ -238,7 +258,7 @@ def _words(bundles: list[dict[str, float]]) -> str:
     return " + ".join(", ".join(f"{amount:g} {name}" for name, amount in bundle.items()) for bundle in bundles)
 
 
-ASKED = ("cluster", "nodes", "usage", "drain", "reserve", "release", "reserved")
+ASKED = ("cluster", "nodes", "usage", "drain", "reserve", "release", "reserved", "runs_on")
 
 
 def _answer(asked: Callable[..., Any], question: dict[str, Any]) -> dict[str, Any]:
@@ -280,7 +300,7 @@ def main(address: str) -> None:
     with ThreadPoolExecutor(AT_ONCE) as threads, ThreadPoolExecutor(WAITING) as waiting:
         for line in sys.stdin:
             question = json.loads(line)
-            (waiting if question["ask"] == "reserve" else threads).submit(respond, question)
+            (waiting if question["ask"] in MAY_WAIT else threads).submit(respond, question)
     os._exit(0)  # a driver takes its time to leave, and has nothing to say that anybody waits for
 
 

@@ -3,16 +3,33 @@ know nothing of."""
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.protocol.boosts import custom_resource
+from distributed_grid.protocol.boosts import LABEL, SOURCE, TARGET, custom_resource
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import BoostView, RayNode
 from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
 
 DRAINING = "draining"
+
+
+def ray_node(one: dict[str, Any]) -> RayNode:
+    """A node as the bridge tells of it."""
+    return RayNode(
+        id=one["id"],
+        ip=one["ip"],
+        name=one["name"],
+        host=one["host"],
+        status=one["status"],
+        total=one["total"],
+        available=one["available"],
+        boost=one["labels"].get(LABEL, ""),
+        source=one["labels"].get(SOURCE, ""),
+        target=one["labels"].get(TARGET, ""),
+    )
 
 
 def differs(job: Job | JobView, node: RayNode) -> str:

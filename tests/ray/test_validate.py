@@ -1,0 +1,75 @@
+"""The guide's `python scripts/validate_ray_cluster.py`, on a real cluster."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.grid_fixture import until
+from tests.ray.scene import HEAD, Cluster
+from tests.ray.test_status import program
+
+pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "validate_ray_cluster.py"
+LEFT = "grid-job-j-leftoverabcd"
+LEAVES = f"""
+import ray, sys
+ray.init(address='{HEAD}', logging_level='error', log_to_driver=False)
+from ray.util.placement_group import placement_group
+group = placement_group([{{'CPU': 1}}], name='{LEFT}')
+sys.stdin.read()
+"""
+
+
+def validate(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    grid = cluster.master
+    return subprocess.run(
+        [*grid.command[:-3], sys.executable, str(SCRIPT), "-c", str(grid.home / "grid.yaml"), *words],
+        env=grid.environment,
+        cwd=grid.here,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+
+
+def test_a_cluster_that_is_as_it_should_be_passes_and_a_task_runs_on_each_boost(cluster: Cluster, boost: str) -> None:
+    done = validate(cluster, "--run")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    lines = dict(line[6:].split(": ", 1) for line in done.stdout.splitlines() if line.startswith("ok    "))
+    node = cluster.master.json("boost", "status", timeout=60.0)["boosts"][0]["ray_node"]["id"]
+    assert lines[f"boost {boost}"] == "running on lab1, idle in Ray with what was lent"
+    assert lines[f"task on {boost}"] == f"ran on {node[:12]}"
+    assert {"coordinator", "configuration", "head", "version of this machine", "version of lab1"} <= set(lines)
+    assert f"port of {boost}" in lines and lines["stray raylets"] == "none"
+    assert done.stdout.splitlines()[-1].endswith("checks, none failed")
+
+
+def test_what_is_left_over_fails_and_says_what_to_do(cluster: Cluster) -> None:
+    with program(cluster, LEAVES):
+        until(lambda: LEFT in validate(cluster).stdout, "the group is there", 60.0)
+        done = validate(cluster)
+        assert done.returncode == 1 and not done.stderr
+        assert f"FAIL  placement groups: {LEFT} is left over (CREATED) → start the coordinator again" in done.stdout
+        assert done.stdout.splitlines()[-1].endswith(", 1 failed")
+
+
+def test_without_a_configuration_or_a_coordinator_it_says_so_and_has_no_traceback(tmp_path: Path) -> None:
+    def told(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), *words],
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GRID_COORDINATOR": "ws://127.0.0.1:9"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (1, ""), done.stderr
+        return done.stdout
+
+    assert "FAIL  configuration: /nowhere.yaml: cannot be read" in told("-c", "/nowhere.yaml")
+    nothing = told()
+    assert "FAIL  coordinator: cannot reach the coordinator at ws://127.0.0.1:9" in nothing
+    assert "FAIL  configuration: no Ray cluster is configured → set ray.address" in nothing
