@@ -40,7 +40,7 @@ from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
 from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.placing import neighbours, resolved
-from distributed_grid.coordinator.ray.boosting import Boosting, no_boosts
+from distributed_grid.coordinator.ray.boosting import Boosting, no_boosts, no_other_boost
 from distributed_grid.coordinator.relay import Relay
 from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.seldom import Seldom
@@ -330,8 +330,9 @@ class Requests:
     ) -> None:
         match message:
             case RequestBoost():
-                jobs = (await self._boosts.submission(message),)
-                self._submit(asked, client, sight, Submit(message.id, jobs, message.watch))
+                one = self._submissions.again(sight, message.key) or await self._boosts.submission(message)
+                no_other_boost(message, one)
+                self._submit(asked, client, sight, Submit(message.id, (one,), message.watch))
             case ExtendBoost():
                 job = self._lookup.single(sight, message.boost)
                 self._driver.trouble.refuse()

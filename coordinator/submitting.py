@@ -110,6 +110,12 @@ class Submissions:
             before[one.key] = before[one.spec.name] = known.get(one.key) or found.jobs[one.key].id
         return found
 
+    def again(self, sight: Sight, key: str) -> Submission | None:
+        """What this user submitted under this key before, to be said again; None: nothing."""
+        name = self._ledger.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
+        job = self._lookup.job(name) if name is not None else None
+        return Submission(key, job.spec, job.request) if isinstance(job, Job) else None
+
     def _by_key(self, sight: Sight, key: str) -> str | None:
         """What was submitted under this key before: a long list of jobs comes in several calls."""
         if (key in self._ledger.jobs or key in self._ledger.groups) and sight.names(key):

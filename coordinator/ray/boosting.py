@@ -191,6 +191,17 @@ class Boosting:
             await self._bridge.close()
 
 
+def no_other_boost(asked: RequestBoost, one: Submission) -> None:
+    """Raise BadValue where what this key stands for is not what is asked for."""
+    boost = one.spec.boost
+    if boost is None or (boost.target, boost.kind) != (asked.target, asked.kind):
+        raise BadValue(
+            f"the key {asked.key!r} was used for something else",
+            why="one key is one boost, or one job",
+            hint="give each request a key of its own",
+        )
+
+
 def no_boosts(message: Submit) -> None:
     """Raise BadValue for a boost that comes as a job: what a raylet joins, and how, is the coordinator's to say."""
     if any(one.spec.boost is not None for one in message.jobs):
