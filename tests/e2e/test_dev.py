@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.cli import dev_processes
+from tests.agent.conftest import runs
 from tests.grid_fixture import GRID, until
 
 
@@ -28,7 +29,9 @@ class Dev:
         )
 
     def up(self, *flags: str) -> subprocess.CompletedProcess[str]:
-        done = self.grid("dev", "up", "--dir", str(self.home), "--port", "0", *flags)
+        # A loaded test machine must not look busy to it.
+        words = ("dev", "up", "--dir", str(self.home), "--port", "0", "--cpu-percent-max", "100", *flags)
+        done = self.grid(*words)
         if done.returncode == 0:
             told = json.loads((self.home / "coordinator/coordinator.json").read_text())
             self.environment["GRID_COORDINATOR"] = told["url"]
@@ -59,7 +62,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
 def test_up_gives_nodes_that_offer_and_down_leaves_nothing(dev: Dev) -> None:
     done = dev.up("--nodes", "3", "--fake-gpus", "2")
     assert done.returncode == 0, done.stderr
-    assert "stand-in GPU (no real device)" in done.stdout and "cpu_percent_max 90" in done.stdout
+    assert "stand-in GPU (no real device)" in done.stdout and "cpu_percent_max 100" in done.stdout
     assert "GRID_COORDINATOR=" in done.stdout  # not the default port, so the way there is said
     assert len(dev.processes()) == 7
     nodes = {node["name"]: node for node in dev.json("nodes")["nodes"]}
@@ -96,7 +99,7 @@ def test_down_ends_running_jobs_and_their_daemons(dev: Dev) -> None:
     until(marker.exists, "the job's daemon runs")
     daemon = int(marker.read_text())
     assert dev.down().returncode == 0
-    assert not Path(f"/proc/{daemon}").exists() or "Z" in Path(f"/proc/{daemon}/stat").read_text().split()[2]
+    assert not runs(daemon)
 
 
 def test_up_again_starts_only_what_has_died_and_jobs_run_on(dev: Dev) -> None:
@@ -109,7 +112,7 @@ def test_up_again_starts_only_what_has_died_and_jobs_run_on(dev: Dev) -> None:
     before = dev.processes()
     for name in ("coordinator/coordinator.pid", "node1/agent.pid"):
         before[name].send(signal.SIGKILL)
-        assert before[name].wait(5)
+        assert before[name].wait(60)
     done = dev.up("--nodes", "2")
     assert done.returncode == 0, done.stderr
     after = dev.processes()

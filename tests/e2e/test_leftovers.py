@@ -73,12 +73,18 @@ async def client(grid: Scene) -> AsyncIterator[GridClient]:
 
 def living(word: str) -> list[int]:
     """All processes with this word in their command line, whoever's they are."""
-    found = []
+    return [*commands(word)]
+
+
+def commands(word: str) -> dict[int, list[bytes]]:
+    """Their command lines, by pid."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                if word.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+                argv = (entry / "cmdline").read_bytes().split(b"\0")
+                if word.encode() in argv:
+                    found[int(entry.name)] = argv
     return found
 
 
@@ -109,7 +115,7 @@ def word() -> str:
 @pytest.mark.parametrize("how", ["plain", "clear", "close", "clear,close"])
 async def test_a_daemon_holds_its_cores_until_it_is_gone(grid: Scene, client: GridClient, how: str) -> None:
     name = word()
-    job = await client.submit([sys.executable, "-c", DAEMON, name, how], cpus=4, grace=1)
+    job = await client.submit([sys.executable, "-c", DAEMON, name, how], cpus=4, grace=2.5)
     waits = await client.submit(["true"])
     await grid.until(lambda: _only_one(name), "only the daemon is left of it")
     assert (await client.show(job)).state is not State.ENDED
@@ -120,7 +126,7 @@ async def test_a_daemon_holds_its_cores_until_it_is_gone(grid: Scene, client: Gr
 
 
 def _only_one(name: str) -> bool:
-    return [Path(f"/proc/{pid}/cmdline").read_bytes().count(b"time.sleep(600)") for pid in living(name)] == [1]
+    return [b"import time; time.sleep(600)" in argv for argv in commands(name).values()] == [True]
 
 
 @pytest.mark.parametrize("how", ["stays", "goes"])
