@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,15 @@ def until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any
             return found
         time.sleep(0.02)
     pytest.fail(f"not within {seconds:g} s: {what}")
+
+
+def contents(home: Path) -> Iterator[tuple[Path, bytes]]:
+    """All files below a directory and what is in them, but for those that go while services are at work there."""
+    for folder, _, names in os.walk(home):
+        for path in (Path(folder, name) for name in names):
+            with suppress(OSError):
+                if path.is_file():
+                    yield path, path.read_bytes()
 
 
 class Grid:
