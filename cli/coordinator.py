@@ -67,6 +67,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         ray_auth=config.ray.auth,
         ray_token=config.ray.token,
         lends=config.resource_sharing.enabled,
+        by_ray=config.placement == "ray",
     )
     raise SystemExit(main(settings))
 

@@ -185,6 +185,13 @@ class ResourceSharing:
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
+class Placement(StrEnum):
+    """Who has the last word on where a job goes."""
+
+    EMBEDDED = "embedded"
+    RAY = "ray"
+
+
 class UnusedPolicy(StrEnum):
     """What becomes of a job that uses none of the GPUs it holds."""
 
@@ -278,6 +285,11 @@ class Root:
     """The whole file."""
 
     name: str = setting("grid", TEXT, "what this grid is called")
+    placement: Placement = setting(
+        Placement.EMBEDDED,
+        choice(Placement),
+        "ray: Ray reserves what a job is granted before it starts (docs/placement-by-ray.md)",
+    )
     coordinator: Coordinator = field(default_factory=Coordinator)
     agent: Agent = field(default_factory=Agent)
     resource_sharing: ResourceSharing = field(default_factory=ResourceSharing)

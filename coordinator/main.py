@@ -25,6 +25,7 @@ from distributed_grid.coordinator.local_door import OPEN_TO_PASS, closed_to_othe
 from distributed_grid.coordinator.pki import LIVES, PKI, Lives, Pki
 from distributed_grid.coordinator.ray.asking import Bridge, environment
 from distributed_grid.coordinator.ray.boosting import Boosting
+from distributed_grid.coordinator.ray.placing import Placing
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
@@ -67,7 +68,8 @@ class CoordinatorSettings:
     `memory_limit` (bytes; 0: by what there is): as in memory.py.
     `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there; `half_life` and `shares` (weights of
     users): as Sharing there; `…_life`, `renew_expired`: as Lives in pki.py; `ray_…`:
-    the cluster that boosts are lent to, if there is one; `lends`: resource sharing is enabled."""
+    the cluster that boosts are lent to, if there is one; `lends`: resource sharing is enabled; `by_ray`: it
+    reserves what jobs are granted."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -96,6 +98,7 @@ class CoordinatorSettings:
     ray_auth: RayAuth = RayAuth.DISABLED
     ray_token: str = ""
     lends: bool = True
+    by_ray: bool = False
 
 
 class CannotStart(GridError):
@@ -110,6 +113,7 @@ def main(settings: CoordinatorSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Errors a person can act on go to stderr, in three lines."""
     try:
         _check_address(settings)
+        _check_ray(settings)
         configure_logs(settings.log_level)
         forbid_dumps()
         prepare(settings.state_dir, OPEN_TO_PASS)
@@ -162,6 +166,16 @@ def _ray_token(settings: CoordinatorSettings) -> str:
     return ""
 
 
+def _check_ray(settings: CoordinatorSettings) -> None:
+    if settings.by_ray and not settings.ray_address:
+        raise CannotStart(
+            "jobs are to be placed by Ray (placement: ray), and there is none",
+            why="ray.address is empty, and so is RAY_ADDRESS",
+            hint="set ray.address to HOST:PORT of the cluster's head, or placement: embedded",
+            code=EX_CONFIG,
+        )
+
+
 def _allow_many_files() -> None:
     """A connection is a file: as many as the machine allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -195,6 +209,7 @@ async def _run(settings: CoordinatorSettings) -> None:
             threshold=settings.unused_threshold,
             release_after=settings.unused_release_after,
         ),
+        by_ray=settings.by_ray,
     )
     ledger = Ledger(store.epoch, policy=policy)
     begin = clock(), store.restored, living.orders, living.groups, living.shares
@@ -218,7 +233,8 @@ async def _run(settings: CoordinatorSettings) -> None:
     if settings.ray_address:
         bridge = Bridge(settings.ray_address, environment(settings.ray_auth.value, _ray_token(settings)))
     boosts = Boosting(ledger, bridge, settings.ray_auth, settings.lends, driver.put)
-    server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit, boosts)
+    placing = Placing(ledger, bridge, driver.put)
+    server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit, boosts, placing)
     driver.begin(server.perform, restored)
     keep = Keep(settings.keep_days, settings.keep_jobs, settings.keep_size)
     connected = lambda: [name for name, node in list(ledger.nodes.items()) if node.session]  # noqa: E731
@@ -229,6 +245,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
         retention.start()
         boosts.stir()
+        placing.stir()
         stopping = asyncio.create_task(stop.wait())
         background = [asyncio.create_task(feed_watchdog())]
         if pki is not None:
@@ -240,6 +257,7 @@ async def _run(settings: CoordinatorSettings) -> None:
             task.cancel()
         sd_notify("STOPPING=1")
     finally:
+        await placing.close()
         await boosts.close()
         await server.close()
         await driver.close()

@@ -23,6 +23,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
     UndrainAsked,
 )
+from distributed_grid.coordinator.core.ray_events import RayLooked, Reserved, ReserveRefused
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import MILLI, Grant, format_bytes, format_milli
 
@@ -69,6 +70,12 @@ def event_words(event: Event) -> str:
             return f"{job} was to last {seconds:g} s longer"
         case ForgetAsked(_, nodes, by):
             return f"{by} had {names(nodes)} forgotten"
+        case RayLooked(nodes, trouble):
+            return f"Ray could not be asked: {trouble}" if trouble else f"Ray told of its nodes on {names(list(nodes))}"
+        case Reserved(allocation):
+            return f"Ray reserved {allocation}"
+        case ReserveRefused(allocation, why):
+            return f"Ray did not reserve {allocation}: {why}"
 
 
 def event_concerns(event: Event, job: str) -> bool:
@@ -82,7 +89,7 @@ def event_concerns(event: Event, job: str) -> bool:
             return job in jobs
         case SignalAsked(_, name) | ExtendAsked(_, name):
             return name == job
-        case Joined(allocation):
+        case Joined(allocation) | Reserved(allocation) | ReserveRefused(allocation):
             return allocation.rpartition(".")[0] == job
         case _:
             return False
@@ -109,6 +116,10 @@ def decision_words(decision: Sequence[Any]) -> str:
             return f"{node} is under these orders: {orders or 'none'}"
         case ["audit", node, what]:
             return f"note of {node}: {what}"
+        case ["reserve", allocation, node]:
+            return f"have Ray reserve {allocation} on its node {node[:12]}"
+        case ["unreserve", allocation]:
+            return f"have Ray let go of {allocation}"
         case _:
             return str(decision)
 
@@ -116,7 +127,7 @@ def decision_words(decision: Sequence[Any]) -> str:
 def decision_concerns(decision: Sequence[Any], job: str) -> bool:
     """Whether it is about this job."""
     match decision:
-        case ["start", allocation, *_] | ["send", _, _, allocation]:
+        case ["start" | "reserve" | "unreserve", allocation, *_] | ["send", _, _, allocation]:
             return str(allocation).rpartition(".")[0] == job
         case ["job", name, *_]:
             return bool(name == job)

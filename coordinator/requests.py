@@ -41,6 +41,7 @@ from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.node_orders import order
 from distributed_grid.coordinator.placing import neighbours, resolved
 from distributed_grid.coordinator.ray.boosting import Boosting, no_boosts, no_other_boost
+from distributed_grid.coordinator.ray.placing import Placing
 from distributed_grid.coordinator.relay import Relay
 from distributed_grid.coordinator.requests_access import AccessDesk
 from distributed_grid.coordinator.seldom import Seldom
@@ -120,7 +121,9 @@ class Requests:
         access: AccessDesk,
         memory: Memory,
         boosts: Boosting,
+        placing: Placing,
     ) -> None:
+        self._placing = placing
         self._memory = memory
         self._boosts = boosts
         self._access = access
@@ -190,6 +193,8 @@ class Requests:
                     asked.refused("unavailable", why)
             case Submit():
                 no_boosts(message)
+                if any(one.request.immediate for one in message.jobs):
+                    await self._placing.fresh()
                 self._submit(asked, client, sight, message)
             case RequestBoost() | ExtendBoost() | ListBoosts():
                 await self._boost(asked, client, sight, message)
@@ -213,6 +218,7 @@ class Requests:
                 half_life = ledger.policy.sharing.half_life
                 self._reply(client, Shares(message.id, users, ledger.shares.capacity, half_life))
             case AskWhy():
+                await self._placing.fresh()
                 self._why(client, sight, message)
             case GetReceipts():
                 job = self._lookup.resolve_one(sight, message.job) if message.job else ""
@@ -274,6 +280,7 @@ class Requests:
         def waiting(command: Accepted | Rejected | Granted) -> None:
             if isinstance(command, Accepted):
                 ids = found.known | dict(zip(found.jobs, command.jobs, strict=True))
+                self._placing.stir()
                 self._boosts.stir(*(ids[key] for key, job in found.jobs.items() if job.spec.boost is not None))
                 self._submitted(asked, client, message, ids, command.fit, command.nodes)
             elif isinstance(command, Rejected):

@@ -39,6 +39,7 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Told,
 )
+from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.joining import Joining
@@ -47,6 +48,7 @@ from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.people import People
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.ray.boosting import Boosting
+from distributed_grid.coordinator.ray.placing import Placing
 from distributed_grid.coordinator.relay import Agent, Relay
 from distributed_grid.coordinator.renewing import Renewals
 from distributed_grid.coordinator.requests import Requests
@@ -94,6 +96,7 @@ class Server:
         pki: Pki | None = None,
         memory_limit: int = 0,
         boosts: Boosting | None = None,
+        placing: Placing | None = None,
     ) -> None:
         self._ledger = ledger
         self._store = store
@@ -109,7 +112,10 @@ class Server:
         access = self._access = AccessDesk(pki, self._cut, renewals)
         self._memory = Memory(memory_limit)
         boosts = boosts or Boosting(ledger, None, RayAuth.DISABLED, True, driver.put)
-        self._requests = Requests(ledger, store, driver, blobs, self._relay, audit, clock, access, self._memory, boosts)
+        placing = self._placing = placing or Placing(ledger, None, driver.put)
+        self._requests = Requests(
+            ledger, store, driver, blobs, self._relay, audit, clock, access, self._memory, boosts, placing
+        )
         ledger.watched = self._requests.watches.watched
         self._people = People(self._requests, driver, self._seldom, self._memory)
         self._pki = pki
@@ -359,6 +365,8 @@ class Server:
                 self._requests.watches.publish(view)
             case Accepted() | Rejected() | Granted():
                 self._requests.answer(command)
+            case Reserve() | Unreserve():
+                self._placing.perform(command)
             case _:
                 raise GridError(f"a command that nobody performs: {command!r}")
 

@@ -215,6 +215,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     strategy: Strategy | None = None
     local: Local | None = None
     constraints: Constraints | None = None
+    ray: bool = False
+    """Ray is to reserve it: the coordinator says this, not the client."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,7 +5,16 @@ patience, ends an allocation: what has not been given back is in use.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distributed_grid.coordinator.core import boosts, failing, gangs, preempting, retries, suspending, unused
+from distributed_grid.coordinator.core import (
+    boosts,
+    by_ray,
+    declining,
+    failing,
+    preempting,
+    retries,
+    suspending,
+    unused,
+)
 from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import (
     AckExits,
@@ -102,9 +111,12 @@ def silence(ledger: "Ledger", name: str) -> None:
         if node.state is not NodeState.LOST:
             node.state = NodeState.DISCONNECTED
             ledger.refresh(node)
+            silent = f"{name} has been silent for {policy.disconnected_after:g} s"
             for allocation in list(node.allocations.values()):
-                if allocation.state is not State.LOST:
-                    _lose(ledger, allocation, f"{name} has been silent for {policy.disconnected_after:g} s")
+                if allocation.awaits_ray:
+                    by_ray.never_began(ledger, allocation, silent)
+                elif allocation.state is not State.LOST:
+                    _lose(ledger, allocation, silent)
             preempting.abandon(ledger, node)
     elif now >= node.heard + policy.suspect_after and node.state is NodeState.UP:
         node.state = NodeState.SUSPECT
@@ -208,7 +220,9 @@ def _inventory(ledger: "Ledger", node: Node, inventory: Inventory) -> None:
 
 def _reconcile(ledger: "Ledger", node: Node, allocation: Allocation, item: Known | None) -> None:
     name = node.facts.name
-    if item is not None and item.outcome is not None:
+    if allocation.awaits_ray:
+        allocation.boot, allocation.instance = node.facts.boot_id, node.facts.instance  # it is told of it first
+    elif item is not None and item.outcome is not None:
         _exited(ledger, node, Exited(allocation=allocation.id, outcome=item.outcome))
     elif item is not None and item.state is State.ENDED:
         pass  # how it ended is told by itself, right after
@@ -299,43 +313,8 @@ def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
         ledger.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
         _stray_over(ledger, node, message.allocation, returned=False)
         return
-    job = ledger.jobs[allocation.job]
-    _decline(ledger, node, message.device)
-    if allocation.stop is not None and allocation.stop.cause != Cause.GANG.value:
-        outcome = Outcome(cause=Cause(allocation.stop.cause), text=allocation.stop.text, started=False)
-        ledger.over(job, outcome, allocation, _words(outcome))
-        return
-    text = f"{node.facts.name} did not start it: {message.reason}"
-    if job.request.gang:
-        gangs.part_over(ledger, job, allocation, None, text)
-    else:
-        ledger.requeue(job, allocation, text)
-
-
-def _decline(ledger: "Ledger", node: Node, device: str) -> None:
-    """Leave alone what was not spare after all: the device where it is one, else the node; longer every time."""
-    if device == "port":
-        return  # the next attempt has another one
-    device = device.removeprefix("core").removeprefix("cpu").strip(" -:")
-    core = device.isdigit() and int(device) in node.facts.cores
-    if not core and device != "memory" and all(gpu.uuid != device for gpu in node.facts.gpus):
-        device = ""
-    until, seconds = node.declined.get(device, (0.0, 0.0))
-    if ledger.now > until + ledger.policy.decline_most:
-        seconds = 0.0
-    seconds = min(ledger.policy.decline_most, seconds * 2 or ledger.policy.decline_first)
-    node.declined[device] = (ledger.now + seconds, seconds)
-    ledger.rebuild(node)
-    ledger.deadlines.arm("decline", node.facts.name, ledger.now + seconds)
-
-
-def decline_due(ledger: "Ledger", name: str) -> None:
-    """Something that was left alone may be tried again."""
-    node = ledger.nodes[name]
-    ledger.rebuild(node)
-    waiting = [until for until, _ in node.declined.values() if until > ledger.now]
-    if waiting:
-        ledger.deadlines.arm("decline", name, min(waiting))
+    declining.decline(ledger, node, message.device)
+    by_ray.never_began(ledger, allocation, f"{node.facts.name} did not start it: {message.reason}")
 
 
 def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
@@ -350,7 +329,7 @@ def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
         if message.outcome.started and not job.started:
             allocation.started = job.started = ledger.now - message.outcome.seconds
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
-            _decline(ledger, node, "")  # the next attempt, and everybody else, had better go elsewhere
+            declining.decline(ledger, node, "")  # the next attempt, and everybody else, had better go elsewhere
         failing.ended(ledger, node, job, message.outcome)
         outcome = boosts.told(job, message.outcome)
         ledger.over(job, outcome, allocation, _words(outcome))

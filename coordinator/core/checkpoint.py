@@ -133,6 +133,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupAt] = []
     held: HeldAt = HeldAt([], {})
     preempting: BookAt = BookAt()
+    ray_trouble: str = ""
 
 
 def take(ledger: Ledger) -> Checkpoint:
@@ -175,6 +176,7 @@ def take(ledger: Ledger) -> Checkpoint:
         failing=ledger.failing,
         idle=ledger.idle,
         snapshot=ledger.snapshot,
+        ray_trouble=ledger.ray_trouble,
         held=HeldAt(list(ledger.held.unmet), ledger.held.ends),
         groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in ledger.groups.values()],
         preempting=BookAt(
@@ -230,7 +232,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}
     ledger.turns, ledger.next_turn = at.turns, at.next_turn
     ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding
-    ledger.snapshot = at.snapshot
+    ledger.snapshot, ledger.ray_trouble = at.snapshot, at.ray_trouble
     ledger.unknown_before = at.unknown_before
     ledger.failing, ledger.idle = at.failing, at.idle
     book = at.preempting

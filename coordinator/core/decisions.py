@@ -9,6 +9,8 @@ A decision is a tuple of plain things. It begins with what kind it is and whom i
     ("accept", token, jobs)               jobs are taken, or were already
     ("orders", node, what)                what the operator ordered for a node is now this
     ("audit", node, what)                 an agent's word that changed nothing
+    ("reserve", allocation, node)         Ray is to reserve it on its node of this id
+    ("unreserve", allocation)             Ray is to let go of it
 """
 
 from collections.abc import Iterable
@@ -26,6 +28,7 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     Send,
 )
+from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
 from distributed_grid.protocol.messages import Launch, Renewed
 
 Decision = tuple[Any, ...]
@@ -59,4 +62,8 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
             found.append(("forget", command.node))
         elif type(command) is Audit:
             found.append(("audit", command.node, command.what))
+        elif type(command) is Reserve:
+            found.append(("reserve", command.allocation, command.node))
+        elif type(command) is Unreserve:
+            found.append(("unreserve", command.allocation))
     return found

@@ -7,6 +7,8 @@ from distributed_grid.coordinator.core import (
     accounts,
     agents,
     boosts,
+    by_ray,
+    declining,
     dependencies,
     failing,
     forgetting,
@@ -31,6 +33,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
     UndrainAsked,
 )
+from distributed_grid.coordinator.core.ray_events import RayLooked, Reserved, ReserveRefused
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -61,13 +64,17 @@ ON: dict[type, Callable[["Ledger", Any], None]] = {
     Joined: boosts.joined,
     ExtendAsked: boosts.extend,
     ForgetAsked: forgetting.forget,
+    RayLooked: by_ray.looked,
+    Reserved: by_ray.reserved,
+    ReserveRefused: by_ray.refused,
 }
 DUE: dict[str, Callable[["Ledger", str], None]] = {
     "silence": agents.silence,
     "begin": dependencies.begin_due,
     "join": boosts.due,
+    "reserve": by_ray.due,
     "offer": agents.offer_due,
-    "decline": agents.decline_due,
+    "decline": declining.due,
     "drain": orders.drain_due,
     "aside": failing.due,
     "kept": preempting.kept_due,

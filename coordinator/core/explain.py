@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distributed_grid.coordinator.core import dependencies, preempting, reasons, views
+from distributed_grid.coordinator.core import by_ray, dependencies, preempting, ray_room, reasons, views
 from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.constraints import conditions, devices
 from distributed_grid.coordinator.core.matching import (
@@ -48,7 +48,7 @@ def why(ledger: "Ledger", job_id: str | None, request: Request | None, now: floa
     set."""
     if job_id is None:
         assert request is not None, "neither a job nor a request is asked about"
-        return _wanted(ledger, request, None, user, now)
+        return _wanted(ledger, by_ray.marked(ledger.policy, request), None, user, now)
     job = ledger.jobs.get(job_id)
     if job is None:
         return Why(id=0, reason=Reason("Ended", f"{job_id} has ended; see its outcome and story"))
@@ -62,9 +62,10 @@ def _placed(ledger: "Ledger", job: Job) -> Why:
     verdict = NodeVerdict(job.node, True, "it was granted before the coordinator started")
     if said is not None:
         verdict = NodeVerdict(said.node, True, "the best of the nodes that had room", said.confidence, said.scores)
+    waits = ", once Ray has reserved it" if ledger.allocations[job.allocation].awaits_ray else ""
     return Why(
         id=0,
-        reason=Reason("Placed", f"it is {job.state.value} on {job.node}"),
+        reason=Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"),
         verdicts=(verdict,),
         chosen=job.node,
         grant=job.grant,
@@ -161,6 +162,8 @@ def _funnel(ledger: "Ledger", request: Request) -> tuple[FunnelStep, ...]:
             single = _only(wanted, kind)
             what = f"with {amount(kind, wanted)} free"
             left = _step(steps, what, left, [n for n in left if n.room is not None and n.room.fits(single, asked)])
+    if request.ray:
+        left = _step(steps, "where Ray has room", left, [one for one in left if ray_room.fits(one, request)])
     return tuple(steps)
 
 

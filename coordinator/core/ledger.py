@@ -11,12 +11,14 @@ from collections.abc import Container, Iterable, Mapping
 from distributed_grid.coordinator.core import (
     accounts,
     attempts,
+    by_ray,
     checks,
     deadlines,
     dependencies,
     events,
     following,
     gangs,
+    granting,
     groups,
     homes,
     keys,
@@ -24,7 +26,6 @@ from distributed_grid.coordinator.core import (
     reasons,
     rebuilding,
     restoring,
-    retries,
     serving,
     views,
 )
@@ -49,7 +50,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
-from distributed_grid.coordinator.core.reserving import Kept, release
+from distributed_grid.coordinator.core.reserving import Kept
 from distributed_grid.coordinator.core.unused import Idle
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import JobView, Outcome, State, Step
@@ -117,6 +118,8 @@ class Ledger:
         self.preempting = preempting.Book()
         self.holding = False
         """Nothing new is started for now."""
+        self.ray_trouble = "it was not asked yet"
+        """Why it is not known what Ray has; empty: it is."""
         self.unknown_before = 0.0
         """What began on a node before this may rightly be unknown here: a backup was restored then."""
         self.out: list[Command] = []
@@ -246,6 +249,7 @@ class Ledger:
     def enter(self, job: Job) -> None:
         """Put a job into the ledger, with the next turn."""
         self.jobs[job.id] = job
+        job.request = by_ray.marked(self.policy, job.request, job.spec.boost is not None)
         self.turns[job.id] = self.next_turn
         self.next_turn += 1
         homes.entered(self, job)
@@ -260,50 +264,11 @@ class Ledger:
 
     def start(self, job: Job, placement: Placement, gang: Gang | None = None) -> None:
         """Grant a waiting job its place and have it launched."""
-        node = self.nodes[placement.node]
-        if job.id in self.queue:
-            self.queue.remove(job.id)
-            release(self, job.id)
-        job.tries += 1
-        allocation = Allocation(
-            id=f"{job.id}.{job.tries}",
-            job=job.id,
-            node=placement.node,
-            grant=placement.grant,
-            state=State.WAITING,
-            granted=self.now,
-            lease=retries.lease(job, self.policy),
-            boot=node.facts.boot_id,
-            instance=node.facts.instance,
-            gang=gang,
-        )
-        gangs.granted(self, allocation)
-        self.allocations[allocation.id] = node.allocations[allocation.id] = allocation
-        self.placements[allocation.id] = placement
-        accounts.granted(self, job.user, placement.grant.resources)
-        job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
-        job.unused = ""
-        assert node.room is not None
-        node.room.take(placement.grant)
-        homes.started(self, job)
-        self.index.put(placement.node, node.facts.priority, node.room)
-        self.move(allocation, State.STARTING, f"granted on {placement.node}, confidence {placement.confidence:.2f}")
-        self.changed(job, allocation)
-        self.out.append(Send(placement.node, self.launch(job, allocation)))
+        granting.start(self, job, placement, gang)
 
     def launch(self, job: Job, allocation: Allocation) -> Launch:
         """The message that starts an allocation, the same however often it is sent."""
-        return Launch(
-            allocation=allocation.id,
-            job=job.id,
-            user=job.user,
-            epoch=self.epoch,
-            grant=allocation.grant,
-            spec=groups.spec_of(self, job),
-            gang=allocation.gang,
-            lease=allocation.lease,
-            heard=sample.at if allocation.lease and (sample := self.nodes[allocation.node].sample) else 0.0,
-        )
+        return granting.launch(self, job, allocation)
 
     def over(self, job: Job, outcome: Outcome, allocation: Allocation, text: str, again: bool = True) -> None:
         """An attempt has ended; `again`: nothing of it is alive for sure, so it may be run again."""
@@ -360,6 +325,7 @@ class Ledger:
         has taken it off already says so itself when it is back."""
         del self.allocations[allocation.id]
         gangs.released(self, allocation)
+        by_ray.over(self, allocation)
         self.placements.pop(allocation.id, None)
         self.idle.pop(allocation.id, None)
         accounts.released(self, allocation)

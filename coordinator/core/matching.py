@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from distributed_grid.coordinator.core import ray_room
 from distributed_grid.coordinator.core.catalogue import Catalogue, Pool
 from distributed_grid.coordinator.core.constraints import devices, meets, steps, trait_of, unmet
 from distributed_grid.coordinator.core.homes import ANYWHERE, Bounds
@@ -72,8 +73,10 @@ def able(node: Node, request: Request) -> bool:
 
 def has_room(node: Node, request: Request, index: Catalogue, room: Room | None = None) -> bool:
     """Whether the request could start there now, if the node can be given work at all; in `room` instead of its own."""
-    room = room or node.room
+    alone, room = room is not None, room or node.room
     if room is None or not room.fits(request.resources, request.constraints):
+        return False
+    if request.ray and not ray_room.fits(node, request, alone):
         return False
     if request.constraints is None:
         return True
@@ -107,6 +110,8 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
         return "declined", "refused a moment ago and is left alone for a while"
     if not node.synced or node.room is None:
         return "no-offer", "offers nothing now"
+    if request.ray and (words := ray_room.blocker(node, request)):
+        return "ray", words
     kind = node.room.lacks(wanted, request.constraints)
     if not kind:
         return "", ""
@@ -209,7 +214,7 @@ def candidates(
     if asked is not None and asked.only:
         return fitting(asked.only)
     trait = trait_of(request) if asked is not None else None
-    accept = _accept(nodes, request, rooms, bounds.apart) if asked is not None or rooms else None
+    accept = _accept(nodes, request, rooms, bounds.apart) if asked is not None or rooms or request.ray else None
     loosest = strategy is Strategy.SPREAD or strategy is Strategy.LOAD_BALANCED
     first: list[str] = []
     if strategy is Strategy.PACK:
@@ -235,13 +240,15 @@ def _accept(
     asked, wanted = request.constraints, request.resources
     exclude = apart.union(asked.exclude) if asked is not None else apart
     devices = asked is not None and bool(asked.gpu_model or asked.gpu_memory)
-    if not (exclude or devices or rooms):
+    if not (exclude or devices or rooms or request.ray):
         return None
 
     def accept(name: str) -> bool:
         if name in exclude:
             return False
         room = rooms.get(name)
+        if request.ray and not ray_room.fits(nodes[name], request, room is not None):
+            return False
         if room is None and not devices:
             return True
         room = room or nodes[name].room

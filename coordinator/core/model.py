@@ -20,6 +20,15 @@ from distributed_grid.coordinator.core.node_records import RecordForgotten as Re
 from distributed_grid.coordinator.core.node_records import RecordNode as RecordNode
 from distributed_grid.coordinator.core.node_records import RecordOrders as RecordOrders
 from distributed_grid.coordinator.core.parts import Part
+from distributed_grid.coordinator.core.ray_events import (
+    OnRay,
+    RayLooked,
+    RayPlace,
+    Reserve,
+    Reserved,
+    ReserveRefused,
+    Unreserve,
+)
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step, Suspension
@@ -81,6 +90,13 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     """What a member of a gang is told of it."""
     stopped: float = 0.0
     """When it was told to stop."""
+    ray: RayPlace | None = None
+    """Where Ray reserves it; None: it was not asked to."""
+
+    @property
+    def awaits_ray(self) -> bool:
+        """Whether Ray has still to say that it is reserved: its node has not heard of it."""
+        return self.ray is not None and not self.ray.granted
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False):
@@ -164,6 +180,10 @@ class Node:
     """What failed to start here since something did: see `failing.what`."""
     kept: dict[str, Grant] = field(default_factory=dict)
     """What is kept for jobs that wait for just that, by their ids."""
+    ray: OnRay | None = None
+    """What Ray has there; None: nothing, or nobody asked."""
+    ray_said: str = ""
+    """Why it refused something there last."""
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------
@@ -266,6 +286,9 @@ Event = (
     | Joined
     | ExtendAsked
     | ForgetAsked
+    | RayLooked
+    | Reserved
+    | ReserveRefused
 )
 
 
@@ -366,7 +389,7 @@ Record = (
     | RecordShare
     | Audit
 )
-Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted
+Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted | Reserve | Unreserve
 RECORDS = get_args(Record)
 MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare)
 """Those of which some may wait: see `soon`."""

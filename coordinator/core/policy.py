@@ -95,6 +95,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     sharing: Sharing = Sharing()
     strategy: Strategy = Strategy.BEST_FIT
     unused: Unused = Unused()
+    by_ray: bool = False
+    """Ray reserves what jobs are granted, before they are launched."""
+    reserve_within: float = 30.0
+    """A job that Ray does not answer for within that time waits again."""
 
     def weights_of(self, strategy: Strategy | None) -> Weights:
         """What counts how much for a request that names this strategy, or none."""

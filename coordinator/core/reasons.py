@@ -3,7 +3,7 @@ behind it wait for their turn. Kept fresh within a second, for the first lines, 
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import dependencies, holds, reserving
@@ -49,6 +49,8 @@ def find(ledger: "Ledger", request: Request, job: str = "", away: int = -1) -> R
         return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
     if can_fit(ledger, request) < request.gang:
         return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(ledger, request)} could")
+    if request.ray and ledger.ray_trouble:
+        return Reason("Ray", f"Ray is to reserve it, and cannot be asked: {ledger.ray_trouble}")
     bounds = ledger.index.homes.bounds(request.constraints)
     if bounds.missing:
         return Reason("Affinity", f"waits for {called(bounds.missing)} to have a place, to be near to it")
@@ -71,18 +73,20 @@ def find(ledger: "Ledger", request: Request, job: str = "", away: int = -1) -> R
         own = reserving.kept_for(ledger, job) if job else None
         kept = f"; {reserving.words(ledger, own)}" if own is not None else ""
         unmoved = ledger.preempting.said.get(request, "")
-        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{kept}{gone}{unmoved and f'; {unmoved}'}")
+        others = _names(said.get("ray", ()), "; ")
+        moved = unmoved and f"; {unmoved}"
+        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{others}{kept}{gone}{moved}")
+    if by_ray := said.get("ray"):
+        return Reason("Ray", f"{_names(by_ray)}{gone}")
     for code in ("withheld", "declined"):
         if found := said.get(code):
             names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
             return Reason("Thresholds", f"{names}{_more(len(found))}{gone}")
     if beside := [*said.get("not-near", ()), *said.get("not-apart", ())]:
-        names = "; ".join(f"{node.facts.name} {text}" for node, text in beside[:NAMED])
-        return Reason("Affinity", f"{names}{_more(len(beside))}{gone}")
+        return Reason("Affinity", f"{_names(beside)}{gone}")
     for code, name in (("set-aside", "SetAside"), ("drained", "Drained")):
         if closed := said.get(code):
-            names = "; ".join(f"{node.facts.name} {text}" for node, text in closed[:NAMED])
-            return Reason(name, f"{names}{_more(len(closed))}{gone}")
+            return Reason(name, f"{_names(closed)}{gone}")
     if not len(ledger.index):
         return Reason(
             "NoOffers", f"{_nodes(len(ledger.nodes) - away)} can be reached, and nothing is offered now{gone}"
@@ -141,6 +145,12 @@ def _in_question(ledger: "Ledger", request: Request) -> Collection[str]:
 
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _names(found: Sequence[tuple[Node, str]], before: str = "") -> str:
+    """What is said of the first of these nodes."""
+    words = "; ".join(f"{node.facts.name} {text}" for node, text in found[:NAMED])
+    return f"{before}{words}{_more(len(found))}" if words else ""
 
 
 def _more(count: int) -> str:

@@ -3,7 +3,17 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import accounts, agents, boosts, dependencies, following, gangs, groups, orders
+from distributed_grid.coordinator.core import (
+    accounts,
+    agents,
+    boosts,
+    by_ray,
+    dependencies,
+    following,
+    gangs,
+    groups,
+    orders,
+)
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
@@ -42,5 +52,6 @@ def take_up(
         if job.state is not State.ENDED:
             ledger.enter(job)
     accounts.restore(ledger, past)
+    by_ray.restore(ledger)
     following.follow(ledger)
     groups.go_on(ledger)

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import gangs, reasons
 from distributed_grid.coordinator.core.fairness import RANKED_EVERY, aged
-from distributed_grid.coordinator.core.feasible import Asked
 from distributed_grid.coordinator.core.matching import Placement, Refusal, has_room
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.queue import Line, Standing, lesser
 from distributed_grid.coordinator.core.reserving import Ask, Places, keep_first, keep_for, places_for, places_of, review
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.resources import Resources
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
 
 CLASSES = tuple(Priority)
+Hopeless = tuple[Resources, Constraints | None, bool]
+"""What nobody has room for: how much, of which nodes, and whether Ray was to reserve it."""
 HOPELESS_KEPT = 8
 """Refused amounts that are remembered within a pass."""
 
@@ -110,7 +113,7 @@ def _serve_new(ledger: "Ledger", fresh: dict[str, None]) -> list[Line]:
     lines = {id(line): line for line in map(ledger.queue.line, fresh) if not line.blocked}
     heads = [(*_place(ledger, line), line) for line in lines.values()]
     heapify(heads)
-    hopeless: list[Asked] = []
+    hopeless: list[Hopeless] = []
     refused: list[Line] = []
     ledger.kept = keep_first(ledger, ledger.kept, ledger.queue.least, ledger.now)
     while heads:
@@ -137,7 +140,7 @@ def _place(ledger: "Ledger", line: Line) -> tuple[int, float, int]:
 def _serve_all(ledger: "Ledger", grown: list[Node]) -> list[Line]:
     """The rooms of these nodes have grown. All lines in order, but for those refused before that none of them has room
     for, and only until there is no room for anybody. Those that were refused."""
-    queue, hopeless = ledger.queue, list[Asked]()
+    queue, hopeless = ledger.queue, list[Hopeless]()
     passed: list[tuple[int, Line]] = []
     done: list[tuple[float, int, Standing]] = []
     refused: list[Line] = []
@@ -180,11 +183,13 @@ def _waits(ledger: "Ledger", line: Line, heads: set[int]) -> None:
         ledger.kept = keep_for(ledger, ledger.kept, line, ledger.queue.least, ledger.now)
 
 
-def _serve(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
+def _serve(ledger: "Ledger", line: Line, hopeless: list[Hopeless]) -> bool:
     """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass room only shrinks:
     what is at least as much as something hopeless need not be tried, if that was asked of any node, or of the same."""
-    wanted, nodes = line.request.resources, line.request.constraints
-    if not hopeless or not any(less.fits(wanted) and (of is None or of == nodes) for less, of in hopeless):
+    wanted, nodes, by_ray = line.request.resources, line.request.constraints, line.request.ray
+    if not hopeless or not any(
+        less.fits(wanted) and (of is None or of == nodes) and (by_ray or not ray) for less, of, ray in hopeless
+    ):
         job = ledger.jobs[ledger.queue.head(line)[1]]
         found = places_of(ledger, job)
         if not isinstance(found, Refusal):
@@ -195,7 +200,7 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Asked]) -> bool:
                         ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
                 return True
         elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
-            hopeless.append((wanted, nodes))
+            hopeless.append((wanted, nodes, by_ray))
     line.blocked = True
     return False
 

@@ -51,5 +51,6 @@ def _ask(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str, grac
     else:
         ledger.move(allocation, State.STOPPING, text)
     ledger.changed(job, allocation)
-    ledger.out.append(Send(allocation.node, allocation.stop))
+    if not allocation.awaits_ray:  # else its node has not heard of it: it ends with Ray's answer
+        ledger.out.append(Send(allocation.node, allocation.stop))
     return True

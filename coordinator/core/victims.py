@@ -9,7 +9,7 @@ gone through one by one, those first where something was granted last: there is 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core import gangs
+from distributed_grid.coordinator.core import gangs, ray_room
 from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.homes import Bounds
 from distributed_grid.coordinator.core.matching import able, usable
@@ -68,7 +68,8 @@ def views(ledger: "Ledger", request: Request, now: float) -> list[View]:
     others: list[View] = []
     for _, name in passed[: TRIED + len(free) + 2 * request.gang]:
         node = ledger.nodes[name]
-        if name not in free and usable(node) and able(node, request) and _in_bounds(bounds, name):
+        lets = name not in free and (not request.ray or ray_room.fits(node, request, alone=True))
+        if lets and usable(node) and able(node, request) and _in_bounds(bounds, name):
             view = _view(ledger, node, request, now)
             if view.makes_room(request):
                 enough.append(view)
