@@ -25,11 +25,11 @@ def floor_ms() -> list[float]:
     return taken
 
 
-async def probe(url: str) -> dict[str, list[float]]:
+async def probe(url: str, probes: int = PROBES) -> dict[str, list[float]]:
     """Three series in milliseconds."""
     starts, firsts, dones = [], [], []
     async with GridClient(url) as client:
-        for number in range(PROBES + 5):
+        for number in range(probes + 5):
             await asyncio.sleep(0.05)
             began = time.time_ns()
             job = (await client.submit_many([describe_job(DATE)]))[0]

@@ -15,6 +15,7 @@ WAITING: dict[str, str] = {
     "NoOffers": "no node is known, can be reached, or offers anything that could serve",
     "Reserved": "there is room, and it is kept for who comes before it",
     "Resources": "what it needs is in use",
+    "Ray": "Ray is to reserve it, and has no room, no node there, or cannot be asked (docs/placement-by-ray.md)",
     "Thresholds": "what it needs is there and not lent now: a node's owner uses it, or refused a moment ago",
     "Affinity": "where the jobs are that it is to be near to, or apart from, leaves no room for it",
     "SetAside": "the nodes that could run it are set aside, since launches failed there",

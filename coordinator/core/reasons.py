@@ -49,8 +49,6 @@ def find(ledger: "Ledger", request: Request, job: str = "", away: int = -1) -> R
         return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
     if can_fit(ledger, request) < request.gang:
         return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(ledger, request)} could")
-    if request.ray and ledger.ray_trouble:
-        return Reason("Ray", f"Ray is to reserve it, and cannot be asked: {ledger.ray_trouble}")
     bounds = ledger.index.homes.bounds(request.constraints)
     if bounds.missing:
         return Reason("Affinity", f"waits for {called(bounds.missing)} to have a place, to be near to it")
@@ -65,19 +63,19 @@ def find(ledger: "Ledger", request: Request, job: str = "", away: int = -1) -> R
         code, text = blocker(node, request, bounds)
         said.setdefault(code, []).append((node, text))
     gone = f"; {_nodes(away)} cannot be reached" if away else ""
+    by_ray = _by_ray(ledger, said.get("ray", ()))
     if request.gang and len(ledger.index):
-        return _for_a_gang(ledger, request, gone)
+        return _for_a_gang(ledger, request, f"{by_ray and f'; {by_ray}'}{gone}")
     if "" in said:
         return _kept(ledger, request, job) or Reason("Resources", "its turn comes with the next pass")
     if busy := said.get("busy"):
         own = reserving.kept_for(ledger, job) if job else None
         kept = f"; {reserving.words(ledger, own)}" if own is not None else ""
         unmoved = ledger.preempting.said.get(request, "")
-        others = _names(said.get("ray", ()), "; ")
-        moved = unmoved and f"; {unmoved}"
-        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{others}{kept}{gone}{moved}")
-    if by_ray := said.get("ray"):
-        return Reason("Ray", f"{_names(by_ray)}{gone}")
+        more = "".join(f"; {one}" for one in (unmoved, by_ray) if one)
+        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{kept}{gone}{more}")
+    if by_ray:
+        return Reason("Ray", f"{by_ray}{gone}")
     for code in ("withheld", "declined"):
         if found := said.get(code):
             names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
@@ -147,10 +145,16 @@ def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
 
-def _names(found: Sequence[tuple[Node, str]], before: str = "") -> str:
+def _by_ray(ledger: "Ledger", found: Sequence[tuple[Node, str]]) -> str:
+    """Why Ray lets nothing start on these nodes; empty: there are none."""
+    if found and ledger.ray_trouble:
+        return f"Ray is to reserve it, and cannot be asked: {ledger.ray_trouble}"
+    return _names(found) if found else ""
+
+
+def _names(found: Sequence[tuple[Node, str]]) -> str:
     """What is said of the first of these nodes."""
-    words = "; ".join(f"{node.facts.name} {text}" for node, text in found[:NAMED])
-    return f"{before}{words}{_more(len(found))}" if words else ""
+    return "; ".join(f"{node.facts.name} {text}" for node, text in found[:NAMED]) + _more(len(found))
 
 
 def _more(count: int) -> str:

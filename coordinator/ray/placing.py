@@ -56,9 +56,9 @@ class Placing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._looked = self._compared = -FRESH - COMPARED
-        self._unsure = True
+        self._unsure = ledger.policy.by_ray or any(one.ray is not None for one in ledger.allocations.values())
         """What Ray has reserved may not be what the ledger holds: a coordinator or Ray was not there to be told."""
-        self._trouble = ""
+        self._trouble = self._warned = ""
 
     # --- what the ledger commands -------------------------------------------------------------------------------------
 
@@ -129,7 +129,8 @@ class Placing:
 
     async def _look_on(self) -> None:
         while self._busy():
-            await self._look()
+            if self._ledger.policy.by_ray:
+                await self._look()
             if not self._trouble and (self._unsure or self._age(self._compared) > COMPARED):
                 await self._compare()
             await asyncio.sleep(SOON if self._ledger.queue.lines else SELDOM)
@@ -177,9 +178,12 @@ class Placing:
                 await self._ask_for(one.id, on.id, one.ray.resources)
                 if one.id not in self._ledger.allocations:
                     await self._release(one.id)
-                log.info("reserved once more what Ray had lost", allocation=one.id)
+                log.info("reserved once more what ray had lost", allocation=one.id)
+            self._warned = ""
         except NoRay as error:
-            log.warning("what Ray has reserved is not what jobs hold", why=_words(error))
+            if _words(error) != self._warned:
+                self._warned = _words(error)
+                log.warning("what ray has reserved may not be what jobs hold", why=self._warned)
         finally:
             self._compared = asyncio.get_running_loop().time()
 
@@ -213,9 +217,9 @@ def matched(nodes: Mapping[str, Node], told: Iterable[dict[str, Any]]) -> dict[s
     for name, node in nodes.items():
         address = node.facts.address
         here = not address or address.startswith(LOOPBACK)
-        one = labelled.get(name) or named.get(name) or (on.get(node.facts.hostname) if here else at.get(address))
-        if one is not None:
-            found[name] = _on_ray(one)
+        its = labelled.get(name) or named.get(name) or (on.get(node.facts.hostname) if here else at.get(address))
+        if its is not None:
+            found[name] = _on_ray(its)
     return found
 
 

@@ -120,6 +120,12 @@ def test_an_address_that_is_not_loopback_needs_insecure(
     assert not (tmp_path / "state").exists()
 
 
+def test_placement_by_ray_needs_to_know_where_ray_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = failing(CoordinatorSettings(tmp_path / "state", port=0, by_ray=True), capsys)
+    assert code == 78 and "placement: ray" in said and "set ray.address to HOST:PORT" in said
+    assert not (tmp_path / "state").exists()
+
+
 def test_an_address_of_another_machine_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = failing(CoordinatorSettings(tmp_path, host="192.0.2.1", port=0, insecure=True), capsys)
     assert code == 1 and "cannot listen on 192.0.2.1:0" in said

@@ -3,6 +3,7 @@ own."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.grid_fixture import CONFIG, Grid, until
-from tests.network import MASTER, two_hosts
+from tests.network import MASTER, NODE, two_hosts
 
 PORT = 6399
 HEAD = f"{MASTER}:{PORT}"
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 CORES = sorted(os.sched_getaffinity(0))[:2]
 NODE_CONFIG = CONFIG + f"  cores: {CORES[0]}-{CORES[-1]}\n"
 RESOURCES = "print(json.dumps(ray.cluster_resources()))"
+JOINED = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n"
 WHERE = """
 @ray.remote
 def where(seconds=0.0):
@@ -64,9 +66,13 @@ class Cluster:
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])
 
+    def begin(self, code: str) -> subprocess.Popen[str]:
+        """A program of the cluster, not waited for."""
+        command = [*self._enter, sys.executable, "-c", JOINED + code]
+        return subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True)
+
     def _program(self, code: str) -> subprocess.CompletedProcess[str]:
-        code = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n{code}"
-        return self.python(code)
+        return self.python(JOINED + code)
 
     def python(self, code: str) -> subprocess.CompletedProcess[str]:
         """A program on the head's host, where RAY_ADDRESS says where the cluster is."""
@@ -105,6 +111,41 @@ def a_cluster(place: Path) -> Iterator[Cluster]:
         made = Cluster(master, node, place)
         try:
             yield made
+        finally:
+            made.close()
+
+
+@contextmanager
+def a_raylet(cluster: Cluster, place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A node of Ray on the host of lab1, with just the cores that lab1 has."""
+    ports = "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export"
+    words = (
+        "start", "--block", f"--address={HEAD}", f"--node-ip-address={NODE}", f"--num-cpus={len(CORES)}",
+        "--num-gpus=0", "--memory=1000000000", "--object-store-memory=80000000", "--labels=grid-node=lab1",
+        "--disable-usage-stats", "--include-log-monitor=false", f"--temp-dir={place / 'n'}",
+        *(f"--{name}-port={9100 + number}" for number, name in enumerate(ports)),
+    )  # fmt: skip
+    ray = str(Path(sys.executable).with_name("ray"))
+    pinned = ["taskset", "-c", ",".join(map(str, CORES))]
+    with (place / "raylet.log").open("wb") as log:
+        command = [*cluster.node.command[:-3], *pinned, ray, *words]
+        raylet = subprocess.Popen(command, env=cluster.environment, stdout=log, stderr=log)
+    try:
+        yield raylet
+    finally:
+        raylet.send_signal(signal.SIGINT)  # it is not to be drained
+        raylet.wait(60.0)
+
+
+@contextmanager
+def a_placing_cluster(place: Path) -> Iterator[Cluster]:
+    """One where Ray reserves what jobs are granted, and has a node of its own on lab1."""
+    config = CONFIG + f"ray: {{address: '{HEAD}'}}\nplacement: ray\nname: gpu-master\n"
+    with two_hosts(place, config, NODE_CONFIG) as (master, node):
+        made = Cluster(master, node, place)
+        try:
+            with a_raylet(made, place):
+                yield made
         finally:
             made.close()
 
