@@ -25,6 +25,7 @@ from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.session import Session
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts, Offer
+from distributed_grid.unix import bound
 
 SOCKET = "agent.sock"
 CLOSED = "the agent is being stopped"
@@ -158,17 +159,6 @@ def _tell(writer: asyncio.StreamWriter, said: dict[str, Any]) -> None:
 
 def _bound(state_dir: Path) -> socket.socket:
     """The socket, for our user alone. One that is there is an earlier agent's: we hold the directory's lock."""
-    ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    folder = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    before = os.umask(0o177)
-    try:
-        (state_dir / SOCKET).unlink(missing_ok=True)
-        # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
-        ours.bind(f"/proc/self/fd/{folder}/{SOCKET}")
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        os.umask(before)
-        os.close(folder)
-    return ours
+    path = state_dir / SOCKET
+    path.unlink(missing_ok=True)
+    return bound(path)

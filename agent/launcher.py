@@ -6,8 +6,6 @@ told again from the supervisor's journal.
 import asyncio
 import contextlib
 import json
-import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable
@@ -27,6 +25,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known
+from distributed_grid.unix import connected
 
 _START_SECONDS = 15.0
 _PAUSE = 0.005
@@ -340,17 +339,7 @@ class Launcher:
 
     async def _dial(self) -> dict[str, Any]:
         await self._disconnect()
-        ours = socket.socket(socket.AF_UNIX)
-        ours.setblocking(False)
-        folder = os.open(self._dir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
-            ours.connect(f"/proc/self/fd/{folder}/supervisor.sock")
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            os.close(folder)
+        ours = connected(self._dir / "supervisor.sock", 0.0)
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 26)
         hello: dict[str, Any] = json.loads(await self._reader.readuntil(b"\n"))
         return hello

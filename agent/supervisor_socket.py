@@ -8,10 +8,12 @@ import selectors
 import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.faults import fault
+from distributed_grid.unix import bound
 
 PATIENCE = 0.002
 """Seconds that a patient message waits at most for others to go with."""
@@ -44,15 +46,9 @@ class AgentSocket:
         self._agent: socket.socket | None = None
         self._received = bytearray()
         self._unsent = bytearray()
-        self._listener = listener = socket.socket(socket.AF_UNIX)
-        # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
-        folder = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink("supervisor.sock", dir_fd=folder)
-        before = os.umask(0o177)
-        listener.bind(f"/proc/self/fd/{folder}/supervisor.sock")
-        os.umask(before)
-        os.close(folder)
+        path = Path(state_dir, "supervisor.sock")
+        path.unlink(missing_ok=True)
+        self._listener = listener = bound(path)
         listener.listen(8)
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)

@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.unix import connected
 
 SOCKET = "agent.sock"
 SECONDS = 10.0
@@ -22,23 +21,14 @@ class AgentDoor:
     """A connection to the agent of this state directory. Raises NoAgent where none runs."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(SECONDS)
         try:
-            folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY)
-            try:
-                # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
-                self._socket.connect(f"/proc/self/fd/{folder}/{SOCKET}")
-            finally:
-                os.close(folder)
+            self._socket = connected(state_dir / SOCKET, SECONDS)
         except PermissionError:
-            self._socket.close()
             raise GridError(
                 f"only root and who runs the agent may ask it, and {state_dir} is not yours",
                 hint="the same with sudo; what the grid knows of a node, everybody sees by: grid nodes",
             ) from None
         except OSError as error:
-            self._socket.close()
             raise NoAgent(
                 f"no agent runs on {state_dir}", why=error.strerror or str(error), hint="grid agent run, or install"
             ) from None

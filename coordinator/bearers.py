@@ -2,13 +2,11 @@
 hashes are kept. What one allows is no more than what its user may, and no more than what it was made for.
 """
 
-import hashlib
-import hmac
-import secrets
 import sqlite3
 
 import msgspec
 
+from distributed_grid.coordinator import token_secrets
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import PEOPLE, Role, check_name
 
@@ -19,7 +17,6 @@ CREATE TABLE IF NOT EXISTS bearers (
 ) STRICT;
 """
 PREFIX = "gridu1"
-ID_BYTES, SECRET_BYTES = 4, 32
 LONGEST = 365 * 86400.0
 RANK = {Role.VIEWER: 0, Role.CLIENT: 1, Role.OPERATOR: 2}
 """Roles of people, each of which may all that those before it may."""
@@ -51,10 +48,10 @@ class Bearers:
         if not 0 < ttl <= LONGEST:
             raise BadValue("a bearer token cannot hold for so long", hint="give at most 365d")
         check_name("a user", name)
-        id, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
+        id, secret = token_secrets.new()
         with self._db:
             self._db.execute("DELETE FROM bearers WHERE expires < ?", (now - LONGEST,))
-            row = (id, _digest(secret), role.value, name, now + ttl, creator, now)
+            row = (id, token_secrets.digest(secret), role.value, name, now + ttl, creator, now)
             self._db.execute("INSERT INTO bearers VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", row)
         return f"{PREFIX}.{id}.{secret}"
 
@@ -66,9 +63,8 @@ class Bearers:
         row = self._db.execute(
             "SELECT digest, role, name, expires, creator, created, revoked FROM bearers WHERE id = ?", (id,)
         ).fetchone()
-        # A wrong id costs as much time as a wrong secret, and is answered alike.
-        right = hmac.compare_digest(row[0] if row else b"\0" * 32, _digest(secret))
-        if prefix != PREFIX or row is None or not right:
+        right = token_secrets.is_right(row and row[0], secret)  # also of a wrong id, which is answered alike
+        if prefix != PREFIX or not right:
             raise GridError("this bearer token is not known here", hint="ask for another: grid token create --bearer")
         _, role, name, expires, creator, created, revoked = row
         one = Bearer(id, Role(role), name, expires, creator, created, revoked or 0.0)
@@ -108,7 +104,3 @@ class Bearers:
                 (now, id, name, now),
             ).fetchall()
         return [id for (id,) in rows]
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode(errors="replace")).digest()

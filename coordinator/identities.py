@@ -5,16 +5,14 @@ times a day. A token's secret is not kept, only its hash. One process writes: th
 """
 
 import fnmatch
-import hashlib
-import hmac
 import json
-import secrets
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from distributed_grid.coordinator import token_secrets
 from distributed_grid.coordinator.bearers import Bearers
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Role, check_name
@@ -33,7 +31,6 @@ CREATE TABLE IF NOT EXISTS members (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS certificates_name ON certificates (role, name);
 """
-ID_BYTES, SECRET_BYTES = 4, 32
 LONGEST = 90 * 86400.0
 MOST_USES = 10_000
 
@@ -106,8 +103,9 @@ class Identities:
             )
         if role is not Role.AGENT or (name and not any(char in name for char in "*?[")):
             check_name("a node" if role is Role.AGENT else "a user", name)
-        id, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
-        row = (id, _digest(secret), role.value, name, json.dumps(dict(labels)), uses, now + ttl, creator, now)
+        id, secret = token_secrets.new()
+        digest, told = token_secrets.digest(secret), json.dumps(dict(labels))
+        row = (id, digest, role.value, name, told, uses, now + ttl, creator, now)
         with self._db:
             self._db.execute("DELETE FROM tokens WHERE expires < ?", (now - LONGEST,))
             self._db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
@@ -144,8 +142,7 @@ class Identities:
         row = self._db.execute(
             "SELECT digest, role, name, labels, uses, expires, creator, created FROM tokens WHERE id = ?", (id,)
         ).fetchone()
-        # A wrong id costs as much time as a wrong secret, and is answered alike.
-        if not hmac.compare_digest(row[0] if row else b"\0" * 32, _digest(secret)):
+        if not token_secrets.is_right(row and row[0], secret):  # also of a wrong id, which is answered alike
             raise TokenRefused("this token is not known here", hint="ask for a new one: grid token create")
         _, role, name, labels, uses, expires, creator, created = row
         if uses < 1:
@@ -243,7 +240,3 @@ class Identities:
             ).fetchall()
         self.revoked |= {serial for (serial,) in rows}
         return len(rows)
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode(errors="replace")).digest()

@@ -22,6 +22,7 @@ from websockets.asyncio.server import ServerConnection
 from distributed_grid.local import SOCKET
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Identity, Role
+from distributed_grid.unix import bound
 
 OPEN_TO_PASS = 0o711
 """The mode of a state directory when it is made: others may go through it to the socket, and not look around."""
@@ -42,17 +43,12 @@ def bind(state_dir: Path) -> socket.socket:
         path.unlink()
     except FileNotFoundError:
         pass
-    ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    ours = bound(path)
     try:
-        # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
-        ours.bind(f"/proc/self/fd/{folder}/{SOCKET}")
         path.chmod(0o666)
     except BaseException:
         ours.close()
         raise
-    finally:
-        os.close(folder)
     return ours
 
 

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.unix import connected
 
 SOCKET = "coordinator.sock"
 """Its name in the coordinator's state directory."""
@@ -40,18 +41,7 @@ def dial(path: Path, timeout: float) -> socket.socket:
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
             raise NoSocket(what, "that file is not a socket", start)
-        ours = socket.socket(socket.AF_UNIX)
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            ours.settimeout(timeout)
-            # Through the folder's descriptor, since a socket's path may have 107 bytes and a state directory more.
-            ours.connect(f"/proc/self/fd/{folder}/{path.name}")
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            os.close(folder)
-        return ours
+        return connected(path, timeout)
     except (FileNotFoundError, NotADirectoryError):
         raise NoSocket(what, "there is no such socket", start) from None
     except PermissionError:

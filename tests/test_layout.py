@@ -38,8 +38,8 @@ EDGES: dict[str, set[str]] = {
         "member",
     },
     "coordinator.shipping": {"protocol", "coordinator.shipping"},
-    "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys"},
-    "agent": {"", "protocol", "agent", "faults", "tls", "keys"},
+    "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys", "unix"},
+    "agent": {"", "protocol", "agent", "faults", "tls", "keys", "unix"},
     "agent.raylet": {"", "protocol", "agent", "ray_token"},
     "ray_token": {"protocol"},
     # There is one schema of settings.
@@ -61,6 +61,7 @@ EDGES: dict[str, set[str]] = {
     "push.far_service": set(),
     "push.far_side": {"push.far_service"},  # these are read by the Python of another host, which has nothing of ours
     "faults": set(),
+    "unix": set(),
     "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
     "cli": {
         "",
@@ -76,6 +77,7 @@ EDGES: dict[str, set[str]] = {
         "joining",
         "keys",
         "push",
+        "unix",
     },
     "systemd": set(),
     "standins": set(),
@@ -321,7 +323,7 @@ def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
         for seen in imports(one) if covers("agent.supervisor", one.name) else ():
             target, top = ours(seen.target), seen.target.split(".")[0]
             if target is not None:
-                if not covered({"agent.supervisor", "faults"}, target):
+                if not covered({"agent.supervisor", "faults", "unix"}, target):
                     yield one.at(seen.line, f"the supervisor outlives the agent and may not import {target}")
             elif top in threads or top not in sys.stdlib_module_names:
                 yield one.at(seen.line, f"the supervisor is single-threaded and stdlib only, without {top}")

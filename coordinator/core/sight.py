@@ -9,6 +9,7 @@ here; what is new in a view is not in it until it is named.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ from distributed_grid.protocol.roles import Reach
 
 _ID = re.compile(r"\b(j-[a-z2-7]{12}(?:_\d+)?)(?:\.p?\d+)?")
 ANOTHER = "another user's job"
+V = TypeVar("V", JobView, GroupView)
 _EVERYBODYS = frozenset({Reach.ALL, Reach.OUTLINES})
 
 
@@ -182,51 +184,34 @@ class Sight:
 
 def outline(view: JobView) -> JobView:
     """Where a job stands and what it holds."""
-    return JobView(
-        id=view.id,
-        user=view.user,
-        state=view.state,
-        spec=_bare_spec(view.spec),
-        request=_bare_request(view.request),
-        submitted=view.submitted,
-        attempt=view.attempt,
-        allocation=view.allocation,
-        node=view.node,
-        grant=view.grant,
-        started=view.started,
-        ended=view.ended,
-        reason=_bare_reason(view.reason),
+    return _outline(
+        view,
+        _OF_JOBS,
         outcome=_bare_outcome(view.outcome) if view.outcome is not None else None,
         story=tuple(Step(step.at, step.state) for step in view.story),
-        retried=view.retried,
-        taken_back=view.taken_back,
-        group=view.group,
-        index=view.index,
         suspended=Suspension(view.suspended.since, "") if view.suspended is not None else None,
-        suspended_for=view.suspended_for,
-        used=view.used,
-        begin=view.begin,
     )
 
 
 def outline_of_group(view: GroupView) -> GroupView:
     """Where a group stands."""
-    return GroupView(
-        id=view.id,
-        user=view.user,
-        kind=view.kind,
-        spec=_bare_spec(view.spec),
-        request=_bare_request(view.request),
-        submitted=view.submitted,
-        count=view.count,
-        array=view.array,
-        states=view.states,
-        failed=view.failed,
-        cancelled=view.cancelled,
-        ended=view.ended,
-        reason=_bare_reason(view.reason),
-        begin=view.begin,
-    )
+    return _outline(view, _OF_GROUPS)
+
+
+_OF_ALL = ("id", "user", "submitted", "ended", "begin")
+_OF_JOBS = (
+    *_OF_ALL, "state", "attempt", "allocation", "node", "grant", "started", "retried", "taken_back", "group", "index",
+    "suspended_for", "used",
+)  # fmt: skip
+_OF_GROUPS = (*_OF_ALL, "kind", "count", "array", "states", "failed", "cancelled")
+
+
+def _outline(view: V, shown: tuple[str, ...], **bare: Any) -> V:
+    """A view with these fields as they are, and these in a bare form; of what has none, nothing is shown."""
+    kept = {name: getattr(view, name) for name in shown}
+    reason = Reason(view.reason.code) if view.reason is not None else None
+    spec, request = _bare_spec(view.spec), _bare_request(view.request)
+    return type(view)(spec=spec, request=request, reason=reason, **kept, **bare)
 
 
 def _bare_spec(spec: JobSpec) -> JobSpec:
@@ -251,10 +236,6 @@ def _bare_request(request: Request) -> Request:
         retry_memory=request.retry_memory,
         strategy=request.strategy,
     )
-
-
-def _bare_reason(reason: Reason | None) -> Reason | None:
-    return Reason(reason.code) if reason is not None else None
 
 
 def _bare_outcome(outcome: Outcome) -> Outcome:
