@@ -2,6 +2,7 @@
 on different nodes meet at MASTER_ADDR and MASTER_PORT is what torchrun needs, and plain sockets show it.)"""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 
@@ -64,11 +65,12 @@ def test_two_processes_on_two_nodes_meet_where_they_are_told(grid: Grid) -> None
 
 
 def test_one_that_fails_ends_the_others_and_its_code_is_the_gangs(grid: Grid) -> None:
-    gang = begin(grid, 2, "sh", "-c", "[ $GRID_NODE_RANK = 1 ] && exit 7; exec sleep 600")
+    word = f"member-{os.getpid()}"
+    gang = begin(grid, 2, "sh", "-c", f"[ $GRID_NODE_RANK = 1 ] && exit 7; while :; do sleep 0.1; done # {word}")
     done = grid.run("job", "wait", gang)
     assert done.returncode == 7
     assert grid.job(f"{gang}_0")["outcome"]["cause"] == "gang"
-    assert not grid.processes_with("sleep 600")
+    assert not grid.processes_with(word)
 
 
 def test_a_gang_is_cancelled_as_one_by_any_of_its_members(grid: Grid) -> None:

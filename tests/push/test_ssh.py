@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from distributed_grid.joining import pin_in
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.push.adding import Added, add
 from distributed_grid.push.far import Far
@@ -109,7 +110,8 @@ def test_a_host_becomes_a_node_runs_a_job_and_is_a_host_again(scene: Scene) -> N
 
     # Nobody could have read the secret: not from a command line, not from a file, not from what was said.
     assert [line for line in scene.seen if "agent join --name lab1 -" in line], "the watcher saw nothing"
-    assert not [line for line in scene.seen if "grid1." in line]
+    invitation = f"grid1.{pin_in((scene.grid.home / 'coordinator/pki/ca.crt').read_text())}."  # to this grid
+    assert len(invitation) > 50 and not [line for line in scene.seen if invitation in line]
     assert "grid1." not in added.stdout + added.stderr + (scene.grid.home / "coordinator.log").read_text()
     state = scene.far.home / ".local/state/grid/agent-lab1"
     assert not [path for path in state.rglob("*") if path.is_file() and b"grid1." in path.read_bytes()]
