@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.config import ClusterConfig
+from distributed_grid.coordinator import client_boosts
 from distributed_grid.coordinator.config import load
 from distributed_grid.core import BadValue, GridError, GridOrchestrator, GridUnavailable, SharingDisabled
 from distributed_grid.orchestration.resource_boost_manager import (
@@ -181,6 +182,13 @@ async def test_words_are_taken_for_types_and_priorities_as_everywhere(tmp_path: 
         assert (await manager.get_active_boosts())[0].priority is AllocationPriority.CRITICAL
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gives up takes the time that a busy machine needs."""
+    monkeypatch.setattr(client_boosts, "_GOODBYE", 60.0)
+
+
+@pytest.mark.usefixtures("unhurried")
 async def test_a_caller_who_gives_up_leaves_nothing_lent(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, ray, worker), ResourceBoostManager(config(grid.url)) as manager:
         ray.deaf = True
@@ -194,6 +202,7 @@ async def test_a_caller_who_gives_up_leaves_nothing_lent(tmp_path: Path) -> None
         assert view.state is State.ENDED and view.story[-2].text == "its caller was cancelled"
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_caller_who_gives_up_before_he_has_an_id_leaves_nothing_lent_either(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, ray, worker), ResourceBoostManager(config(grid.url)) as manager:
         ray.answers.clear()

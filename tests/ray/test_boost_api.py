@@ -71,3 +71,34 @@ def test_the_program_in_the_documentation_runs_as_it_stands_there(cluster: Clust
     assert "'active': 1" in status and "'resources': {'cpu': 2.0}" in status and "'differences': {}" in status
     assert f"'ray_node_id': '{there}'" in status and len(anywhere) == len(there) and ready == "True"
     until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before")
+
+
+ORCHESTRATOR = """
+import asyncio
+from distributed_grid.coordinator.config import load
+from distributed_grid.orchestration.resource_sharing_orchestrator import ResourceSharingOrchestrator
+
+async def main():
+    async with ResourceSharingOrchestrator(load(), ssh_manager=None) as orchestrator:
+        before = ray.cluster_resources()["CPU"]
+        request_id = await orchestrator.request_resources(
+            node_id="gpu-master",
+            resource_type="cpu",
+            amount=2.0,
+            priority="high",
+            duration_minutes=30
+        )
+        during = ray.cluster_resources()["CPU"]
+        status = await orchestrator.get_cluster_status()
+        released = await orchestrator.release_resources(request_id)
+        await orchestrator.client.wait(request_id)
+    return [during - before, status["nodes"]["lab1"]["cpu"]["lent"], status["boosts"]["resources"], released]
+
+print(json.dumps(asyncio.run(main())))
+"""
+
+
+def test_request_resources_of_the_sharing_guide_is_capacity_that_ray_has(cluster: Cluster) -> None:
+    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "nothing is lent from before")
+    assert cluster.drive(ORCHESTRATOR) == [2.0, 2.0, {"cpu": 2.0}, True]
+    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before")
