@@ -9,7 +9,7 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, common, current, printable
 from distributed_grid.cli.ray_nodes import held, ray_json
-from distributed_grid.protocol.boosts import DURATION, Boost, amount_words
+from distributed_grid.protocol.boosts import DURATION, Boost, amount_words, group_name
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, State, parse_priority
@@ -33,6 +33,10 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.resources import MILLI, ResourceType
 
 HEADER = ("BOOST", "SOURCE", "TARGET", "LENT", "STATE", "ALLOCATED", "EXPIRES", "IN RAY")
+EXCLUSIVE = """only programs that use its placement group run there:
+  ray.init(address="auto", namespace="grid")
+  group = ray.util.get_placement_group("{group}")
+  task.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group)).remote()"""
 HISTORY = ("BOOST", "SOURCE", "TARGET", "LENT", "BEGAN", "LASTED", "END")
 
 
@@ -48,10 +52,13 @@ def boost() -> None:
 @click.option("--duration", default="", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
 @click.option("--source", default="", metavar="NODE", help="From this node, instead of the best.")
 @click.option("--wait", "patient", is_flag=True, help="If no node has it now, wait until one has.")
+@click.option("--exclusive", is_flag=True, help="Only for programs that use its placement group.")
 @click.argument("target")
 @click.argument("kind", metavar="cpu|gpu|memory")
 @click.argument("amount", type=float)
-def request(priority: str, duration: str, source: str, patient: bool, target: str, kind: str, amount: float) -> None:
+def request(
+    priority: str, duration: str, source: str, patient: bool, exclusive: bool, target: str, kind: str, amount: float
+) -> None:
     """Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster.
 
     Returns when Ray shows it: from then on any program of that cluster can use it.
@@ -68,6 +75,7 @@ def request(priority: str, duration: str, source: str, patient: bool, target: st
         source=source,
         wait=patient,
         watch=True,
+        exclusive=exclusive,
     )
     view = _ask_and_wait(invocation, asked)
     if view.state is not State.RUNNING:
@@ -78,7 +86,11 @@ def request(priority: str, duration: str, source: str, patient: bool, target: st
         words.emit(f"{view.id}\n")
     lent = view.spec.boost
     if lent is not None:
-        invocation.say(f"added {_lent(lent)} at {view.node} for {lent.target}, until {words.clock(_expires(view))}")
+        what = amount_words(lent.kind, lent.amount)
+        invocation.say(f"added {what} at {view.node} for {lent.target}, until {words.clock(_expires(view))}")
+        if lent.exclusive:
+            for line in EXCLUSIVE.format(group=group_name(view.id)).splitlines():
+                invocation.say(line)
 
 
 def _kind(text: str) -> ResourceType:
@@ -248,7 +260,7 @@ def _expires(view: JobView) -> float:
 
 
 def _lent(lent: Boost) -> str:
-    return amount_words(lent.kind, lent.amount)
+    return amount_words(lent.kind, lent.amount) + (", exclusive" if lent.exclusive else "")
 
 
 def _named(invocation: Invocation, ref: str) -> str:

@@ -276,7 +276,13 @@ def boost_json(boost: Boost | None) -> dict[str, Any] | None:
     if boost is None:
         return None
     amount = boost.amount if boost.kind is ResourceType.MEMORY else boost.amount / MILLI
-    return {"target": boost.target, "resource": str(boost.kind), "amount": amount, "ray": boost.address}
+    return {
+        "target": boost.target,
+        "resource": str(boost.kind),
+        "amount": amount,
+        "exclusive": boost.exclusive,
+        "ray": boost.address,
+    }
 
 
 def job_json(view: JobView) -> dict[str, Any]:

@@ -232,7 +232,7 @@ async def _run(settings: CoordinatorSettings) -> None:
     bridge = None
     if settings.ray_address:
         bridge = Bridge(settings.ray_address, environment(settings.ray_auth.value, _ray_token(settings)))
-    boosts = Boosting(ledger, bridge, settings.ray_auth, settings.lends, driver.put)
+    boosts = Boosting(ledger, bridge, settings.ray_auth, settings.lends, driver.put, clock)
     placing = Placing(ledger, bridge, driver.put)
     server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit, boosts, placing)
     driver.begin(server.perform, restored)
@@ -247,7 +247,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         boosts.stir()
         placing.stir()
         stopping = asyncio.create_task(stop.wait())
-        background = [asyncio.create_task(feed_watchdog())]
+        background = [asyncio.create_task(feed_watchdog()), asyncio.create_task(boosts.sweep())]
         if pki is not None:
             background.append(asyncio.create_task(_stay_certified(pki, server)))
         ends: list[asyncio.Future[Any]] = [stopping, driver.failed]

@@ -12,6 +12,8 @@ from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources, Reso
 
 LABEL, TARGET, SOURCE = "grid-boost", "grid-target", "grid-source"
 """The labels of a leased raylet: the boost's id, whom it is for, where it is."""
+GROUP = "grid-boost-"
+"""How the names of placement groups of exclusive boosts begin, in Ray's namespace `grid`."""
 DURATION = 3600.0
 """Seconds that a boost lasts if nothing else is said (as seed 000 has it)."""
 OVERHEAD = 512 * MIB
@@ -33,7 +35,7 @@ class RayAuth(StrEnum):
 class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is lent to whom: `amount` of `kind` (thousandths of a core or GPU, bytes) for the node `target`, through the
     Ray cluster whose head is at `address` (HOST:PORT). `ray` and `python` are that cluster's versions, as
-    far as they are known."""
+    far as they are known. `exclusive`: a placement group has all of it."""
 
     target: str
     address: str
@@ -42,6 +44,7 @@ class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     auth: RayAuth = RayAuth.DISABLED
     ray: str = ""
     python: str = ""
+    exclusive: bool = False
 
 
 def amount_words(kind: ResourceType, amount: int) -> str:
@@ -52,7 +55,12 @@ def amount_words(kind: ResourceType, amount: int) -> str:
 def title(boost: Boost) -> str:
     """What a boost does, where a job has its command: `boost cpu 2 for gpu-master`."""
     amount = f"{boost.amount / GIB:g} GB" if boost.kind is ResourceType.MEMORY else f"{boost.amount / MILLI:g}"
-    return f"boost {boost.kind} {amount} for {boost.target}"
+    return f"boost {boost.kind} {amount} for {boost.target}{', exclusive' if boost.exclusive else ''}"
+
+
+def group_name(boost_id: str) -> str:
+    """How the placement group of an exclusive boost is called."""
+    return GROUP + boost_id
 
 
 def custom_resource(target: str) -> str:

@@ -10,7 +10,8 @@ from distributed_grid.protocol.resources import ResourceType
 
 class RequestBoost(Message, frozen=True, tag="request-boost"):
     """Lend so much (cores, GPUs, GB) to this node through its Ray cluster, for `duration` seconds. From `source` if one
-    is named, else from the best; `wait`: also if there is no room now. Answered by Submitted, and then as a Submit."""
+    is named, else from the best; `wait`: also if there is no room now. `exclusive`: for programs that use its placement
+    group alone. Answered by Submitted, and then as a Submit."""
 
     id: int
     key: str
@@ -22,6 +23,7 @@ class RequestBoost(Message, frozen=True, tag="request-boost"):
     source: str = ""
     wait: bool = False
     watch: bool = False
+    exclusive: bool = False
 
 
 class ExtendBoost(Message, frozen=True, tag="extend-boost"):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
 
 MOST = 366 * 86400.0
+DRAINED = "; exited with code 1"
+"""How `ray start --block` ends after each SIGTERM: that it did is no news, and looks like trouble."""
 
 
 def awaited(job: Job) -> bool:
@@ -80,8 +82,10 @@ def due(ledger: "Ledger", name: str) -> None:
 def told(job: Job, outcome: Outcome) -> Outcome:
     """How it ended, where its raylet ended by itself: it has an exit code that tells nobody anything, and has said
     why."""
-    if job.spec.boost is None or outcome.cause is not Cause.EXITED:
+    if job.spec.boost is None:
         return outcome
+    if outcome.cause is not Cause.EXITED:
+        return replace(outcome, text=outcome.text.removesuffix(DRAINED))
     said = last_words(outcome.stderr_tail.decode(errors="replace")) or f"exit code {outcome.code}"
     if job.begun:
         return replace(outcome, text=f"its raylet ended: {said}")

@@ -221,7 +221,7 @@ def _bare_spec(spec: JobSpec) -> JobSpec:
 
 def _bare_boost(boost: Boost) -> Boost:
     """What is lent to which node, which is what it holds; where that node's Ray is, is not told."""
-    return Boost(target=boost.target, address="", kind=boost.kind, amount=boost.amount)
+    return Boost(target=boost.target, address="", kind=boost.kind, amount=boost.amount, exclusive=boost.exclusive)
 
 
 def _bare_request(request: Request) -> Request:

@@ -62,6 +62,10 @@ class Bridge:
     def _gone(self, why: str) -> NoRay:
         return NoRay(f"Ray at {self.address} cannot be asked", why=f"of the process that asks it: {why}")
 
+    def another(self) -> "Bridge":
+        """One like it, with a process of its own."""
+        return Bridge(self.address, self._environment)
+
     async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
         """The answer. Raises NoRay where Ray says no, does not answer in that time, or is not there."""
         stdin = await self._there()

@@ -3,6 +3,7 @@ we lent and what Ray shows."""
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from distributed_grid.coordinator.core.model import Event, Job, Joined
 from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 from distributed_grid.coordinator.ray.comparing import compared, differs, marked, ray_node
+from distributed_grid.coordinator.ray.exclusive import Groups, sweep
 from distributed_grid.protocol.boosts import Boost, RayAuth, needs, parse_amount
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
@@ -44,7 +46,13 @@ class Boosting:
     """All boosts of this coordinator. `bridge` None: there is no Ray. `lends`: resource sharing is enabled."""
 
     def __init__(
-        self, ledger: Ledger, bridge: Bridge | None, auth: RayAuth, lends: bool, put: Callable[[Event], None]
+        self,
+        ledger: Ledger,
+        bridge: Bridge | None,
+        auth: RayAuth,
+        lends: bool,
+        put: Callable[[Event], None],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
         self._bridge = bridge
@@ -53,6 +61,8 @@ class Boosting:
         self._put = put
         self._looking: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._clock = clock
+        self._groups = Groups(bridge, ledger.jobs.values())
         self._boosts = {name: None for name, job in ledger.jobs.items() if job.spec.boost is not None}
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -75,7 +85,10 @@ class Boosting:
             auth=self._auth,
             ray=cluster["ray"],
             python=cluster["python"],
+            exclusive=asked.exclusive,
         )
+        if asked.exclusive:
+            await bridge.ask("reserved", seconds=FIRST_SECONDS)  # whether Ray can be asked for groups at all
         constraints = Constraints(only=(asked.source,)) if asked.source else None
         request = Request(
             needs(asked.kind, amount), asked.priority, immediate=not asked.wait, requeue=False, constraints=constraints
@@ -161,12 +174,13 @@ class Boosting:
             self._looking = asyncio.create_task(self._look(), name="boosts")
 
     async def _look(self) -> None:
-        """Look at Ray as long as a boost is to join."""
-        while live := self.live():
+        """Look at Ray as long as a boost is to join, and after the groups of exclusive ones as long as they are."""
+        while (live := self.live()) or self._groups:
+            self._groups.look(live, self._clock())
             if awaited := [job for job in live if job.state is State.STARTING and job.started]:
                 await self._compare(awaited)
             settled = all(job.state in (State.RUNNING, State.STOPPING) for job in live)
-            await asyncio.sleep(SELDOM if settled else SOON)
+            await asyncio.sleep(SELDOM if settled and not self._groups else SOON)
 
     async def _compare(self, awaited: list[Job]) -> None:
         try:
@@ -181,12 +195,28 @@ class Boosting:
             if (node := shown.get(job.id)) is not None and not differs(job, node):
                 self._put(Joined(job.allocation, node.id))
 
+    async def sweep(self) -> None:
+        """Let go of placement groups that another coordinator left, of boosts that do not live any more. By a bridge of
+        its own: one that makes groups is a program of the cluster, which few coordinators need."""
+        if self._bridge is None:
+            return
+        bridge = self._bridge.another()
+        try:
+            left = await sweep(bridge, lambda boost: boost in self._ledger.jobs)
+        except NoRay:
+            return  # who requests an exclusive boost is told why
+        finally:
+            await bridge.close()
+        if left:
+            log.warning("placement groups were left over, and are gone", groups=left)
+
     async def close(self) -> None:
         """End the bridge."""
         if self._looking is not None:
             self._looking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._looking
+        self._groups.close()
         if self._bridge is not None:
             await self._bridge.close()
 

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.protocol.boosts import LABEL, SOURCE, TARGET, custom_resource
+from distributed_grid.protocol.boosts import LABEL, SOURCE, TARGET, Boost, custom_resource
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import BoostView, RayNode
-from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
+from distributed_grid.protocol.resources import GIB, MILLI, Grant, ResourceType
 
 DRAINING = "draining"
 
@@ -37,10 +37,7 @@ def differs(job: Job | JobView, node: RayNode) -> str:
     boost, grant = job.spec.boost, job.grant
     if boost is None or grant is None:
         return ""
-    cores, gpus = float(len(grant.cores)), sum(gpu.milli for gpu in grant.gpus) / MILLI
-    lent = {"CPU": cores, "GPU": gpus, custom_resource(boost.target): gpus or cores}
-    if boost.kind is ResourceType.MEMORY:
-        lent["memory"] = float(boost.amount)
+    lent = in_ray(boost, grant)
     wrong = [
         f"{_amount(what, amount)} lent, {_amount(what, node.total.get(what, 0.0))} in Ray"
         for what, amount in lent.items()
@@ -48,9 +45,23 @@ def differs(job: Job | JobView, node: RayNode) -> str:
     ]
     if node.source and node.source != job.node:
         wrong.append(f"Ray shows it on {node.source}")
+    if boost.exclusive and job.state is not State.STOPPING and not _is_covered(node, lent["CPU"]):
+        wrong.append("its placement group is not there, so that anybody can use it")
     if node.status == DRAINING and job.state is not State.STOPPING:
         wrong.append("Ray is draining it: it takes nothing new")
     return "; ".join(wrong)
+
+
+def in_ray(boost: Boost, grant: Grant) -> dict[str, float]:
+    """What was lent, in Ray's words and units; kinds that a raylet has as a rule also where none of it was."""
+    cores, gpus = float(len(grant.cores)), sum(gpu.milli for gpu in grant.gpus) / MILLI
+    lent = {"CPU": cores, "GPU": gpus, custom_resource(boost.target): gpus or cores}
+    return lent | ({"memory": float(boost.amount)} if boost.kind is ResourceType.MEMORY else {})
+
+
+def _is_covered(node: RayNode, cores: float) -> bool:
+    """Whether one placement group has all its cores."""
+    return any(name.startswith("CPU_group_") and amount == cores for name, amount in node.total.items())
 
 
 def _amount(what: str, amount: float) -> str:

@@ -89,7 +89,7 @@ def test_boost_status_has_what_the_guide_names_and_what_ray_shows(cluster: Clust
     told = cluster.master.json("boost", "status", timeout=60.0)
     assert (told["active"], told["lent"], told["strays"]) == (1, {"cpu": 1}, [])
     (one,) = told["boosts"]
-    assert one["boost"] == {"target": "gpu-master", "resource": "cpu", "amount": 1, "ray": HEAD}
+    assert one["boost"] == {"target": "gpu-master", "resource": "cpu", "amount": 1, "exclusive": False, "ray": HEAD}
     assert one["differs"] == "" and one["ray_node"]["total"]["CPU"] == 1
     first, header, row = cluster.master.run("boost", "status", timeout=60.0).stdout.splitlines()
     assert first == "1 active boost: 1 cpu"
@@ -132,7 +132,7 @@ def test_a_viewer_sees_boosts_in_outline_and_a_client_those_of_others_without_th
     with viewer(cluster):
         (seen,) = cluster.master.json("boost", "status", timeout=60.0)["boosts"]
         assert (seen["id"], seen["node"], seen["state"]) == (boost, "lab1", "running")
-        assert seen["boost"] == {"target": "gpu-master", "resource": "cpu", "amount": 1, "ray": ""}
+        assert seen["boost"] == {"target": "gpu-master", "resource": "cpu", "amount": 1, "exclusive": False, "ray": ""}
         assert seen["command"] == [] and {step["text"] for step in seen["events"]} == {""}
         assert "boost cpu 1 for gpu-master" in cluster.master.run("jobs").stdout
         assert cluster.master.run("boost", "release", boost).returncode == 1

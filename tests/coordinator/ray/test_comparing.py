@@ -72,6 +72,15 @@ def test_one_that_ray_drains_because_we_end_it_is_as_it_should_be() -> None:
     assert not said(lent(state=State.STOPPING), replace(RAYLET, status="draining"))
 
 
+def test_an_exclusive_one_differs_until_one_placement_group_has_all_its_cores() -> None:
+    boost = Boost("gpu-master", HEAD, ResourceType.CPU, 2000, exclusive=True)
+    view = lent(spec=JobSpec(("ray",), boost=boost))
+    why = "its placement group is not there, so that anybody can use it"
+    assert said(view, RAYLET) == said(view, replace(RAYLET, total=HAS | {"CPU_group_ab": 1.0})) == why
+    assert not said(view, replace(RAYLET, total=HAS | {"CPU_group_ab": 2.0, "CPU_group_0_ab": 2.0}))
+    assert not said(replace(view, state=State.STOPPING), RAYLET)
+
+
 def test_one_that_runs_is_missed_in_ray_unless_it_joined_while_ray_was_asked_or_ray_could_not_be() -> None:
     assert said(lent()) == "Ray does not show it"
     assert not said(lent(), ran=frozenset())

@@ -1,0 +1,82 @@
+"""Exclusive boosts in a real Ray cluster: acceptance 11 of reference/ray.md."""
+
+from typing import Any
+
+import pytest
+
+from tests.grid_fixture import until
+from tests.ray.scene import HEAD, RESOURCES, WHERE, Cluster
+from tests.ray.test_status import program
+
+pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
+
+IN_GRID = f"""
+ray.shutdown()
+ray.init(address='{HEAD}', namespace='grid', logging_level='error', log_to_driver=False)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import get_placement_group, placement_group, placement_group_table, remove_placement_group
+"""
+GROUPS = (
+    IN_GRID
+    + """
+print(json.dumps([one["name"] for one in placement_group_table().values() if one["state"] != "REMOVED"]))
+"""
+)
+BACKLOG = f"""
+import ray, sys
+ray.init(address='{HEAD}', logging_level='error', log_to_driver=False)
+
+@ray.remote
+def wait():
+    import time
+    time.sleep(0.5)
+
+asked = [wait.remote() for _ in range(30)]
+sys.stdin.read()
+"""
+
+
+def groups(cluster: Cluster) -> Any:
+    return cluster.drive(GROUPS)
+
+
+def test_plain_tasks_stay_off_an_exclusive_boost_and_tasks_in_its_group_all_run_there(cluster: Cluster) -> None:
+    with program(cluster, BACKLOG):  # what waits for room would take the core, if it could
+        until(lambda: cluster.master.json("cluster", "status", timeout=60.0)["ray"]["waiting"], "tasks wait", 60.0)
+        done = cluster.master.run("boost", "request", "gpu-master", "cpu", "1", "--exclusive", timeout=120.0)
+    boost = done.stdout.strip()
+    assert done.returncode == 0 and f'ray.util.get_placement_group("grid-boost-{boost}")' in done.stderr, done.stderr
+    (shown,) = cluster.master.json("boost", "status", timeout=60.0)["boosts"]
+    assert (shown["differs"], shown["boost"]["exclusive"]) == ("", True)
+    code = (
+        WHERE
+        + IN_GRID
+        + f"""
+plain = ray.get([where.remote(0.2) for _ in range(8)], timeout=60)
+there = where.options(scheduling_strategy=PlacementGroupSchedulingStrategy(get_placement_group("grid-boost-{boost}")))
+print(json.dumps([plain, ray.get([there.remote(0.2) for _ in range(8)], timeout=60)]))
+"""
+    )
+    plain, mine = cluster.drive(code)
+    assert {where[0] for where in mine} == {shown["ray_node"]["id"]}
+    assert len({where[0] for where in plain}) == 1 and plain[0][0] != shown["ray_node"]["id"]
+    cluster.release(boost)
+    assert groups(cluster) == [] and cluster.drive(RESOURCES)["CPU"] == 1
+    text = cluster.master.job(boost)["outcome"]["text"]
+    assert text == "released"
+
+
+def test_a_group_that_a_coordinator_left_is_gone_when_the_next_one_starts(cluster: Cluster) -> None:
+    name = "grid-boost-j-leftoverabcd"
+    cluster.drive(
+        IN_GRID
+        + f"""
+assert placement_group([{{"CPU": 0.5}}], name="{name}", lifetime="detached").wait(30)
+print(1)
+"""
+    )
+    assert groups(cluster) == [name]
+    cluster.master.kill("coordinator")
+    cluster.master.start_coordinator()
+    until(lambda: groups(cluster) == [], "it is gone", 60.0)
+    cluster.master.await_offers(1)
