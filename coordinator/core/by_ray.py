@@ -27,7 +27,7 @@ from distributed_grid.protocol.nodes import NodeState
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
 
-FIRST, MOST = 1.0, 30.0
+FIRST, MOST = 1.0, 10.0
 """Seconds for which a node is left alone after Ray has refused something there, doubled from the one to the other."""
 
 

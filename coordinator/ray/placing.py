@@ -4,13 +4,13 @@ holds, no more and no less."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import structlog
 
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Event, Node
+from distributed_grid.coordinator.core.model import Allocation, Event, Node
 from distributed_grid.coordinator.core.ray_events import (
     OnRay,
     RayLooked,
@@ -58,6 +58,8 @@ class Placing:
         self._looked = self._compared = -FRESH - COMPARED
         self._unsure = ledger.policy.by_ray or any(one.ray is not None for one in ledger.allocations.values())
         """What Ray has reserved may not be what the ledger holds: a coordinator or Ray was not there to be told."""
+        self._regained: set[str] = set()
+        """Allocations for which that is put right just now."""
         self._trouble = self._warned = ""
 
     # --- what the ledger commands -------------------------------------------------------------------------------------
@@ -65,10 +67,13 @@ class Placing:
     def perform(self, command: Reserve | Unreserve) -> None:
         """Do it; what came of it is an event."""
         doing = self._reserve(command) if isinstance(command, Reserve) else self._release(command.allocation)
+        self._do(doing)
+        self.stir()
+
+    def _do(self, doing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(doing, name="placing")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self.stir()
 
     async def _reserve(self, command: Reserve) -> None:
         name = command.allocation
@@ -168,24 +173,37 @@ class Placing:
                 if name.startswith(JOBS) and name not in held:
                     log.info("let go of what was reserved for a job that is over", group=name)
                     await self._ask("release", name=name)
-            self._unsure = False
-            for name, one in held.items():
-                on = self._ledger.nodes[one.node].ray
-                if one.ray is None or one.awaits_ray or there.get(name) == "CREATED" or on is None:
-                    continue
-                if name in there:
-                    await self._ask("release", name=name)
-                await self._ask_for(one.id, on.id, one.ray.resources)
-                if one.id not in self._ledger.allocations:
-                    await self._release(one.id)
-                log.info("reserved once more what ray had lost", allocation=one.id)
-            self._warned = ""
         except NoRay as error:
             if _words(error) != self._warned:
                 self._warned = _words(error)
                 log.warning("what ray has reserved may not be what jobs hold", why=self._warned)
+            return
         finally:
             self._compared = asyncio.get_running_loop().time()
+        self._unsure, self._warned = False, ""
+        for name, one in held.items():
+            if not one.awaits_ray and there.get(name) != "CREATED" and one.id not in self._regained:
+                self._do(self._regain(one, name in there))
+
+    async def _regain(self, lost: Allocation, waits: bool) -> None:
+        """Have reserved on the node of Ray that is there now what one holds that was launched. If Ray has given it to
+        others meanwhile, that is tried again at the next look."""
+        on = self._ledger.nodes[lost.node].ray
+        if lost.ray is None or on is None:
+            return
+        self._regained.add(lost.id)
+        try:
+            async with self._gate:
+                if waits:
+                    await self._ask("release", name=JOBS + lost.id)
+                await self._ask_for(lost.id, on.id, lost.ray.resources)
+            log.info("reserved once more what ray had lost", allocation=lost.id)
+            if lost.id not in self._ledger.allocations:
+                await self._release(lost.id)
+        except NoRay as error:
+            log.warning("ray does not reserve once more what a job holds", allocation=lost.id, why=_words(error))
+        finally:
+            self._regained.discard(lost.id)
 
     async def close(self) -> None:
         """Ask nothing more. What is reserved stays so, and is found again."""

@@ -1,6 +1,7 @@
 """Placement by Ray, with a real one that has a node of its own where lab1 is. The last test ends its head."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import CORES, HEAD, Cluster, a_placing_cluster
+from tests.ray.scene import CORES, HEAD, Cluster, a_placing_cluster, a_raylet, command_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -100,7 +101,7 @@ def why(cluster: Cluster, job: str) -> str:
 
 
 def ends_well(cluster: Cluster, job: str) -> None:
-    waited = cluster.master.run("job", "wait", job, timeout=90.0)
+    waited = cluster.master.run("job", "wait", job, timeout=200.0)
     assert waited.returncode == 0, waited.stderr + cluster.master.log("coordinator")
 
 
@@ -139,7 +140,7 @@ def test_jobs_and_rays_tasks_compete_for_a_node_and_never_use_more_than_its_core
     program = cluster.begin(TASK % "time.sleep(0.5)" + f"print(json.dumps({asked}))")
     jobs = submit(cluster, "--array", f"0-{JOBS - 1}", sys.executable, "-c", RECORD, str(tmp_path))
     ends_well(cluster, jobs)
-    by_ray = json.loads(program.communicate(timeout=90)[0].splitlines()[-1])
+    by_ray = json.loads(program.communicate(timeout=200)[0].splitlines()[-1])
     by_grid = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
     assert (len(by_ray), len(by_grid)) == (TASKS, JOBS)
     spans = by_ray + by_grid
@@ -167,6 +168,25 @@ def test_a_coordinator_that_was_killed_finds_its_groups_again_and_lets_go_of_tho
     held.go()
     ends_well(cluster, job)
     until(lambda: groups(cluster) == {}, "nothing is reserved any more", 60.0)
+
+
+def test_a_node_of_ray_that_ends_and_comes_back_reserves_once_more_what_runs_there(
+    cluster: Cluster, held: Held, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    job = submit(cluster, *held.argv)
+    until(lambda: state(cluster, job) == "running", "it runs", 60.0)
+    for pid in cluster.master.processes_with(f"{cluster.environment['HOME']}/n/"):
+        if "raylet/raylet" in command_of(pid):
+            os.kill(pid, signal.SIGKILL)
+    lost = {f"grid-job-{job}.1": ["RESCHEDULING", None]}
+    until(lambda: groups(cluster) == lost, "Ray has noticed", 60.0)
+    with a_raylet(cluster, Path(tmp_path_factory.mktemp("q", numbered=True))):
+        again = {f"grid-job-{job}.1": ["CREATED", "lab1"]}
+        until(lambda: groups(cluster) == again, "it is reserved once more", 90.0)
+        assert state(cluster, job) == "running"
+        held.go()
+        ends_well(cluster, job)
+        until(lambda: groups(cluster) == {}, "nothing is reserved any more", 60.0)
 
 
 def test_where_ray_is_down_a_job_waits_and_says_so_and_nobody_hangs(cluster: Cluster) -> None:
