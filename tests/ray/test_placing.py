@@ -46,7 +46,7 @@ time.sleep(0.5)
 with open(sys.argv[1] + "/" + os.environ["GRID_ALLOCATION_ID"], "w") as out:
     json.dump([began, time.monotonic(), sorted(os.sched_getaffinity(0))], out)
 """
-JOBS, TASKS = 6, 8
+JOBS, TASKS = 6, 12
 
 
 class Held:
@@ -135,13 +135,16 @@ def test_where_rays_programs_have_all_a_job_waits_and_says_so_and_starts_when_th
 def test_jobs_and_rays_tasks_compete_for_a_node_and_never_use_more_than_its_cores(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    tmp_path.chmod(0o777)
+    begun, done = tmp_path / "begun", tmp_path / "done"
+    done.mkdir()
+    wait = f"Path('{begun}').touch(); time.sleep(1.0)"
     asked = f"ray.get([work.remote(number) for number in range({TASKS})])"
-    program = cluster.begin(TASK % "time.sleep(0.5)" + f"print(json.dumps({asked}))")
-    jobs = submit(cluster, "--array", f"0-{JOBS - 1}", sys.executable, "-c", RECORD, str(tmp_path))
+    program = cluster.begin(TASK % wait + f"print(json.dumps({asked}))")
+    until(begun.exists, "Ray's tasks are at work", 60.0)
+    jobs = submit(cluster, "--array", f"0-{JOBS - 1}", sys.executable, "-c", RECORD, str(done))
     ends_well(cluster, jobs)
     by_ray = json.loads(program.communicate(timeout=200)[0].splitlines()[-1])
-    by_grid = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    by_grid = [json.loads(path.read_text()) for path in done.iterdir()]
     assert (len(by_ray), len(by_grid)) == (TASKS, JOBS)
     spans = by_ray + by_grid
     for began, _, _ in spans:
