@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from distributed_grid import __version__
 from distributed_grid.bearer import as_member
+from distributed_grid.coordinator.client_renewing import keep_renewed
 from distributed_grid.local import LOCAL_URI, NoSocket, dial, socket_path
 from distributed_grid.member import identity_for
 from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
@@ -262,7 +263,9 @@ class Session:
 
     async def _serve(self, connection: ClientConnection, link: Link) -> None:
         """Read and write until the connection ends."""
+        due = self.welcome is not None and self.welcome.renew
         writer = asyncio.create_task(self._write(connection, link))
+        renewing = asyncio.create_task(keep_renewed(self.url, due, self.number, self.ask))
         loop = asyncio.get_running_loop()
         try:
             async for frame in connection:
@@ -270,7 +273,8 @@ class Session:
                     self._take(message)
         finally:
             writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            renewing.cancel()
+            await asyncio.gather(writer, renewing, return_exceptions=True)
 
     async def _write(self, connection: ClientConnection, link: Link) -> None:
         while True:

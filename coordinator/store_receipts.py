@@ -31,10 +31,11 @@ def find(
     which: list[tuple[str, Any]] = [("at >= ?", since)]
     which += [("instr(jobs, ?) > 0", f" {job} ")] if job else []
     which += [("instr(' ' || node || ' ', ?) > 0", f" {node} ")] if node else []
+    which += [("instr(body, ?) > 0", only.encode())] if only else []  # so that few others are decoded
     rows = db.execute(
         f"SELECT body FROM receipts WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
         "ORDER BY at DESC, id DESC LIMIT ?",
-        (*(value for _, value in which), ROWS * 2 if only else limit),
+        (*(value for _, value in which), -1 if only else limit),
     )
     found = (_decode(body) for (body,) in rows)
     theirs = (one for one in found if not only or only in (one.user, *(victim.user for victim in one.victims)))

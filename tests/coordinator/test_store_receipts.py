@@ -55,6 +55,26 @@ def test_one_for_a_gang_is_found_by_each_of_its_nodes(tmp_path: Path) -> None:
     store.close()
 
 
+def test_of_one_users_own_no_others_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, decoded = Store(tmp_path / "grid.db"), list[bytes]()
+    for number in range(50):
+        keep(store, receipt(number, float(number)))
+    mine = msgspec.structs.replace(receipt(60, 5.5), user="eve")
+    beside = msgspec.structs.replace(receipt(61, 6.5), user="eve-2")
+    keep(store, mine, beside)
+
+    def decode(body: bytes) -> Receipt:
+        decoded.append(body)
+        return msgspec.msgpack.decode(body, type=Receipt)
+
+    monkeypatch.setattr(store_receipts, "_decode", decode)
+    assert store.receipts(10, only="eve") == [mine] and len(decoded) == 2
+    decoded.clear()
+    assert [one.id for one in store.receipts(3, only="bob")] == ["j-u49.p1", "j-u48.p1", "j-u47.p1"]
+    assert len(decoded) == 3, "no more than are asked for"
+    store.close()
+
+
 def test_what_came_of_one_takes_its_place_and_outlives_a_restart(tmp_path: Path) -> None:
     store = Store(tmp_path / "grid.db")
     keep(store, receipt(1, 10.0))

@@ -1,6 +1,8 @@
 """Certificates come and go while jobs run: nobody starts anything again for it, and no job notices."""
 
 import datetime
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,21 @@ from distributed_grid.keys import (
 )
 from distributed_grid.protocol.identity import Identity, Role
 from tests.grid_fixture import Grid, founded_grid, until
+
+PROGRAM = """
+import asyncio, pathlib, sys
+from distributed_grid.coordinator.client import GridClient
+
+async def main(url, own):
+    before = own.read_bytes()
+    async with GridClient(url) as grid:
+        while own.read_bytes() == before:
+            await grid.nodes()
+            await asyncio.sleep(0.05)
+    print("renewed")
+
+asyncio.run(main(sys.argv[1], pathlib.Path(sys.argv[2], "own.key")))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +88,21 @@ def test_a_node_and_a_person_have_their_certificates_renewed_by_being_there(grid
     assert (done.returncode, done.stdout) == (0, "lab1\n"), done.stderr
     again = read_secret(own / "own.key")
     assert grid.run("nodes").returncode == 0 and read_secret(own / "own.key") == again  # it is not renewed each time
+
+
+def test_a_program_has_its_certificate_renewed_by_being_connected(grid: Grid) -> None:
+    own = grid.home / "config" / "grid" / "contexts" / "default"
+    context = grid.json("context", "list")["contexts"][0]
+    grid.kill("coordinator")
+    aged(grid, own, Role.OPERATOR, context["user"], ago=80 * DAY, life=90 * DAY)
+    grid.start_coordinator()
+    old = read_secret(own / "own.key")
+    command = [sys.executable, "-c", PROGRAM, grid.url, str(own)]
+    done = subprocess.run(command, env=grid.environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "renewed\n"), done.stderr
+    assert read_secret(own / "own.key") != old
+    assert life_of(certificate_in(own)).end > datetime.datetime.now(datetime.UTC).timestamp() + 89 * DAY
+    assert grid.run("nodes").returncode == 0, "the next connection is made with it"
 
 
 def test_a_node_whose_certificate_expired_while_it_was_cut_off_comes_back_with_its_job(grid: Grid) -> None:
