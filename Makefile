@@ -10,7 +10,7 @@ ARGS   ?=
 
 help:
 	@echo "make demo     the whole grid on this machine, with a job run on borrowed capacity"
-	@echo "make test     all tests this machine can run (more pytest arguments: ARGS='-k name')"
+	@echo "make test     all tests this machine can run (pytest's arguments: ARGS='-k name'; two at once: ARGS='-n 2')"
 	@echo "make lint     ruff: rules and format       make format   put both right"
 	@echo "make types    mypy --strict"
 	@echo "make bench    measure                      make docs     write the generated pages"

@@ -107,7 +107,9 @@ async def test_a_gap_cut_by_the_supervisor_is_read_around(make_bench: Callable[.
     bench = await make_bench(limit=4 << 20)
     code = "import os, time\nfor n in range(12): os.write(1, bytes([65 + n]) * (1 << 20))\ntime.sleep(1000)"
     id = bench.launch(sys.executable, "-c", code)
-    await bench.until(lambda: (workdir.folder(bench.dir, id) / "stdout.gap").exists())
+    path = workdir.folder(bench.dir, id) / "stdout"
+    await bench.until(lambda: path.exists() and path.stat().st_size == 12 << 20)
+    await bench.until(lambda: path.with_name("stdout.gap").exists() and path.stat().st_blocks * 512 <= 4 << 20)
     bench.stop(id, grace=0)
     outcome = await bench.ended(id)
     outputs = Outputs(bench.dir, running=lambda _: False)

@@ -122,8 +122,14 @@ def test_where_rays_programs_have_all_a_job_waits_and_says_so_and_starts_when_th
     code = TASK % wait + f"print(len(ray.get([work.remote(number) for number in range({len(CORES)})])))"
     program = cluster.begin(code)
     until(lambda: not runs(cluster, "true"), "Ray's program has all cores", 60.0)
-    refused = cluster.master.shared("--immediate", "true")
-    assert refused.returncode == 75 and "used by Ray's programs; 1 cpu needed" in refused.stderr, refused.stderr
+
+    def refused() -> bool:
+        """Before Ray has told what is used there, its refusal of a moment ago is the reason."""
+        done = cluster.master.shared("--immediate", "true")
+        assert done.returncode == 75, done.stderr
+        return "used by Ray's programs; 1 cpu needed" in done.stderr
+
+    until(refused, "it is refused for what Ray's programs use", 60.0)
     job = submit(cluster, "true")
     until(lambda: "lab1 has 2 cpu in Ray, 2 cpu of it used" in why(cluster, job), "it says why it waits", 60.0)
     assert "used by Ray's programs" in cluster.master.run("why", job).stdout
