@@ -200,7 +200,7 @@ def _job(name: str, entry: Any, user: str, now: float) -> Job:
 def _again(target: str, kind: ResourceType, amount: float, priority: Priority, seconds: float) -> str:
     whole = amount if kind is ResourceType.MEMORY else math.ceil(amount)
     said = ["grid", "boost", "request", target, kind.value, f"{whole:g}", "--priority", priority.word]
-    return shlex.join([*said, "--duration", f"{math.ceil(seconds)}"])
+    return shlex.join([*said, "--duration", f"{max(1, round(seconds))}"])
 
 
 def _kind(found: Any) -> ResourceType:
