@@ -69,8 +69,21 @@ def program(named: str) -> Path:
     return Path(found)
 
 
+_known: dict[tuple[str, int, int], tuple[str, str]] = {}
+"""Versions by program, and its file's inode and time: installing another one writes it anew."""
+
+
 def versions(ray: Path) -> tuple[str, str]:
     """Of Ray and of its Python, without importing it: that would take half a second. Raises GridError."""
+    seen = ray.stat()
+    key = (str(ray), seen.st_ino, seen.st_mtime_ns)
+    if key not in _known:
+        _known.clear()
+        _known[key] = _versions(ray)
+    return _known[key]
+
+
+def _versions(ray: Path) -> tuple[str, str]:
     code = "import importlib.metadata as m, platform; print(m.version('ray'), platform.python_version())"
     try:
         out = subprocess.run(

@@ -244,7 +244,7 @@ async def _run(settings: CoordinatorSettings) -> None:
         await server.listen_locally(settings.state_dir)
         _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
         retention.start()
-        boosts.stir()
+        boosts.begin()
         placing.stir()
         stopping = asyncio.create_task(stop.wait())
         background = [asyncio.create_task(feed_watchdog()), asyncio.create_task(boosts.sweep())]

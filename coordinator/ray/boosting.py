@@ -33,7 +33,10 @@ from distributed_grid.protocol.placing import Constraints
 GRACE = 15.0
 """Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
 SOON, SELDOM = 0.1, 2.0
-"""Seconds between two looks at Ray, while a boost is to join, and else while there are any."""
+"""Seconds between two looks at what boosts there are: while one is on its way, and else."""
+AT_LEAST, OF_WAITING, OF_LOOKING = 0.005, 1 / 500, 4.0
+"""Seconds between two looks at Ray while a boost is to join: no fewer than this, than that part of how long it has been
+on its way, which is what looking adds to it, or than that many times what a look takes: much in a large cluster."""
 FIRST_SECONDS = 30.0
 LOOK_SECONDS = 12.0
 """How long who asks how things are waits for Ray: it may be to be imported first."""
@@ -60,6 +63,8 @@ class Boosting:
         self._lends = lends
         self._put = put
         self._looking: asyncio.Task[None] | None = None
+        self._stirred = asyncio.Event()
+        self._warming: asyncio.Task[None] | None = None
         self._trouble = ""
         self._clock = clock
         self._groups = Groups(bridge, ledger.jobs.values())
@@ -167,20 +172,43 @@ class Boosting:
         self._boosts = {name: None for name in self._boosts if name in known}
         return [known[name] for name in self._boosts]
 
+    def begin(self) -> None:
+        """Look after those there are, and have the bridge up before the first is asked for: it takes a second."""
+        self.stir()
+        if self._bridge is not None:
+            self._warming = asyncio.create_task(self._warm(self._bridge), name="ray")
+
+    async def _warm(self, bridge: Bridge) -> None:
+        with contextlib.suppress(NoRay):  # who asks for a boost is told
+            await bridge.ask("cluster", seconds=FIRST_SECONDS)
+
     def stir(self, *jobs: str) -> None:
         """Look after these as well, and after those there are."""
         self._boosts |= dict.fromkeys(jobs)
+        self._stirred.set()
         if self._bridge is not None and self._boosts and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(), name="boosts")
 
     async def _look(self) -> None:
         """Look at Ray as long as a boost is to join, and after the groups of exclusive ones as long as they are."""
+        clock = asyncio.get_running_loop().time
+        since: dict[str, float] = {}
         while (live := self.live()) or self._groups:
+            self._stirred.clear()
             self._groups.look(live, self._clock())
-            if awaited := [job for job in live if job.state is State.STARTING and job.started]:
-                await self._compare(awaited)
             settled = all(job.state in (State.RUNNING, State.STOPPING) for job in live)
-            await asyncio.sleep(SELDOM if settled and not self._groups else SOON)
+            pause = SELDOM if settled and not self._groups else SOON
+            began = clock()
+            awaited = [job for job in live if job.state is State.STARTING and job.started]
+            since = {job.id: since.get(job.id, began) for job in awaited}
+            if awaited:
+                await self._compare(awaited)
+                now = clock()
+                if not self._trouble:
+                    pause = max(AT_LEAST, OF_WAITING * (now - max(since.values())), OF_LOOKING * (now - began))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stirred.wait()
 
     async def _compare(self, awaited: list[Job]) -> None:
         try:
@@ -212,10 +240,11 @@ class Boosting:
 
     async def close(self) -> None:
         """End the bridge."""
-        if self._looking is not None:
-            self._looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+        for task in (self._looking, self._warming):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         self._groups.close()
         if self._bridge is not None:
             await self._bridge.close()

@@ -71,6 +71,9 @@ def test_versions_are_those_of_the_programs_own_python(tmp_path: Path) -> None:
         one.chmod(0o755)
     assert raylet.versions(raylet.program(str(program))) == ("2.60.0", "3.11.7")
     python.write_text("#!/bin/sh\nexit 1\n")
+    assert raylet.versions(program) == ("2.60.0", "3.11.7"), "it is asked once"
+    program.unlink()
+    program.write_text(f"#!{python}\n\n")  # as an installation does
     with pytest.raises(GridError, match="cannot be asked for its version"):
         raylet.versions(program)
 

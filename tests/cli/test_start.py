@@ -67,6 +67,13 @@ def test_a_command_imports_no_event_loop_and_nothing_else_that_is_slow() -> None
     assert not {"asyncio", "structlog", "rich", "yaml", "ray", "psutil", "uvloop"} & set(run(code).split())
 
 
+@pytest.mark.parametrize(
+    "module", ["cli.boost", "coordinator.main", "coordinator.ray.boosting", "agent.main", "agent.raylet"]
+)
+def test_nothing_but_the_bridge_ever_imports_ray(module: str) -> None:
+    assert "ray" not in run(f"import sys, distributed_grid.{module}; print(*sys.modules)").split()
+
+
 def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
     with pytest.raises(click.UsageError, match="Did you mean 'run-shared'"):
         main.main(["run-shard"], standalone_mode=False)
