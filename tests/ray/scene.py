@@ -91,9 +91,10 @@ class Cluster:
         return done.stdout.strip()
 
     def release(self, boost: str) -> None:
-        """Release it, and wait for its end."""
+        """Release it, and wait for its end, also in Ray."""
         assert self.master.run("boost", "release", boost).returncode == 0
         assert self.master.run("job", "wait", boost, timeout=60.0).returncode is not None
+        until(lambda: not self.master.json("boost", "status", timeout=60.0)["strays"], "Ray has seen it end", 60.0)
 
     def close(self) -> None:
         self.head.terminate()

@@ -17,7 +17,7 @@ def test_boost_001_resources_are_actually_available_and_not_just_reserved(cluste
     during = cluster.drive(RESOURCES)
     assert during["CPU"] == before["CPU"] + 1 and during.get("memory") == before.get("memory")
     cluster.release(boost)
-    assert cluster.drive(RESOURCES)["CPU"] == before["CPU"]
+    until(lambda: cluster.drive(RESOURCES)["CPU"] == before["CPU"], "Ray has what it had before", 60.0)
 
 
 def test_boost_001_placement_groups_land_on_the_node_they_target(cluster: Cluster, boost: str) -> None:
@@ -53,7 +53,8 @@ def test_a_boost_expires_on_time_and_its_capacity_is_back(cluster: Cluster) -> N
     boost = cluster.boost("cpu", "1", "--duration", "15s")
     assert cluster.master.run("job", "wait", boost, timeout=60.0).returncode == 124
     until(lambda: cluster.offered() == 2.0, "the node offers all its cores again")
-    assert cluster.lent() == [] and cluster.drive(RESOURCES)["CPU"] == 1
+    assert cluster.lent() == []
+    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before", 60.0)
 
 
 def test_a_raylet_that_is_killed_ends_its_boost_and_leaves_nothing(cluster: Cluster, boost: str) -> None:

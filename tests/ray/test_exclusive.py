@@ -61,7 +61,8 @@ print(json.dumps([plain, ray.get([there.remote(0.2) for _ in range(8)], timeout=
     assert {where[0] for where in mine} == {shown["ray_node"]["id"]}
     assert len({where[0] for where in plain}) == 1 and plain[0][0] != shown["ray_node"]["id"]
     cluster.release(boost)
-    assert groups(cluster) == [] and cluster.drive(RESOURCES)["CPU"] == 1
+    assert groups(cluster) == []
+    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before", 60.0)
     text = cluster.master.job(boost)["outcome"]["text"]
     assert text == "released"
 
