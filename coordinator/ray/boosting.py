@@ -94,12 +94,19 @@ class Boosting:
         )
         if asked.exclusive:
             await bridge.ask("reserved", seconds=FIRST_SECONDS)  # whether Ray can be asked for groups at all
-        constraints = Constraints(only=(asked.source,)) if asked.source else None
+        constraints = Constraints(only=(asked.source,)) if asked.source else self._with_ray(boost)
         request = Request(
             needs(asked.kind, amount), asked.priority, immediate=not asked.wait, requeue=False, constraints=constraints
         )
         spec = JobSpec(("ray", "start", "--block"), name="", time_limit=asked.duration, grace=GRACE, boost=boost)
         return Submission(asked.key, spec, request)
+
+    def _with_ray(self, boost: Boost) -> Constraints | None:
+        """Only nodes whose Ray can join, where there are any. Else the node that is chosen says what it lacks."""
+        wanted = boost.ray, boost.python.split(".")[:2]
+        nodes = [node.facts for node in self._ledger.nodes.values()]
+        others = tuple(facts.name for facts in nodes if (facts.ray, facts.ray_python.split(".")[:2]) != wanted)
+        return Constraints(exclude=others) if 0 < len(others) < len(nodes) else None
 
     async def _known(self, target: str) -> None:
         """Raise BadValue where nobody has this name: neither a node of ours nor one of Ray's."""

@@ -24,7 +24,7 @@ from distributed_grid.orchestration.resource_boost_manager import (
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import GIB
-from tests.coordinator.ends import AgentEnd, Coordinator, agent, coordinator
+from tests.coordinator.ends import AgentEnd, Coordinator, agent, coordinator, node
 from tests.coordinator.played_ray import HEAD, PlayedRay
 
 CPU, MEMORY = ResourceType.CPU, ResourceType.MEMORY
@@ -47,6 +47,20 @@ async def scene(place: Path) -> AsyncIterator[tuple[Coordinator, PlayedRay, Agen
         worker = await agent(grid.url, runs=ray.joins)
         yield grid, ray, worker
         await worker.close()
+
+
+async def test_a_node_without_the_clusters_ray_is_not_chosen_where_another_has_it(tmp_path: Path) -> None:
+    ray = PlayedRay()
+    async with coordinator(tmp_path, ray=ray) as grid:
+        fits, old = {"ray": "2.60.0", "ray_python": "3.11.2"}, {"ray": "2.59.0", "ray_python": "3.11.2"}
+        facts = node("n1", cores=2), node("n2", cores=8, **fits), node("n3", cores=2, **old)
+        workers = [await agent(grid.url, one, runs=ray.joins) for one in facts]
+        async with ResourceBoostManager(config(grid.url)) as boosts:
+            for _ in range(2):
+                assert await boosts.request_boost(asked()) is not None
+            assert {boost.source_node for boost in await boosts.get_active_boosts()} == {"n2"}
+        for worker in workers:
+            await worker.close()
 
 
 def test_a_request_has_the_guides_fields_in_the_guides_order_and_with_its_defaults() -> None:
