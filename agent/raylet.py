@@ -49,6 +49,8 @@ SERVICES = (
 WORKERS = 4
 """Ports for worker processes, for each core; Ray keeps some that do nothing, and starts some ahead."""
 SPARE_WORKERS = 32
+WITHOUT_HEAD = 30.0
+"""Seconds for which a raylet outlives its cluster's head: one that is started again needs some ten."""
 DRAIN = 5.0
 """Seconds of a boost's grace that are left when Ray's own is over, for its processes to go."""
 REACH_SECONDS = 3.0
@@ -219,7 +221,7 @@ def environment(boost: Boost, grace: float) -> dict[str, str]:
     return {
         "RAY_AUTH_MODE": boost.auth.value,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": f"{max(0.1, grace - DRAIN):g}",
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": f"{WITHOUT_HEAD:g}",
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         "RAY_USAGE_STATS_ENABLED": "0",
     }

@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.model import (
     JobsSubmitted,
     Joined,
     LabelAsked,
+    Left,
     NodeDown,
     NodeUp,
     SignalAsked,
@@ -66,6 +67,8 @@ def event_words(event: Event) -> str:
             return f"{by} labelled {names(nodes)}"
         case Joined(allocation, node):
             return f"Ray showed {allocation} as node {node[:12]}"
+        case Left(allocation, why):
+            return f"{allocation} was not in Ray any more: {why}"
         case ExtendAsked(_, job, seconds):
             return f"{job} was to last {seconds:g} s longer"
         case ForgetAsked(_, nodes, by):
@@ -89,7 +92,7 @@ def event_concerns(event: Event, job: str) -> bool:
             return job in jobs
         case SignalAsked(_, name) | ExtendAsked(_, name):
             return name == job
-        case Joined(allocation) | Reserved(allocation) | ReserveRefused(allocation):
+        case Joined(allocation) | Left(allocation) | Reserved(allocation) | ReserveRefused(allocation):
             return allocation.rpartition(".")[0] == job
         case _:
             return False

@@ -21,6 +21,9 @@ OVERHEAD = 512 * MIB
 store."""
 OBJECT_STORE = 80 << 20
 """Bytes of its object store; Ray takes no less than 75 MiB."""
+_LOGGED = re.compile(r"^\[[^\]]+ [A-Z] \d+ \d+\] (\(\w+\) )?\S+:\d+: ")
+_LIGHT = re.compile(r"^\[[^\]]+ [DIW] \d+ \d+\] ")
+"""What Ray's C++ puts before a line that it logs, and before one that tells of no error."""
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _ID = re.compile(r"j-[a-z2-7]{12}")
 
@@ -113,11 +116,13 @@ def needs(kind: ResourceType, amount: int) -> Resources:
     return Resources(cpu=MILLI, memory=amount + OVERHEAD)
 
 
-def last_words(text: str) -> str:
-    """Of all that Ray printed, what says why it did not come up."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if _tells(line)]
-    return (said or lines or [""])[-1][:500]
+def last_words(stderr: str, stdout: str = "") -> str:
+    """Of all that Ray printed, what says why it did not come up, or ended. `ray start` repeats on stdout what its
+    raylet said last."""
+    lines = [line for text in (stdout, stderr) for one in text.splitlines() if (line := one.strip())]
+    weighty = [_LOGGED.sub("", line) for line in lines if not _LIGHT.match(line)]
+    said = [line for line in weighty if _tells(line)]
+    return (said or weighty or lines or [""])[-1][:500]
 
 
 def _tells(line: str) -> bool:

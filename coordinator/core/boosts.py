@@ -13,6 +13,7 @@ from distributed_grid.coordinator.core.model import (
     Granted,
     Job,
     Joined,
+    Left,
     RecordAllocation,
     RecordJob,
     Rejected,
@@ -67,6 +68,13 @@ def joined(ledger: "Ledger", event: Joined) -> None:
     ledger.changed(ledger.jobs[allocation.job], allocation)
 
 
+def left(ledger: "Ledger", event: Left) -> None:
+    """Nobody can use it any more: its node has it back."""
+    allocation = ledger.allocations.get(event.allocation)
+    if allocation is not None and allocation.state is State.RUNNING:
+        stopping.ask(ledger, allocation, Cause.NOT_JOINED, event.why, 0.0)
+
+
 def due(ledger: "Ledger", name: str) -> None:
     """It should be in Ray by now."""
     allocation = ledger.allocations.get(name)
@@ -86,7 +94,8 @@ def told(job: Job, outcome: Outcome) -> Outcome:
         return outcome
     if outcome.cause is not Cause.EXITED:
         return replace(outcome, text=outcome.text.removesuffix(DRAINED))
-    said = last_words(outcome.stderr_tail.decode(errors="replace")) or f"exit code {outcome.code}"
+    printed = (tail.decode(errors="replace") for tail in (outcome.stderr_tail, outcome.stdout_tail))
+    said = last_words(*printed) or f"exit code {outcome.code}"
     if job.begun:
         return replace(outcome, text=f"its raylet ended: {said}")
     return replace(outcome, cause=Cause.NOT_JOINED, text=f"its raylet did not join: {said}")

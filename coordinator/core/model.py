@@ -8,6 +8,9 @@ from typing import get_args
 
 import msgspec
 
+from distributed_grid.coordinator.core.boost_events import ExtendAsked as ExtendAsked
+from distributed_grid.coordinator.core.boost_events import Joined as Joined
+from distributed_grid.coordinator.core.boost_events import Left as Left
 from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.group import Group as Group
@@ -245,21 +248,6 @@ class SignalAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
     signal: int
 
 
-class Joined(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Ray shows the raylet of this allocation, with what was borrowed, as its node of this id."""
-
-    allocation: str
-    node: str
-
-
-class ExtendAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user wants a boost to end so many seconds later."""
-
-    token: int
-    job: str
-    seconds: float
-
-
 class Hold(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """From now on nothing new is started (`on`), or it is again: what is started has to be on disk first."""
 
@@ -284,6 +272,7 @@ Event = (
     | UndrainAsked
     | LabelAsked
     | Joined
+    | Left
     | ExtendAsked
     | ForgetAsked
     | RayLooked

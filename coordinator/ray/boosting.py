@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Event, Job, Joined
+from distributed_grid.coordinator.core.model import Event, Job, Joined, Left
 from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 from distributed_grid.coordinator.ray.comparing import compared, differs, marked, ray_node
@@ -37,6 +37,9 @@ SOON, SELDOM = 0.1, 2.0
 AT_LEAST, OF_WAITING, OF_LOOKING = 0.005, 1 / 500, 4.0
 """Seconds between two looks at Ray while a boost is to join: no fewer than this, than that part of how long it has been
 on its way, which is what looking adds to it, or than that many times what a look takes: much in a large cluster."""
+UNSEEN = 6.0
+"""Seconds without a boost that had joined, while Ray answers, after which it is taken to be gone."""
+GONE = "Ray does not show it any more: its head was started anew without its memory, or somebody drained it"
 FIRST_SECONDS = 30.0
 LOOK_SECONDS = 12.0
 """How long who asks how things are waits for Ray: it may be to be imported first."""
@@ -68,6 +71,8 @@ class Boosting:
         self._trouble = ""
         self._clock = clock
         self._groups = Groups(bridge, ledger.jobs.values())
+        self._unseen: dict[str, float] = {}
+        """Boosts that had joined and that Ray, which answers, does not show any more, and since when."""
         self._boosts = {name: None for name, job in ledger.jobs.items() if job.spec.boost is not None}
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -197,8 +202,9 @@ class Boosting:
             self._looking = asyncio.create_task(self._look(), name="boosts")
 
     async def _look(self) -> None:
-        """Look at Ray as long as a boost is to join, and after the groups of exclusive ones as long as they are."""
-        clock = asyncio.get_running_loop().time
+        """Look at Ray as long as there are boosts: whether they have joined, and whether they are still there; and
+        after the groups of exclusive ones as long as they are."""
+        clock, next_look = asyncio.get_running_loop().time, 0.0
         since: dict[str, float] = {}
         while (live := self.live()) or self._groups:
             self._stirred.clear()
@@ -206,29 +212,41 @@ class Boosting:
             settled = all(job.state in (State.RUNNING, State.STOPPING) for job in live)
             pause = SELDOM if settled and not self._groups else SOON
             began = clock()
-            awaited = [job for job in live if job.state is State.STARTING and job.started]
+            here = [job for job in live if job.spec.boost is not None and job.spec.boost.address == self.address]
+            awaited = [job for job in here if job.state is State.STARTING and job.started]
             since = {job.id: since.get(job.id, began) for job in awaited}
-            if awaited:
-                await self._compare(awaited)
+            if awaited or began >= next_look:
+                await self._compare(awaited, [job for job in here if job.state is State.RUNNING])
                 now = clock()
-                if not self._trouble:
+                next_look = now + SELDOM
+                if awaited and not self._trouble:
                     pause = max(AT_LEAST, OF_WAITING * (now - max(since.values())), OF_LOOKING * (now - began))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stirred.wait()
 
-    async def _compare(self, awaited: list[Job]) -> None:
+    async def _compare(self, joining: list[Job], joined: list[Job]) -> None:
+        if not joining and not joined:
+            return
+        known = {job.allocation: job.id for job in joined}
         try:
             shown = {node.boost: node for node in await self.nodes() if node.boost}
         except NoRay as error:
             if error.why != self._trouble:
                 self._trouble = error.why
                 log.warning("ray cannot be asked", what=error.what, why=error.why)
+            self._unseen.clear()
             return
         self._trouble = ""
-        for job in awaited:
+        for job in joining:
             if (node := shown.get(job.id)) is not None and not differs(job, node):
                 self._put(Joined(job.allocation, node.id))
+        now = asyncio.get_running_loop().time()
+        unseen = [allocation for allocation, job in known.items() if job not in shown]
+        self._unseen = {allocation: self._unseen.get(allocation, now) for allocation in unseen}
+        for allocation, since in self._unseen.items():
+            if now >= since + UNSEEN:
+                self._put(Left(allocation, GONE))
 
     async def sweep(self) -> None:
         """Let go of placement groups that another coordinator left, of boosts that do not live any more. By a bridge of

@@ -47,6 +47,11 @@ BEGUN = 0
 SPREAD = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
+ANOTHER = "WrongClusterID"
+"""What a head says to who knew the one before it, which had another memory."""
+STARTED_ANEW = "Ray's head was started anew"
+
+
 class Refused(Exception):
     """It cannot be done: what, and why."""
 
@@ -272,6 +277,11 @@ def _answer(asked: Callable[..., Any], question: dict[str, Any]) -> dict[str, An
 
 
 def _trouble(error: Exception) -> dict[str, Any]:
+    if ANOTHER in str(error):  # ray takes this for a wrong token
+        return {
+            "error": STARTED_ANEW,
+            "why": "the cluster that was asked is no more; the next question goes to this one",
+        }
     if isinstance(error, AuthenticationError):
         mode = os.environ["RAY_AUTH_MODE"]
         why = "ours is another (ray.token)" if mode == "token" else f"ray.auth is {mode}, and not token"
@@ -292,10 +302,13 @@ def main(address: str) -> None:
         sys.exit(1)
 
     def respond(question: dict[str, Any]) -> None:
+        """Answer; and end if the cluster that we know is no more: to ask the next one takes another process."""
         number, ask = question.pop("id"), question.pop("ask")
         answer = _answer(getattr(cluster, ask), question) if ask in ASKED else {"error": f"what is {ask!r}?", "why": ""}
         with writing:
             answers.write(json.dumps({"id": number, **answer}) + "\n")
+        if answer.get("error") == STARTED_ANEW:
+            os._exit(1)
 
     with ThreadPoolExecutor(AT_ONCE) as threads, ThreadPoolExecutor(WAITING) as waiting:
         for line in sys.stdin:

@@ -50,6 +50,16 @@ def test_of_all_that_ray_prints_its_last_error_is_told() -> None:
     assert last_words("") == ""
 
 
+def test_of_a_raylet_that_ended_what_it_said_last_is_told_without_warnings_and_without_where_it_said_so() -> None:
+    warning = "[2026-11-22 04:22:46,365 W 10868 10868] network_util.cc:330: Failed to determine local IP\n"
+    said = "Failed to connect to GCS within 30 seconds."
+    lost = f"[2026-11-22 04:23:33,063 E 10887 10887] (raylet) rpc_client.h:204: {said}\n"
+    light = "[2026-11-22 04:23:31,069 I 10887 10887] (raylet) bidi.h:243: Failed to read a message from node: 00\n"
+    assert last_words(warning, light + lost + "Remaining processes will be killed.\n") == said
+    assert last_words("RuntimeError: Version mismatch\n", "a task failed\n") == "RuntimeError: Version mismatch"
+    assert last_words(warning) == warning.strip()
+
+
 def test_what_ray_is_given_to_use_one_boost_and_no_other() -> None:
     selector = {"grid-boost": "j-xnbj3nh7tusz"}
     assert boost_scheduling_options("j-xnbj3nh7tusz") == {"label_selector": selector}

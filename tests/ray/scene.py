@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,35 @@ def where(seconds=0.0):
 class Cluster:
     """A Ray head on the master, and the grid around it."""
 
-    def __init__(self, master: Grid, node: Grid, place: Path, token: Path | None = None) -> None:
+    def __init__(self, master: Grid, node: Grid, place: Path, token: Path | None = None, keeps: bool = False) -> None:
         self.master = master
         self.node = node
+        self.place = place
         self._enter = master.command[:-3]
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)} if token else {"RAY_AUTH_MODE": "disabled"}
         # Ray asks each node so often; five times in vain, and it is gone. With 3000, as it is, a killed one stays 16 s.
         self.environment = master.environment | auth | {"HOME": str(place), "RAY_health_check_period_ms": "500"}
+        self.start_head(place / "kept" if keeps else None)
+
+    def start_head(self, kept: Path | None = None) -> None:
+        """Start it, with a memory that outlives it in the folder `kept`, or with none."""
+        remembers = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(kept)} if kept is not None else {}
         ray = str(Path(sys.executable).with_name("ray"))
-        with (place / "head.log").open("wb") as log:
-            command = [*self._enter, ray, *START, f"--temp-dir={place / 'r'}"]
-            self.head = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        with (self.place / "head.log").open("ab") as log:
+            command = [*self._enter, ray, *START, f"--temp-dir={self.place / 'r'}"]
+            self.head = subprocess.Popen(command, env=self.environment | remembers, stdout=log, stderr=log)
         until(lambda: self.lent() is not None, "the head answers", 60.0)
         until(lambda: self._program("").returncode == 0, "the head has a node of its own", 60.0)
+
+    def kill_head(self) -> None:
+        """Kill all of it with -9."""
+        doomed = [pid for pid in processes() if f"{self.place / 'r'}/" in command_of(pid)]
+        for pid in [*doomed, self.head.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.head.wait(60.0)
+        # With it there, and a raylet of this cluster on the same machine, Ray would not start another head.
+        (self.place / "r" / "ray_current_cluster").unlink(missing_ok=True)
 
     def lent(self) -> list[dict[str, Any]] | None:
         """What `boost status` shows of boosts; None: Ray is not there."""
@@ -102,18 +118,32 @@ class Cluster:
 
 
 def command_of(pid: int) -> str:
-    """Empty for a process that is gone."""
-    try:
+    """Its command line; empty: it is gone."""
+    with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
+    return ""
+
+
+def processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def of_allocation(allocation: str) -> dict[int, str]:
+    """All processes that were started for it, whatever became of them since, with their command lines."""
+    word = f"GRID_ALLOCATION_ID={allocation}".encode()
+    found = {}
+    for pid in processes():
+        with suppress(OSError):
+            if word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found[pid] = command_of(pid)
+    return found
 
 
 @contextmanager
-def a_cluster(place: Path) -> Iterator[Cluster]:
-    """One of your own, for what would spoil it for others."""
+def a_cluster(place: Path, keeps: bool = False) -> Iterator[Cluster]:
+    """One of your own, for what would spoil it for others. `keeps`: its head has a memory that outlives it."""
     with two_hosts(place, CONFIG + f"ray: {{address: '{HEAD}'}}\nname: gpu-master\n", NODE_CONFIG) as (master, node):
-        made = Cluster(master, node, place)
+        made = Cluster(master, node, place, keeps=keeps)
         try:
             yield made
         finally:

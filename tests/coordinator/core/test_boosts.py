@@ -4,12 +4,14 @@ import pytest
 
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
+    CancelAsked,
     Command,
     ExtendAsked,
     Granted,
     Heard,
     JobsSubmitted,
     Joined,
+    Left,
     NodeDown,
     NodeUp,
     Rejected,
@@ -98,6 +100,37 @@ def test_a_raylet_that_ends_by_itself_says_why_in_rays_own_words(ledger: object,
     outcome = Outcome(Cause.EXITED, code=1, stderr_tail=b"starting\nRuntimeError: Version mismatch\n")
     said = told(step(made, Told("lab", Exited(allocation="b.1", outcome=outcome)), 9.0))
     assert said is not None and (said.cause, said.text) == (cause, text)
+
+
+def test_one_that_ray_does_not_show_any_more_is_ended_at_once_and_one_that_it_never_showed_is_not() -> None:
+    gone = Left("b.1", "its head was started anew")
+    assert stops(step(started(), gone, 5.0)) == []
+    ledger = running()
+    said = Stop(allocation="b.1", grace=0.0, cause="not-joined", text="its head was started anew")
+    assert stops(step(ledger, gone, 5.0)) == [said]
+    assert stops(step(ledger, gone, 6.0)) == [], "it is asked once"
+    step(ledger, Told("lab", Exited(allocation="b.1", outcome=Outcome(Cause.NOT_JOINED, text="no"))), 7.0)
+    assert "b" not in ledger.jobs and not ledger.nodes["lab"].allocations
+    assert stops(step(ledger, gone, 8.0)) == []
+
+
+def test_a_release_while_it_joins_is_one_stop_however_often_it_is_asked_and_what_ray_shows_then_changes_nothing() -> (
+    None
+):
+    ledger = started()
+    assert [one.cause for one in stops(step(ledger, CancelAsked(5, ("b",), "released"), 3.0))] == ["cancelled"]
+    assert stops(step(ledger, CancelAsked(6, ("b",), "released"), 3.1)) == []
+    step(ledger, Joined("b.1", "f00d"), 3.2)
+    assert ledger.jobs["b"].state is State.STOPPING
+    out = step(ledger, ExtendAsked(7, "b", 60.0), 3.3)
+    assert [type(one) for one in out] == [Rejected]
+
+
+def test_an_extension_while_it_waits_or_joins_lasts_as_long_as_one_while_it_runs() -> None:
+    for make in (granted, started, running):
+        ledger = make()
+        step(ledger, ExtendAsked(3, "b", 60.0), 10.0)
+        assert ledger.jobs["b"].spec.time_limit == 3660.0
 
 
 def test_a_node_that_is_back_has_its_boost_as_it_was() -> None:

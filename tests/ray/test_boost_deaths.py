@@ -1,0 +1,184 @@
+"""Whatever dies around a boost: it goes on, or ends and says why; its source has the capacity back, and no process is
+left. Each row of the table in docs/boosts.md is a test here. One cluster, whose head has a memory that outlives it."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.grid_fixture import until
+from tests.ray.scene import RESOURCES, WHERE, Cluster, a_cluster, of_allocation
+
+pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
+
+ON_IT = "resources={'boost_gpu-master': 1}"
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with a_cluster(Path(tmp_path_factory.mktemp("d", numbered=True)), keeps=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting(mortal: Cluster) -> Iterator[str]:
+    """One boost that outlives all that it is to outlive."""
+    made = mortal.boost("cpu", "1")
+    yield made
+    mortal.release(made)
+
+
+def one(cluster: Cluster, boost: str) -> dict[str, object]:
+    """This boost as `boost status` has it."""
+    found = [each for each in cluster.lent() or [] if each["id"] == boost]
+    return found[0] if found else {}
+
+
+def goes_on(cluster: Cluster, boost: str, before: dict[str, object]) -> None:
+    """It is what it was: the same raylet for Ray, with the same end, and a program can use it."""
+    until(lambda: one(cluster, boost).get("in_ray"), "Ray shows it", 60.0)
+    now = one(cluster, boost)
+    same = ("state", "started", "allocation", "differs")
+    assert [now[word] for word in same] == [before[word] for word in same]
+    assert str(now["in_ray"]).split()[-1] == str(before["in_ray"]).split()[-1]
+    node = cluster.drive(f"{WHERE}print(json.dumps(ray.get(where.options({ON_IT}).remote(), timeout=60)[0]))")
+    assert node.startswith(str(now["in_ray"]).split()[-1])
+
+
+def is_over(cluster: Cluster, boost: str, offered: float) -> str:
+    """It has ended, its node lends what it lent before, and nothing of it is left. What it says of its end."""
+    until(lambda: cluster.master.job(boost)["state"] == "ended", "it has ended", 90.0)
+    ended = cluster.master.job(boost)
+    until(lambda: cluster.offered() == offered, "its source offers again what it did", 60.0)
+    assert not of_allocation(ended["allocation"])
+    assert not cluster.master.processes_with(ended["allocation"])
+    return str(ended["outcome"]["text"])
+
+
+def its(cluster: Cluster, boost: str, word: str) -> int:
+    """The process of a boost with this word in its command line."""
+    named = of_allocation(cluster.master.job(boost)["allocation"]).items()
+    return next(pid for pid, command in named if word in command)
+
+
+# --- what a boost outlives ---
+
+
+def test_a_worker_that_is_killed_costs_its_task_a_retry_and_nobody_else_anything(mortal: Cluster, lasting: str) -> None:
+    before = one(mortal, lasting)
+    code = f"""
+import os, signal
+mark = {str(mortal.place / "died")!r}
+@ray.remote({ON_IT}, max_retries=1)
+def once():
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ray.get_runtime_context().get_node_id()
+print(json.dumps(ray.get(once.remote(), timeout=60)))
+"""
+    assert mortal.drive(code).startswith(str(before["in_ray"]).split()[-1])
+    goes_on(mortal, lasting, before)
+
+
+def test_the_agent_and_the_supervisor_are_killed_and_it_goes_on(mortal: Cluster, lasting: str) -> None:
+    before = one(mortal, lasting)
+    pid = json.loads((mortal.node.home / "lab1" / "supervisor.pid").read_text())["pid"]
+    mortal.node.kill("lab1")
+    mortal.node.start_agent("lab1")
+    until(lambda: mortal.offered() == 1.0, "the agent is back, and lends what is left", 60.0)
+    goes_on(mortal, lasting, before)
+    os.kill(pid, signal.SIGKILL)
+    goes_on(mortal, lasting, before)
+
+
+def test_the_process_that_asks_ray_is_killed_and_the_next_question_has_another(mortal: Cluster, lasting: str) -> None:
+    before = one(mortal, lasting)
+    for bridge in mortal.master.processes_with("distributed_grid.coordinator.ray.bridge"):
+        if f"XDG_STATE_HOME={mortal.master.home}".encode() in Path(f"/proc/{bridge}/environ").read_bytes():
+            os.kill(bridge, signal.SIGKILL)
+    until(lambda: mortal.lent() is not None, "Ray is asked again", 60.0)
+    goes_on(mortal, lasting, before)
+
+
+def test_the_coordinator_is_killed_and_started_and_it_goes_on_with_the_same_end(mortal: Cluster, lasting: str) -> None:
+    before = one(mortal, lasting)
+    mortal.master.kill("coordinator")
+    mortal.master.start_coordinator()
+    until(lambda: mortal.offered() == 1.0, "its agent is back", 60.0)
+    goes_on(mortal, lasting, before)
+
+
+def test_the_head_is_killed_and_started_with_its_memory_and_it_goes_on(mortal: Cluster, lasting: str) -> None:
+    before = one(mortal, lasting)
+    mortal.kill_head()
+    mortal.start_head(mortal.place / "kept")
+    goes_on(mortal, lasting, before)
+
+
+# --- what a boost ends of ---
+
+
+@pytest.mark.parametrize("word", ["ray start", "raylet/raylet"])
+def test_its_raylet_or_what_started_it_is_killed_and_it_ends(mortal: Cluster, word: str) -> None:
+    offered = mortal.offered()
+    boost = mortal.boost("cpu", "1")
+    os.kill(its(mortal, boost, word), signal.SIGKILL)
+    said = is_over(mortal, boost, offered)
+    assert "raylet ended" in said or "signal 9" in said, said
+
+
+def test_it_expires_on_time_while_the_coordinator_is_away_and_history_knows(mortal: Cluster) -> None:
+    offered = mortal.offered()
+    boost = mortal.boost("cpu", "1", "--duration", "20s")
+    held = mortal.master.job(boost)
+    mortal.master.kill("coordinator")
+    until(lambda: not of_allocation(held["allocation"]), "its node has ended it by itself", 60.0)
+    mortal.master.start_coordinator()
+    until(lambda: not one(mortal, boost), "it is over")
+    assert "time limit of 20 s" in is_over(mortal, boost, offered)
+    past = mortal.master.json("boost", "history")["boosts"][0]
+    assert past["id"] == boost and 20.0 <= past["outcome"]["seconds"] < 60.0
+    assert mortal.drive(RESOURCES)["CPU"] <= 2
+
+
+def test_the_coordinator_is_killed_while_it_joins_and_it_joins(mortal: Cluster) -> None:
+    asked = mortal.master.begin("boost", "request", "gpu-master", "cpu", "1")
+    until(lambda: mortal.lent() and [each for each in mortal.lent() or [] if each["state"] == "starting"], "it starts")
+    mortal.master.kill("coordinator")
+    mortal.master.start_coordinator()
+    asked.communicate(timeout=60.0)
+    until(lambda: (found := mortal.lent()) and all(each["state"] == "running" for each in found), "it has joined", 90.0)
+    boost = mortal.lent()[-1]["id"]  # type: ignore[index]
+    assert mortal.master.run("boost", "release", boost).returncode == 0
+    is_over(mortal, boost, 1.0)
+
+
+def test_somebody_drains_its_node_in_ray_and_it_ends(mortal: Cluster) -> None:
+    offered = mortal.offered()
+    boost = mortal.boost("cpu", "1")
+    code = f"""
+from ray._raylet import GcsClient
+from ray.core.generated import autoscaler_pb2
+gcs = GcsClient(address=ray.get_runtime_context().gcs_address)
+node = next(one["NodeID"] for one in ray.nodes() if one["Alive"] and one["Labels"].get("grid-boost") == "{boost}")
+print(json.dumps(gcs.drain_node(node, autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION, "no more", 0)[0]))
+"""
+    assert mortal.drive(code)
+    assert "Ray does not show it any more" in is_over(mortal, boost, offered)
+
+
+def test_the_head_is_killed_and_another_started_without_its_memory_and_all_end(mortal: Cluster) -> None:
+    boost = mortal.boost("cpu", "1")
+    mortal.kill_head()
+    mortal.start_head()
+    assert "Ray does not show it any more" in is_over(mortal, boost, 2.0)
+
+
+def test_the_head_is_killed_and_stays_away_and_its_raylets_end_by_themselves(mortal: Cluster) -> None:
+    boost = mortal.boost("cpu", "1")
+    mortal.kill_head()  # nobody needs it after this test
+    assert "Failed to connect to GCS within 30 seconds" in is_over(mortal, boost, 2.0)
