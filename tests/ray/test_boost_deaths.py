@@ -181,4 +181,5 @@ def test_the_head_is_killed_and_another_started_without_its_memory_and_all_end(m
 def test_the_head_is_killed_and_stays_away_and_its_raylets_end_by_themselves(mortal: Cluster) -> None:
     boost = mortal.boost("cpu", "1")
     mortal.kill_head()  # nobody needs it after this test
-    assert "Failed to connect to GCS within 30 seconds" in is_over(mortal, boost, 2.0)
+    said = is_over(mortal, boost, 2.0)  # in the words of `ray start`, where that had not ended its own start yet
+    assert said.startswith("its raylet ended: ") and ("GCS within 30 s" in said or "timed out during startup" in said)
