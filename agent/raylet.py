@@ -13,6 +13,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +51,8 @@ SERVICES = (
 WORKERS = 4
 """Ports for worker processes, for each core; Ray keeps some that do nothing, and starts some ahead."""
 SPARE_WORKERS = 32
+LISTENS = 120.0
+"""Seconds after which a raylet listens on the ports that it was given, or never will."""
 WITHOUT_HEAD = 30.0
 """Seconds for which a raylet outlives its cluster's head: one that is started again needs some ten."""
 DRAIN = 5.0
@@ -132,15 +136,27 @@ def own_address(head: str) -> str:
         ) from None
 
 
+_given: dict[int, tuple[int, float]] = {}
+"""Rows of ports that were given to raylets which may not listen there yet: the first port, the last, and when."""
+_giving = threading.Lock()
+
+
 def ports(first: int, last: int, cores: int) -> tuple[int, ...]:
-    """A row of ports of the range of which those for services are free: as many as those, then the first and the last
-    of the workers'. Raises GridError."""
+    """A row of ports of the range that are free, and not given to another raylet that is about to listen there: as many
+    as those for services, then the first and the last of the workers'. Raises GridError."""
     workers = SPARE_WORKERS + WORKERS * cores
     row = len(SERVICES) + workers
-    for begin in range(first, last - row + 2, row):
-        services = range(begin, begin + len(SERVICES))
-        if all(map(is_free, services)):
-            return (*services, services.stop, services.stop + workers - 1)
+    with _giving:
+        now = time.monotonic()
+        for begin in [begin for begin, (_, since) in _given.items() if now > since + LISTENS]:
+            del _given[begin]
+        for begin in range(first, last - row + 2, row):
+            end = begin + row - 1
+            given = any(begin <= other_end and other <= end for other, (other_end, _) in _given.items())
+            if not given and all(map(is_free, range(begin, end + 1))):
+                _given[begin] = end, now
+                services = range(begin, begin + len(SERVICES))
+                return (*services, services.stop, end)
     raise GridError(
         f"no {row} ports in a row are free for a raylet", why=f"between {first} and {last}", hint="see agent.ray_ports"
     )

@@ -61,11 +61,17 @@ def _rank(ledger: "Ledger") -> None:
     with any rank, and is ranked when somebody else waits."""
     if len(ledger.queue.standings) < 2:
         return
-    for standing in _to_rank(ledger, ledger.now):
-        ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
-    if ledger.now >= ledger.shares.ranked + RANKED_EVERY:
-        ledger.shares.ranked = ledger.now
+    standings = _to_rank(ledger, ledger.now)
+    ledger.shares.ranked = _as_of(ledger, ledger.now)
+    for standing in standings:
+        ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.shares.ranked))
     ledger.shares.stale = {}
+
+
+def _as_of(ledger: "Ledger", now: float) -> float:
+    """When all are ranked anew, or were last. Also who is ranked between is ranked as of then: a second's age more
+    would take them past others, and past their own jobs that were refused on account of those."""
+    return now if now >= ledger.shares.ranked + RANKED_EVERY else ledger.shares.ranked
 
 
 def _to_rank(ledger: "Ledger", now: float) -> list[Standing]:
@@ -79,13 +85,13 @@ def _standings(ledger: "Ledger", user: str) -> list[Standing]:
     return [standings[key] for priority in CLASSES if (key := (priority, user)) in standings]
 
 
-def _rank_of(ledger: "Ledger", standing: Standing, now: float) -> float:
+def _rank_of(ledger: "Ledger", standing: Standing, at: float) -> float:
     line = ledger.queue.first_line(standing)
     if line is None:  # all of it was passed in this pass
         return standing.rank
     waits_since = ledger.jobs[ledger.queue.head(line)[1]].submitted
     sharing = ledger.policy.sharing
-    return ledger.shares.share(standing.user, now, sharing) - aged(now - waits_since, sharing)
+    return ledger.shares.share(standing.user, at, sharing) - aged(at - waits_since, sharing)
 
 
 def would(ledger: "Ledger", request: Request, user: str, lasts: float, now: float) -> Places:
@@ -93,10 +99,11 @@ def would(ledger: "Ledger", request: Request, user: str, lasts: float, now: floa
     the most, with its grace; 0: nobody knows."""
     queue = ledger.queue
     before = [(standing, standing.rank) for standing in _to_rank(ledger, now)]
+    at = _as_of(ledger, now)
     for standing, _ in before:
-        queue.rank(standing, _rank_of(ledger, standing, now))
+        queue.rank(standing, _rank_of(ledger, standing, at))
     there = queue.standings.get((request.priority, user))
-    rank = ledger.shares.share(user, now, ledger.policy.sharing) if there is None else there.rank
+    rank = ledger.shares.share(user, at, ledger.policy.sharing) if there is None else there.rank
     least = lesser(queue.least, request.resources) if queue.lines else request.resources
     kept = keep_first(ledger, review(ledger, least, now)[0], least, now)
     found = places_for(ledger, kept, Ask(request, lasts, (-request.priority, rank, ledger.next_turn)), now)
@@ -197,7 +204,7 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Hopeless]) -> bool:
                 line.blocked = False
                 if len(ledger.queue.standings) > 1:  # else it is ranked later: see `_rank`
                     for standing in _standings(ledger, job.user):
-                        ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.now))
+                        ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.shares.ranked))
                 return True
         elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
             hopeless.append((wanted, nodes, by_ray))

@@ -87,6 +87,12 @@ def test_a_node_without_ray_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raylet.program("")
 
 
+def test_raylets_that_start_at_once_have_rows_of_their_own_also_where_one_has_more_cores() -> None:
+    rows = [raylet.ports(21000, 22999, cores) for cores in (1, 4, 1, 8)]
+    ports = [set(range(row[0], row[-1] + 1)) for row in rows]
+    assert len(set().union(*ports)) == sum(map(len, ports)), "no port is in two rows"
+
+
 def test_a_row_of_ports_is_taken_only_where_all_of_its_services_can_listen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -356,3 +356,14 @@ def test_frozen_time_puts_off_what_waits_for_an_end_and_until_that_one_goes_on_i
     frozen(ledger, "a", 50.0, why="", lasted=40.0)
     step(ledger, Tick(), 60.0)
     assert f"can start at {clock(141.0)} at the latest" in explain.why(ledger, "big", None, 60.0).reason.text
+
+
+def test_who_asks_again_is_not_taken_past_others_nor_past_their_own_earlier_job() -> None:
+    ledger = grid(2)
+    ask(ledger, "held", 1, 0.0, limit=5.0, user="eve")
+    run(ledger, "held", now=0.0)
+    ask(ledger, "wide", 2, 1.0, user="ben")  # n1 is kept for it from the moment that `held` ends
+    ask(ledger, "first", 1, 1.01, limit=10.0)
+    assert [ledger.jobs[name].state for name in ("wide", "first")] == [State.WAITING] * 2
+    ask(ledger, "second", 1, 1.9)  # ann is looked at again, a second older, and ben is not
+    assert [ledger.jobs[name].state for name in ("wide", "first", "second")] == [State.WAITING] * 3

@@ -1,0 +1,121 @@
+"""Boosts come and go, and leave nothing behind: neither what they started themselves, nor anything of others ended."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent.raylet import folder
+from tests.grid_fixture import until
+from tests.network import NODE
+from tests.ray.scene import CORES, RESOURCES, Cluster, command_of, of_allocation, processes
+
+pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(600)]
+
+FOREIGN = f"{NODE}:6500"
+GROUPS = """
+from ray.util import placement_group_table
+print(json.dumps([one["name"] for one in placement_group_table().values() if one["state"] != "REMOVED"]))
+"""
+THEIRS = f"""
+import ray, sys, time
+ray.init(address="{FOREIGN}", logging_level="error", log_to_driver=False)
+@ray.remote(max_retries=0)
+def undisturbed(gate):
+    import os, time
+    while not os.path.exists(gate):
+        time.sleep(0.1)
+    return "undisturbed"
+work = undisturbed.remote(sys.argv[1])
+print("began", flush=True)
+print(ray.get(work), flush=True)
+"""
+
+
+@contextmanager
+def a_foreign_cluster(cluster: Cluster, place: Path) -> Iterator[subprocess.Popen[str]]:
+    """Somebody's own Ray on the host of lab1, and a program of theirs whose task runs until there is a file `gate`."""
+    enter, pipe = cluster.node.command[:-3], subprocess.PIPE
+    ray = str(Path(sys.executable).with_name("ray"))
+    words = [
+        "start", "--head", "--block", "--port=6500", f"--node-ip-address={NODE}", "--num-cpus=1", "--num-gpus=0",
+        "--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=80000000",
+        "--memory=500000000", f"--temp-dir={place / 'f'}",
+    ]  # fmt: skip
+    with (place / "foreign.log").open("wb") as log:
+        head = subprocess.Popen([*enter, ray, *words], env=cluster.environment, stdout=log, stderr=log)
+    try:
+        ask = [*enter, sys.executable, "-c", f"import ray; ray.init('{FOREIGN}', log_to_driver=False)"]
+        asked = lambda: subprocess.run(ask, env=cluster.environment, capture_output=True, timeout=90)  # noqa: E731
+        until(lambda: asked().returncode == 0, "the foreign cluster is there", 60.0)
+        command = [*enter, sys.executable, "-c", THEIRS, str(place / "gate")]
+        program = subprocess.Popen(command, env=cluster.environment, stdout=pipe, text=True)
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "began\n"
+            yield program
+        finally:
+            program.kill()
+            program.wait(60.0)
+    finally:
+        head.terminate()
+        head.wait(60.0)
+
+
+def of_cluster(place: Path) -> set[int]:
+    return {pid for pid in processes() if f"{place / 'f'}/" in command_of(pid)}
+
+
+def test_twenty_boosts_in_turn_leave_nothing_and_a_foreign_cluster_beside_them_is_untouched(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = Path(tmp_path_factory.mktemp("f", numbered=True))
+    base = cluster.drive(RESOURCES)
+    offers = cluster.master.json("shared-status")["offers"][0]["offered"]
+    boosts: list[str] = []
+    with a_foreign_cluster(cluster, place) as theirs:
+        before = of_cluster(place)
+        assert before
+        with ThreadPoolExecutor(2) as two:
+            for _ in range(10):
+                pair = [one.result() for one in [two.submit(cluster.boost, "cpu", "1") for _ in range(2)]]
+                lent = [cluster.master.job(one)["grant"]["cores"] for one in pair]
+                assert sorted(lent) == [[core] for core in CORES], "each has a core of its own, as the first ones had"
+                for done in [two.submit(cluster.release, one) for one in pair]:
+                    done.result()
+                boosts += pair
+        assert of_cluster(place) >= before, "the foreign cluster has all the processes that it had"
+        assert theirs.poll() is None
+        (place / "gate").touch()
+        assert theirs.communicate(timeout=60)[0] == "undisturbed\n"
+    assert len(set(boosts)) == 20
+    until(lambda: cluster.offered() == len(CORES), "the node offers all its cores again")
+    now = cluster.master.json("shared-status")
+    assert now["offers"][0]["offered"]["gpu"] == offers["gpu"] and now["allocations"] == []
+    until(lambda: cluster.drive(RESOURCES) == base, "Ray has just what it had", 60.0)
+    assert cluster.drive(GROUPS) == []
+    allocations = [cluster.master.job(one)["allocation"] for one in boosts]
+    assert [pid for one in allocations for pid in of_allocation(one)] == []
+    assert [one for one in allocations if folder(one).exists()] == []
+
+
+def test_what_a_task_left_in_a_session_of_its_own_ends_with_the_boost_too(cluster: Cluster) -> None:
+    boost = cluster.boost("cpu", "1")
+    code = f"""
+@ray.remote(label_selector={{"grid-boost": "{boost}"}})
+def leave():
+    import subprocess
+    # Not its own child, which Ray would end with it.
+    return int(subprocess.check_output(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!"]))
+print(json.dumps(ray.get(leave.remote(), timeout=60)))
+"""
+    left = cluster.drive(code)
+    assert "sleep" in command_of(left)
+    allocation = cluster.master.job(boost)["allocation"]
+    cluster.release(boost)
+    until(lambda: cluster.offered() == len(CORES), "the node offers all its cores again")
+    assert of_allocation(allocation) == {} and not command_of(left)
