@@ -3,9 +3,11 @@ own."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +47,7 @@ class Cluster:
         self.master = master
         self.node = node
         self.place = place
+        self.folder = short_folder()
         self._enter = master.command[:-3]
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)} if token else {"RAY_AUTH_MODE": "disabled"}
         # Ray asks each node so often; five times in vain, and it is gone. With 3000, as it is, a killed one stays 16 s.
@@ -56,20 +59,20 @@ class Cluster:
         remembers = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(kept)} if kept is not None else {}
         ray = str(Path(sys.executable).with_name("ray"))
         with (self.place / "head.log").open("ab") as log:
-            command = [*self._enter, ray, *START, f"--temp-dir={self.place / 'r'}"]
+            command = [*self._enter, ray, *START, f"--temp-dir={self.folder}"]
             self.head = subprocess.Popen(command, env=self.environment | remembers, stdout=log, stderr=log)
         until(lambda: self.lent() is not None, "the head answers", 60.0)
         until(lambda: self._program("").returncode == 0, "the head has a node of its own", 60.0)
 
     def kill_head(self) -> None:
         """Kill all of it with -9."""
-        doomed = [pid for pid in processes() if f"{self.place / 'r'}/" in command_of(pid)]
+        doomed = [pid for pid in processes() if f"{self.folder}/" in command_of(pid)]
         for pid in [*doomed, self.head.pid]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.head.wait(60.0)
         # With it there, and a raylet of this cluster on the same machine, Ray would not start another head.
-        (self.place / "r" / "ray_current_cluster").unlink(missing_ok=True)
+        (self.folder / "ray_current_cluster").unlink(missing_ok=True)
 
     def lent(self) -> list[dict[str, Any]] | None:
         """What `boost status` shows of boosts; None: Ray is not there."""
@@ -115,6 +118,13 @@ class Cluster:
     def close(self) -> None:
         self.head.terminate()
         self.head.wait(60.0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def short_folder() -> Path:
+    """A new one for Ray, which makes sockets deep below it: their paths may have 107 bytes, and those of the tests'
+    own folders grow with each run."""
+    return Path(tempfile.mkdtemp(prefix="gr", dir="/tmp"))
 
 
 def command_of(pid: int) -> str:
@@ -157,7 +167,7 @@ def a_raylet(cluster: Cluster, place: Path) -> Iterator[subprocess.Popen[bytes]]
     words = (
         "start", "--block", f"--address={HEAD}", f"--node-ip-address={NODE}", f"--num-cpus={len(CORES)}",
         "--num-gpus=0", "--memory=1000000000", "--object-store-memory=80000000", "--labels=grid-node=lab1",
-        "--disable-usage-stats", "--include-log-monitor=false", f"--temp-dir={place / 'n'}",
+        "--disable-usage-stats", "--include-log-monitor=false", f"--temp-dir={(folder := short_folder())}",
         *(f"--{name}-port={9100 + number}" for number, name in enumerate(ports)),
     )  # fmt: skip
     ray = str(Path(sys.executable).with_name("ray"))
@@ -170,6 +180,7 @@ def a_raylet(cluster: Cluster, place: Path) -> Iterator[subprocess.Popen[bytes]]
     finally:
         raylet.send_signal(signal.SIGINT)  # it is not to be drained
         raylet.wait(60.0)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

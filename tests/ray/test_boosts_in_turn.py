@@ -1,5 +1,6 @@
 """Boosts come and go, and leave nothing behind: neither what they started themselves, nor anything of others ended."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from distributed_grid.agent.raylet import folder
 from tests.grid_fixture import until
 from tests.network import NODE
-from tests.ray.scene import CORES, RESOURCES, Cluster, command_of, of_allocation, processes
+from tests.ray.scene import CORES, RESOURCES, Cluster, command_of, of_allocation, processes, short_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(600)]
 
@@ -37,14 +38,14 @@ print(ray.get(work), flush=True)
 
 
 @contextmanager
-def a_foreign_cluster(cluster: Cluster, place: Path) -> Iterator[subprocess.Popen[str]]:
+def a_foreign_cluster(cluster: Cluster, place: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Somebody's own Ray on the host of lab1, and a program of theirs whose task runs until there is a file `gate`."""
     enter, pipe = cluster.node.command[:-3], subprocess.PIPE
     ray = str(Path(sys.executable).with_name("ray"))
     words = [
         "start", "--head", "--block", "--port=6500", f"--node-ip-address={NODE}", "--num-cpus=1", "--num-gpus=0",
         "--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=80000000",
-        "--memory=500000000", f"--temp-dir={place / 'f'}",
+        "--memory=500000000", f"--temp-dir={folder}",
     ]  # fmt: skip
     with (place / "foreign.log").open("wb") as log:
         head = subprocess.Popen([*enter, ray, *words], env=cluster.environment, stdout=log, stderr=log)
@@ -64,21 +65,22 @@ def a_foreign_cluster(cluster: Cluster, place: Path) -> Iterator[subprocess.Pope
     finally:
         head.terminate()
         head.wait(60.0)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def of_cluster(place: Path) -> set[int]:
-    return {pid for pid in processes() if f"{place / 'f'}/" in command_of(pid)}
+def of_cluster(folder: Path) -> set[int]:
+    return {pid for pid in processes() if f"{folder}/" in command_of(pid)}
 
 
 def test_twenty_boosts_in_turn_leave_nothing_and_a_foreign_cluster_beside_them_is_untouched(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    place = Path(tmp_path_factory.mktemp("f", numbered=True))
+    place, theirs = Path(tmp_path_factory.mktemp("f", numbered=True)), short_folder()
     base = cluster.drive(RESOURCES)
     offers = cluster.master.json("shared-status")["offers"][0]["offered"]
     boosts: list[str] = []
-    with a_foreign_cluster(cluster, place) as theirs:
-        before = of_cluster(place)
+    with a_foreign_cluster(cluster, place, theirs) as program:
+        before = of_cluster(theirs)
         assert before
         with ThreadPoolExecutor(2) as two:
             for _ in range(10):
@@ -88,10 +90,10 @@ def test_twenty_boosts_in_turn_leave_nothing_and_a_foreign_cluster_beside_them_i
                 for done in [two.submit(cluster.release, one) for one in pair]:
                     done.result()
                 boosts += pair
-        assert of_cluster(place) >= before, "the foreign cluster has all the processes that it had"
-        assert theirs.poll() is None
+        assert of_cluster(theirs) >= before, "the foreign cluster has all the processes that it had"
+        assert program.poll() is None
         (place / "gate").touch()
-        assert theirs.communicate(timeout=60)[0] == "undisturbed\n"
+        assert program.communicate(timeout=60)[0] == "undisturbed\n"
     assert len(set(boosts)) == 20
     until(lambda: cluster.offered() == len(CORES), "the node offers all its cores again")
     now = cluster.master.json("shared-status")
