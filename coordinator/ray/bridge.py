@@ -15,7 +15,6 @@ import re
 import socket
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -147,15 +146,6 @@ class Cluster:
             ray.cancel(asked, force=True)
             raise Refused("no task ran there", f"it did not within {within:g} s") from None
 
-    def drain(self, node: str, message: str, within: float) -> bool:
-        """Have a node take nothing more, as it will be taken away in so many seconds. Ray does not enforce that."""
-        accepted, why = self._gcs.drain_node(
-            node, autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION, message, _deadline(within)
-        )
-        if not accepted:
-            raise Refused("Ray does not drain that node", why)
-        return True
-
     def reserve(
         self, name: str, bundles: list[dict[str, float]], strategy: str, selectors: list[dict[str, str]], within: float
     ) -> list[str]:
@@ -247,11 +237,6 @@ def _is_mine(address: str) -> bool:
     return True
 
 
-def _deadline(seconds: float) -> int:
-    """The wall clock then, in milliseconds since 1970, as Ray counts."""
-    return int((time.time() + seconds) * 1000)
-
-
 def _shares(resources: dict[str, float]) -> Iterable[tuple[str, str, float]]:
     """What groups have of a node with these resources: of which kind, which group, and how much."""
     for name, amount in resources.items():
@@ -263,7 +248,7 @@ def _words(bundles: list[dict[str, float]]) -> str:
     return " + ".join(", ".join(f"{amount:g} {name}" for name, amount in bundle.items()) for bundle in bundles)
 
 
-ASKED = ("cluster", "nodes", "usage", "drain", "reserve", "release", "reserved", "runs_on")
+ASKED = ("cluster", "nodes", "usage", "reserve", "release", "reserved", "runs_on")
 
 
 def _answer(asked: Callable[..., Any], question: dict[str, Any]) -> dict[str, Any]:
