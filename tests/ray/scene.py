@@ -48,6 +48,8 @@ class Cluster:
         self.node = node
         self.place = place
         self.folder = short_folder()
+        self.beside = Path()
+        """Where the raylet of `a_raylet` has its sockets."""
         self._enter = master.command[:-3]
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)} if token else {"RAY_AUTH_MODE": "disabled"}
         # Ray asks each node so often; five times in vain, and it is gone. With 3000, as it is, a killed one stays 16 s.
@@ -170,6 +172,7 @@ def a_raylet(cluster: Cluster, place: Path) -> Iterator[subprocess.Popen[bytes]]
         "--disable-usage-stats", "--include-log-monitor=false", f"--temp-dir={(folder := short_folder())}",
         *(f"--{name}-port={9100 + number}" for number, name in enumerate(ports)),
     )  # fmt: skip
+    cluster.beside = folder
     ray = str(Path(sys.executable).with_name("ray"))
     pinned = ["taskset", "-c", ",".join(map(str, CORES))]
     with (place / "raylet.log").open("wb") as log:

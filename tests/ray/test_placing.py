@@ -184,7 +184,7 @@ def test_a_node_of_ray_that_ends_and_comes_back_reserves_once_more_what_runs_the
 ) -> None:
     job = submit(cluster, *held.argv)
     until(lambda: state(cluster, job) == "running", "it runs", 60.0)
-    for pid in cluster.master.processes_with(f"{cluster.environment['HOME']}/n/"):
+    for pid in cluster.master.processes_with(f"{cluster.beside}/"):
         if "raylet/raylet" in command_of(pid):
             os.kill(pid, signal.SIGKILL)
     lost = {f"grid-job-{job}.1": ["RESCHEDULING", None]}
