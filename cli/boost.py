@@ -101,7 +101,7 @@ def _kind(text: str) -> ResourceType:
 
 
 def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
-    """Its view once it runs or has ended, with a line for each state before."""
+    """Its view once it runs or has ended, with a line for each state before. ^C takes the request back."""
     import msgspec
 
     from distributed_grid.cli.connection import Denied
@@ -110,11 +110,12 @@ def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
     try:
         sent = msgspec.structs.replace(asked, id=connection.number())
         connection.send(sent)
-        said = ""
+        said = boost = ""
         while True:
             for message in connection.receive(1.0):
                 match message:
                     case JobUpdate(view):
+                        boost = view.id
                         if view.state in (State.RUNNING, State.ENDED):
                             return view
                         text = view.story[-1].text if view.story else ""
@@ -127,6 +128,11 @@ def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
                         raise _nobody_has(message.what)
                     case Failed():
                         raise Denied(message)
+    except KeyboardInterrupt:
+        if boost:
+            invocation.say(f"{boost}: taken back")
+            invocation.ask(lambda number: Cancel(id=number, jobs=(boost,), reason="^C"))
+        raise
     finally:
         connection.close()
 
