@@ -182,13 +182,17 @@ class ResourceBoostManager:
         return [made for one in answer.boosts if (made := _boost(one)) is not None], answer.address, answer.trouble
 
 
+def kind_of(kind: ResourceType | str) -> ResourceType:
+    """The kind that is meant. Raises BadValue."""
+    try:
+        return ResourceType(kind)
+    except ValueError:
+        raise BadValue(f"unknown resource type {kind!r}", hint=f"use one of {', '.join(ResourceType)}") from None
+
+
 def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
     """The request, looked at before anybody is bothered with it. Raises BadValue."""
-    try:
-        kind = ResourceType(request.resource_type)
-    except ValueError:
-        hint = f"use one of {', '.join(ResourceType)}"
-        raise BadValue(f"unknown resource type {request.resource_type!r}", hint=hint) from None
+    kind = kind_of(request.resource_type)
     duration = DURATION if request.duration_seconds is None else request.duration_seconds
     for what, number in (("amount", request.amount), ("duration", duration)):
         if isinstance(number, bool) or not isinstance(number, int | float):

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.coordinator.client_boosts import ResourceBoostManager, ResourceBoostRequest
+from distributed_grid.coordinator.client_boosts import ResourceBoostManager, ResourceBoostRequest, kind_of
 from distributed_grid.coordinator.config import ClusterConfig, load
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Priority, parse_priority
@@ -87,9 +87,7 @@ class ResourceSharingOrchestrator:
         if isinstance(duration_minutes, bool) or not isinstance(duration_minutes, int | float):
             raise BadValue(f"{duration_minutes!r} is no duration", hint="give minutes")
         level = priority if isinstance(priority, Priority) else parse_priority(priority)
-        request = ResourceBoostRequest(
-            node_id, ResourceType(_kind(resource_type)), amount, level, duration_minutes * 60
-        )
+        request = ResourceBoostRequest(node_id, kind_of(resource_type), amount, level, duration_minutes * 60)
         return await self.boosts.request_boost(request)
 
     async def release_resources(self, allocation_id: str) -> bool:
@@ -114,13 +112,6 @@ class ResourceSharingOrchestrator:
                 log.warning("the nodes cannot be looked at: %s", error.what)
                 with contextlib.suppress(GridError):
                     await self.client.connect()
-
-
-def _kind(kind: ResourceType | str) -> ResourceType:
-    try:
-        return ResourceType(kind)
-    except ValueError:
-        raise BadValue(f"unknown resource type {kind!r}", hint=f"use one of {', '.join(ResourceType)}") from None
 
 
 def _snapshot(node: NodeView) -> dict[str, Any]:
