@@ -98,6 +98,7 @@ class Supervisor:
                 log(f"{key} runs, and the journal does not know it: it is taken over")
                 self.jobs[key] = Job(key)
         for job in self.jobs.values():
+            self.limits.restore(job)
             if job.outcome is not None:
                 continue
             job.adopted = True

@@ -278,16 +278,20 @@ class Cgroups:
         return Refused(kills, forks)
 
     def release(self, key: str) -> None:
-        """Nothing of this allocation is left: nor shall its groups be."""
+        """Nothing of this allocation is left: nor shall its groups be, after the next sweep."""
         self._left |= {_path(place, key) for place in self._places.values()}
+
+    def sweep(self) -> bool:
+        """Remove the groups of what is over. False if the kernel is not done with all of their processes yet."""
         for path in [*self._left]:
             try:
                 os.rmdir(path)
             except FileNotFoundError:
                 pass
             except OSError:
-                continue  # the kernel is not done with its last process yet: with the next one
+                continue
             self._left.discard(path)
+        return not self._left
 
 
 def _path(place: Place, key: str) -> str:

@@ -58,14 +58,18 @@ class Limits:
         self._killed_at = -_DYING
         self._looked = procs.now()
 
+    def restore(self, job: Job) -> None:
+        """It is from an earlier supervisor, which may have made its groups, and not have removed them."""
+        self._cgroups.find(job)
+        if job.outcome is not None:
+            self.leave(job)
+
     def watch(self, job: Job, now: float) -> None:
         """It runs from now on."""
         if now - self._looked > _DYING:  # whom the kernel killed meanwhile was not of ours
             self._oom_kills, self._looked = procs.oom_kills(), now
         watched = self._watched[job.id] = _Watched(job, now)
-        if job.adopted:
-            self._cgroups.find(job)
-        elif job.memory or job.cpu_limit:
+        if not job.adopted and (job.memory or job.cpu_limit):
             self._confine(watched)
         self._stand_back(watched)
         self._plan(watched, 0, 0.0, now)
@@ -75,7 +79,13 @@ class Limits:
         self._watched.pop(job.id, None)
         if job.confined:
             self._cgroups.release(job.id)
+            self._sweep(procs.now())
         self._strayed.discard(job.id)
+
+    def _sweep(self, now: float) -> None:
+        """The kernel may need a moment more than the last process did."""
+        if not self._cgroups.sweep():
+            self.due = min(self.due, now + _LATEST)
 
     def look(self, now: float) -> None:
         """Look at what is due. With it at what is due soon: one wake-up does for many."""
@@ -92,6 +102,7 @@ class Limits:
                 used = self._look(watched.job)
                 self._plan(watched, used, time.perf_counter() - began, now)
             self.due = min(self.due, watched.due)
+        self._sweep(now)
 
     def judge(self, job: Job) -> None:
         """Nothing is left of it. If the kernel took or refused it something, that is how it ended.

@@ -206,6 +206,22 @@ async def test_a_group_goes_with_its_job_and_outlives_a_killed_supervisor(confin
     await bench.until(lambda: confined.groups() == [])
 
 
+async def test_a_group_whose_last_process_is_slow_to_go_is_removed_without_another_job(confined: Confined) -> None:
+    bench = confined.bench
+    id = bench.launch("sleep", "1000", limits=JobLimits(pids=20))
+    await bench.started(id)
+    await bench.until(confined.groups)
+    stays = subprocess.Popen(["sleep", "1000"])  # no process of the job: as one that the kernel is not done with
+    (Path(confined.groups()[0]) / "cgroup.procs").write_text(str(stays.pid))
+    bench.stop(id, grace=0)
+    await bench.ended(id)
+    held = confined.groups()
+    stays.kill()
+    stays.wait()
+    await bench.until(lambda: confined.groups() == [])
+    assert [Path(one).name for one in held] == [id]
+
+
 # --- a kernel of our own ---------------------------------------------------------------------------------------------
 
 

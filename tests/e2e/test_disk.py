@@ -87,12 +87,16 @@ class Jobs:
             script = f"echo start >> {start}; while [ ! -e {go} ]; do sleep 0.05; done; exit {number + 10}"
             self.ids.append(await self.client.submit(["sh", "-c", script]))
 
-    async def run(self, count: int) -> None:
-        async def are_running() -> bool:
-            views = await self.client.jobs(states=[State.RUNNING])
-            return len(views) == count
+    async def run(self, running: int, waiting: int) -> None:
+        """So many run and so many more wait, and all of that is on disk."""
 
-        await self.grid.until(are_running, f"{count} jobs run")
+        async def are_running() -> bool:
+            return len(await self.client.jobs(states=[State.RUNNING])) == running
+
+        await self.submit(running)
+        await self.grid.until(are_running, f"{running} jobs run")
+        # That a job runs is told a moment before it is stored; what is submitted then is acknowledged after both are.
+        await self.submit(waiting)
 
     def let_go(self, *numbers: int) -> None:
         for number in numbers:
@@ -154,8 +158,7 @@ async def test_a_full_disk_stops_new_jobs_and_nothing_else(place: Path) -> None:
     with mounted(place / "coordinator", "-t", "tmpfs", "-o", "size=48m", "none") as disk:
         async with at_work(place) as (grid, client):
             jobs = Jobs(grid, client)
-            await jobs.submit(RUNNING + 2)
-            await jobs.run(RUNNING)
+            await jobs.run(RUNNING, waiting=2)
             fill(disk)
             with pytest.raises(ShippingError) as unshipped:
                 await client.ship(place / "here")
@@ -186,8 +189,7 @@ async def test_a_coordinator_that_is_killed_on_a_full_disk_comes_back_and_takes_
     with mounted(place / "coordinator", "-t", "tmpfs", "-o", "size=48m", "none") as disk:
         async with at_work(place) as (grid, client):
             jobs = Jobs(grid, client)
-            await jobs.submit(RUNNING + 1)
-            await jobs.run(RUNNING)
+            await jobs.run(RUNNING, waiting=1)
             file = fill(disk)
             grid.kill("coordinator")
             jobs.let_go(0)
@@ -235,8 +237,7 @@ async def test_a_failing_disk_is_tried_until_it_takes_everything(place: Path) ->
     with thin(place) as mend:
         async with at_work(place) as (grid, client):
             jobs = Jobs(grid, client)
-            await jobs.submit(RUNNING + 2)
-            await jobs.run(RUNNING)
+            await jobs.run(RUNNING, waiting=2)
             fill(place / "below")
             jobs.let_go(0, 1)
             assert "the disk fails" in await in_trouble(grid, client)
@@ -264,8 +265,7 @@ async def test_a_store_that_may_not_be_written_for_a_while_is_waited_for(place: 
         files = [str(disk / name) for name in ("grid.db", "grid.db-wal")]
         async with at_work(place) as (grid, client):
             jobs = Jobs(grid, client)
-            await jobs.submit(RUNNING + 2)
-            await jobs.run(RUNNING)
+            await jobs.run(RUNNING, waiting=2)
             command("chattr", "+i", *files)  # a disk that is in use is not made read-only but by its own failure
             try:
                 jobs.let_go(0, 1)
@@ -300,8 +300,7 @@ async def test_a_disk_that_its_errors_made_read_only_loses_nothing_until_it_is_m
             await grid.agent("n1", cores=list(range(RUNNING)), virtual=True)
             async with GridClient(grid.url) as client:
                 jobs = Jobs(grid, client)
-                await jobs.submit(RUNNING + 2)
-                await jobs.run(RUNNING)
+                await jobs.run(RUNNING, waiting=2)
                 switch.write_text("1")
                 jobs.let_go(0, 1)
                 await in_trouble(grid, client)
