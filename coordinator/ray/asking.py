@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+import msgspec
 import structlog
 
 from distributed_grid.protocol.errors import GridError
@@ -50,6 +51,7 @@ class Bridge:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        """Who waits for an answer of the process that runs."""
         self._asked = 0
         self._starting = asyncio.Lock()
         self._pause = AGAIN[0]
@@ -70,8 +72,8 @@ class Bridge:
         """The answer. Raises NoRay where Ray says no, does not answer in that time, or is not there."""
         stdin = await self._there()
         self._asked += 1
-        number = self._asked
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        number, waiting = self._asked, self._waiting
+        answer = waiting[number] = asyncio.get_running_loop().create_future()
         stdin.write(json.dumps({"id": number, "ask": what, **words}).encode() + b"\n")
         try:
             async with asyncio.timeout(seconds):
@@ -79,7 +81,7 @@ class Bridge:
         except TimeoutError:
             raise NoRay(f"Ray at {self.address} did not answer within {seconds:g} s", hint="ray status") from None
         finally:
-            self._waiting.pop(number, None)
+            waiting.pop(number, None)
 
     async def close(self) -> None:
         """End the bridge, if there is one."""
@@ -105,6 +107,7 @@ class Bridge:
                 self._last = error
                 raise
             self._last, self._refused = self._gone("it ends as soon as it is started"), None
+            self._waiting = {}
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -118,7 +121,7 @@ class Bridge:
             stdin, stdout = self._process.stdin, self._process.stdout
             if stdin is None or stdout is None:  # they were asked for
                 raise NoRay("the bridge to Ray has no pipes")
-            self._reader = asyncio.create_task(self._read(self._process, stdout), name="ray")
+            self._reader = asyncio.create_task(self._read(self._process, stdout, self._waiting), name="ray")
             return stdin
 
     async def _reach(self) -> None:
@@ -133,24 +136,35 @@ class Bridge:
             raise NoRay(f"there is no Ray at {self.address}", why=why, hint=hint) from None
         writer.close()
 
-    async def _read(self, process: asyncio.subprocess.Process, stdout: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ConnectionError, ValueError):
+    async def _read(
+        self,
+        process: asyncio.subprocess.Process,
+        stdout: asyncio.StreamReader,
+        asking: dict[int, asyncio.Future[Any]],
+    ) -> None:
+        try:
             while line := await stdout.readline():
-                self._take(json.loads(line))
+                self._take(msgspec.json.decode(line), asking)
+        except ValueError as error:  # more than a line may have, or no answer at all: what follows is none either
+            log.error("the bridge to ray is not understood, and ended", address=self.address, why=str(error))
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        except ConnectionError:
+            pass
         code = await process.wait()
         gone = self._last = self._refused or self._gone(f"it ended with code {code}")
-        for waiting in self._waiting.values():
+        for waiting in asking.values():
             if not waiting.done():
                 waiting.set_exception(gone)
         if process is self._process:
             log.warning("the bridge to ray ended", address=self.address, code=code)
 
-    def _take(self, answer: dict[str, Any]) -> None:
+    def _take(self, answer: dict[str, Any], asking: dict[int, asyncio.Future[Any]]) -> None:
         if answer["id"] == BEGUN:
             self._refused = NoRay(answer["error"], why=answer["why"])
             return
         self._pause, self._not_before = AGAIN[0], 0.0
-        waiting = self._waiting.get(answer["id"])
+        waiting = asking.get(answer["id"])
         if waiting is None or waiting.done():
             return
         if "error" in answer:
