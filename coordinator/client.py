@@ -218,9 +218,11 @@ class GridClient:
         priority: Priority = Priority.NORMAL,
         duration: float = DURATION,
         source: str = "",
+        exclusive: bool = False,
     ) -> str:
         """Ask for a boost of so many cores, GPUs or GB for `duration` seconds, and return its id, once it is on the
-        coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs."""
+        coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs. `exclusive`: for
+        programs that use its placement group alone."""
         asked = RequestBoost(
             id=self._session.number(),
             key=secrets.token_hex(16),
@@ -230,6 +232,7 @@ class GridClient:
             priority=priority,
             duration=duration,
             source=source,
+            exclusive=exclusive,
         )
         answer: Submitted = await self._session.ask(asked)
         return answer.jobs[0]

@@ -27,7 +27,8 @@ log = logging.getLogger("distributed_grid.boosts")
 @dataclass
 class ResourceBoostRequest:
     """So many cores, GPUs or GB for the node `target_node`, through its Ray cluster. `duration_seconds` None: an hour.
-    `preferred_source` None: from the best node; one that is named is the only one asked."""
+    `preferred_source` None: from the best node; one that is named is the only one asked. `exclusive`: a placement group
+    has all of it, for programs that use that alone (`boost_scheduling_options`)."""
 
     target_node: str
     resource_type: ResourceType
@@ -35,6 +36,7 @@ class ResourceBoostRequest:
     priority: Priority = Priority.NORMAL
     duration_seconds: float | None = None
     preferred_source: str | None = None
+    exclusive: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class ResourceBoost:
     ray_node_id: str
     ray_status: str
     differs: str
+    exclusive: bool = False
 
 
 class ResourceBoostManager:
@@ -199,6 +202,8 @@ def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
             raise BadValue(f"{number!r} is no {what}", hint="give a number above 0")
     if not duration > 0:
         raise BadValue(f"a boost cannot last {duration:g} s", hint="give seconds above 0; None: an hour")
+    if not isinstance(request.exclusive, bool):
+        raise BadValue(f"exclusive is {request.exclusive!r}", hint="give True or False")
     priority = request.priority
     return {
         "target": request.target_node,
@@ -207,6 +212,7 @@ def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
         "priority": priority if isinstance(priority, Priority) else parse_priority(priority),
         "duration": float(duration),
         "source": request.preferred_source or "",
+        "exclusive": request.exclusive,
     }
 
 
@@ -229,6 +235,7 @@ def _boost(one: BoostView) -> ResourceBoost | None:
         ray_node_id=node.id if node is not None else "",
         ray_status=node.status if node is not None else "",
         differs=one.differs,
+        exclusive=lent.exclusive,
     )
 
 
@@ -246,4 +253,5 @@ def _plain(one: ResourceBoost) -> dict[str, Any]:
         "ray_node_id": one.ray_node_id,
         "ray_status": one.ray_status,
         "differs": one.differs,
+        "exclusive": one.exclusive,
     }

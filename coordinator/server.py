@@ -66,6 +66,7 @@ from distributed_grid.protocol.messages import (
     Hello,
     Launch,
     Refused,
+    Stop,
     WantBlob,
     WantCertificate,
     Welcome,
@@ -111,7 +112,7 @@ class Server:
         """Where who has no identity is heard, by path."""
         access = self._access = AccessDesk(pki, self._cut, renewals)
         self._memory = Memory(memory_limit)
-        boosts = boosts or Boosting(ledger, None, RayAuth.DISABLED, True, driver.put)
+        boosts = self._boosts = boosts or Boosting(ledger, None, RayAuth.DISABLED, True, driver.put)
         placing = self._placing = placing or Placing(ledger, None, driver.put)
         self._requests = Requests(
             ledger, store, driver, blobs, self._relay, audit, clock, access, self._memory, boosts, placing
@@ -357,6 +358,8 @@ class Server:
             case Send(node, message):
                 if type(message) is not Launch or self._in_time(node, message):
                     self._tell(node, [message])
+                if type(message) is Stop:
+                    self._boosts.stops(message.allocation)
             case AckExits(node, allocations):
                 self._tell(node, [Ack(allocations)])
             case Over(job, cause):

@@ -3,7 +3,6 @@
 import math
 import re
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -71,27 +70,9 @@ def custom_resource(target: str) -> str:
     return "boost_" + _NOT_IN_A_NAME.sub("_", target)
 
 
-def boost_scheduling_options(boost_id: str) -> dict[str, Any]:
-    """What a task or an actor of Ray's is given, to run on this boost and nowhere else:
-    `work.options(**boost_scheduling_options(id)).remote()`. Raises BadValue."""
-    return {"label_selector": _selector(boost_id)}
-
-
-def boost_placement_group_options(boost_id: str, bundles: int = 1) -> dict[str, Any]:
-    """What a placement group of so many bundles is given, to have them all on this boost:
-    `placement_group(bundles, **boost_placement_group_options(id, len(bundles)))`. Raises BadValue."""
-    return {"strategy": "STRICT_PACK", "bundle_label_selector": [_selector(boost_id)] * bundles}
-
-
-def _selector(boost_id: str) -> dict[str, str]:
-    # Ray would wait without a word, and without an end, for a label that nobody has.
-    if not _ID.fullmatch(boost_id):
-        raise BadValue(
-            f"{boost_id!r} is no id of a boost",
-            why="Ray compares the whole of it, and waits forever for one that is not there",
-            hint="give the id that the request returned, such as j-xnbj3nh7tusz; grid boost status shows it",
-        )
-    return {LABEL: boost_id}
+def is_boost_id(text: str) -> bool:
+    """Whether this is the whole id of a boost, as far as can be told without asking."""
+    return _ID.fullmatch(text) is not None
 
 
 def parse_amount(kind: ResourceType, amount: float) -> int:

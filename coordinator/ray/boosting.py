@@ -201,6 +201,12 @@ class Boosting:
         if self._bridge is not None and self._boosts and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(), name="boosts")
 
+    def stops(self, allocation: str) -> None:
+        """Its node is told to end this: if it is a boost, its group goes now."""
+        held = self._ledger.allocations.get(allocation)
+        if held is not None and held.job in self._boosts:
+            self.stir()
+
     async def _look(self) -> None:
         """Look at Ray as long as there are boosts: whether they have joined, and whether they are still there; and
         after the groups of exclusive ones as long as they are."""
@@ -210,7 +216,7 @@ class Boosting:
             self._stirred.clear()
             self._groups.look(live, self._clock())
             settled = all(job.state in (State.RUNNING, State.STOPPING) for job in live)
-            pause = SELDOM if settled and not self._groups else SOON
+            pause = min(SELDOM, self._groups.rest(live, self._clock())) if settled else SOON
             began = clock()
             here = [job for job in live if job.spec.boost is not None and job.spec.boost.address == self.address]
             awaited = [job for job in here if job.state is State.STARTING and job.started]

@@ -5,6 +5,7 @@ It is asked for while the raylet starts, as on a node that has just come it is b
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -18,6 +19,8 @@ from distributed_grid.protocol.jobs import State
 WITHIN = 60.0
 """How long Ray may take to have the group, from the start of the raylet on: no longer than the raylet itself."""
 ASK_SECONDS = 15.0
+AT_LEAST = 0.005
+"""Seconds between two looks at what is to go."""
 
 log = structlog.get_logger("boosts")
 
@@ -47,6 +50,11 @@ class Groups:
             if _free(self._releasing, name):
                 self._releasing[name] = asyncio.create_task(self._release(name), name="groups")
 
+    def rest(self, live: Iterable[Job], now: float) -> float:
+        """Seconds until the first of these boosts ends by its time, and its group is to go."""
+        ends = (_end(job) - now for job in live if job.id in self._there)
+        return max(AT_LEAST, min((left for left in ends if left > 0), default=math.inf))
+
     async def _reserve(self, job: Job) -> None:
         boost, grant, bridge = job.spec.boost, job.grant, self._bridge
         if boost is None or grant is None or bridge is None:
@@ -67,6 +75,8 @@ class Groups:
         except NoRay:  # again, when Ray is there: groups outlive their nodes, and us
             await asyncio.sleep(5.0)
             return
+        if not _free(self._reserving, name):
+            return  # it may be made a moment from now: once more at the next look
         self._there.discard(name)
         self._reserving.pop(name, None)
 
@@ -87,8 +97,13 @@ def is_exclusive(job: Job) -> bool:
 
 def _ends(job: Job, now: float) -> bool:
     """Whether its raylet is to end now: its node keeps its time by itself."""
+    return job.state is State.STOPPING or now >= _end(job)
+
+
+def _end(job: Job) -> float:
+    """When it ends by its time."""
     limit = job.spec.time_limit
-    return job.state is State.STOPPING or bool(job.started and limit and now >= job.started + limit)
+    return job.started + limit if job.started and limit else math.inf
 
 
 async def sweep(bridge: Bridge, lives: Callable[[str], bool]) -> list[str]:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
-from distributed_grid.protocol.boosts import LABEL, custom_resource
+from distributed_grid.protocol.boosts import LABEL, custom_resource, group_name
 from distributed_grid.protocol.messages import Launch, Started
 from distributed_grid.protocol.resources import ResourceType
 
@@ -18,9 +18,11 @@ class PlayedRay(Bridge):
     def __init__(self) -> None:
         super().__init__(HEAD, {})
         self.shown = [_node("gpu-master", "host", {"CPU": 1.0}, {})]
+        self.groups: dict[str, str] = {}
+        """The placement groups there are, by name."""
         self.down = False
         self.deaf = False
-        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+        self.asked, self.answers, self.let_go = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.answers.set()
 
     async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
@@ -30,8 +32,21 @@ class PlayedRay(Bridge):
             raise NoRay(f"there is no Ray at {HEAD}", why="nobody listens")
         if what == "cluster":
             return {"id": "c1", "ray": "2.60.0", "python": "3.11.7"}
+        if what == "reserve":
+            self.groups[words["name"]] = "CREATED"
+        elif what == "release":
+            self.let_go.set()
+            return self.groups.pop(words["name"], None) is not None
+        if what in ("reserve", "reserved"):
+            return self.groups
         assert what == "nodes"
-        return {"nodes": self.shown, "demand": []}
+        return {"nodes": list(map(self._covered, self.shown)), "demand": []}
+
+    def _covered(self, one: dict[str, Any]) -> dict[str, Any]:
+        """A node as Ray shows it once a group has all of it."""
+        if group_name(one["labels"].get(LABEL, "")) not in self.groups:
+            return one
+        return one | {"total": one["total"] | {"CPU_group_1": one["total"]["CPU"]}}
 
     def joins(self, launch: Launch) -> list[Any]:
         """What an agent says that starts a raylet, which joins with what was granted."""

@@ -65,10 +65,11 @@ async def test_a_node_without_the_clusters_ray_is_not_chosen_where_another_has_i
 
 def test_a_request_has_the_guides_fields_in_the_guides_order_and_with_its_defaults() -> None:
     request = ResourceBoostRequest("gpu-master", CPU, 2.0)
-    assert (request.priority, request.duration_seconds, request.preferred_source) == (
+    assert (request.priority, request.duration_seconds, request.preferred_source, request.exclusive) == (
         AllocationPriority.NORMAL,
         None,
         None,
+        False,
     )
     full = ResourceBoostRequest("gpu-master", CPU, 2.0, AllocationPriority.CRITICAL, 1800.0, "gpu2")
     assert (full.target_node, full.resource_type, full.amount) == ("gpu-master", CPU, 2.0)
@@ -97,6 +98,21 @@ async def test_a_boost_is_requested_shown_and_released(tmp_path: Path) -> None:
         await manager.client.wait(boost_id)
         assert await manager.get_active_boosts() == []
         assert await manager.release_boost(boost_id) is False
+
+
+async def test_an_exclusive_boost_has_its_group_while_it_is_lent(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, ray, _), ResourceBoostManager(config(grid.url)) as manager:
+        shared = await manager.request_boost(asked())
+        assert ray.groups == {}
+        boost_id = await manager.request_boost(asked(exclusive=True))
+        assert list(ray.groups) == [f"grid-boost-{boost_id}"]
+        told = {one.boost_id: one.exclusive for one in await manager.get_active_boosts()}
+        assert told == {shared: False, boost_id: True}
+        assert boost_id is not None and await manager.release_boost(boost_id)
+        await manager.client.wait(boost_id)
+        async with asyncio.timeout(30):
+            await ray.let_go.wait()
+        assert ray.groups == {}
 
 
 async def test_without_a_duration_it_lasts_an_hour_and_memory_is_in_gb(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ import pytest
 from distributed_grid.protocol.boosts import (
     OVERHEAD,
     Boost,
-    boost_placement_group_options,
-    boost_scheduling_options,
     custom_resource,
     last_words,
     needs,
@@ -58,23 +56,6 @@ def test_of_a_raylet_that_ended_what_it_said_last_is_told_without_warnings_and_w
     assert last_words(warning, light + lost + "Remaining processes will be killed.\n") == said
     assert last_words("RuntimeError: Version mismatch\n", "a task failed\n") == "RuntimeError: Version mismatch"
     assert last_words(warning) == warning.strip()
-
-
-def test_what_ray_is_given_to_use_one_boost_and_no_other() -> None:
-    selector = {"grid-boost": "j-xnbj3nh7tusz"}
-    assert boost_scheduling_options("j-xnbj3nh7tusz") == {"label_selector": selector}
-    assert boost_placement_group_options("j-xnbj3nh7tusz", 2) == {
-        "strategy": "STRICT_PACK",
-        "bundle_label_selector": [selector, selector],
-    }
-
-
-@pytest.mark.parametrize("id_", ["", "last", "j-xnbj", "j-xnbj3nh7tusz.1", "j-xnbj3nh7tusz "])
-def test_an_id_that_ray_would_wait_for_forever_is_refused(id_: str) -> None:
-    with pytest.raises(BadValue, match="no id of a boost"):
-        boost_scheduling_options(id_)
-    with pytest.raises(BadValue, match="no id of a boost"):
-        boost_placement_group_options(id_)
 
 
 def test_a_boost_is_called_by_what_it_lends_to_whom() -> None:

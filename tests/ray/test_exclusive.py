@@ -67,6 +67,46 @@ print(json.dumps([plain, ray.get([there.remote(0.2) for _ in range(8)], timeout=
     assert text == "released"
 
 
+PROGRAM = (
+    WHERE
+    + """
+import asyncio
+from ray.util.placement_group import placement_group
+from distributed_grid.core import BadValue
+from distributed_grid.orchestration.resource_boost_manager import (
+    ResourceBoostManager, ResourceBoostRequest, ResourceType, boost_placement_group_options, boost_scheduling_options,
+)
+
+async def main():
+    async with ResourceBoostManager() as manager:
+        request = ResourceBoostRequest("gpu-master", ResourceType.CPU, 1.0, exclusive=True)
+        boost_id = await manager.request_boost(request)
+        (active,) = await manager.get_active_boosts()
+        plain = ray.get([where.remote(0.2) for _ in range(4)], timeout=60)
+        mine = ray.get([where.options(**boost_scheduling_options(boost_id)).remote() for _ in range(4)], timeout=60)
+        try:
+            refused = boost_placement_group_options(boost_id)
+        except BadValue as error:
+            refused = error.what
+        await manager.release_boost(boost_id)
+        await manager.client.wait(boost_id)
+    return [boost_id, active.exclusive, active.ray_node_id, plain, mine, refused]
+
+print(json.dumps(asyncio.run(main())))
+"""
+)
+
+
+def test_a_program_borrows_exclusively_and_its_tasks_use_the_group_in_whatever_namespace(cluster: Cluster) -> None:
+    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "nothing is lent from before", 60.0)
+    boost, exclusive, node, plain, mine, refused = cluster.drive(PROGRAM)
+    assert exclusive is True
+    assert {where[0] for where in mine} == {node} and node not in {where[0] for where in plain}
+    assert refused == f"{boost} has a placement group already"
+    until(lambda: groups(cluster) == [], "its group is gone", 60.0)
+    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before", 60.0)
+
+
 def test_a_group_that_a_coordinator_left_is_gone_when_the_next_one_starts(cluster: Cluster) -> None:
     name = "grid-boost-j-leftoverabcd"
     cluster.drive(

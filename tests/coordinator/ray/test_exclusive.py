@@ -2,6 +2,7 @@
 Ray: tests/ray/test_exclusive.py."""
 
 import asyncio
+import math
 from typing import Any
 
 from distributed_grid.coordinator.core.model import Job
@@ -19,10 +20,13 @@ class Played(Bridge):
         super().__init__("192.0.2.1:6379", {})
         self.groups = dict.fromkeys(groups, "CREATED")
         self.asked: list[tuple[str, Any]] = []
+        self.slow: asyncio.Event | None = None
 
     async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
         self.asked.append((what, words))
         if what == "reserve":
+            if self.slow is not None:
+                await self.slow.wait()
             self.groups[words["name"]] = "CREATED"
         elif what == "release":
             return self.groups.pop(words["name"], None) is not None
@@ -64,6 +68,26 @@ async def test_it_goes_when_the_boost_stops_or_ended_or_its_time_is_over() -> No
         assert not ray.asked
         await looked(groups, *jobs, now=now)
         assert ray.groups == {} and not groups
+
+
+async def test_one_that_is_still_asked_for_goes_again_until_that_is_over() -> None:
+    ray = Played()
+    ray.slow = asyncio.Event()
+    groups = Groups(ray, ())
+    await looked(groups, boost())
+    await looked(groups, boost(state=State.STOPPING))
+    assert ray.groups == {} and groups
+    ray.slow.set()
+    await looked(groups)
+    await looked(groups)
+    assert ray.groups == {} and not groups
+
+
+async def test_it_is_known_when_the_next_one_goes_by_its_time() -> None:
+    groups = Groups(Played(), [boost(), boost("j-b", started=25.0)])
+    assert groups.rest([boost(), boost("j-b", started=25.0)], 60.0) == 5.0
+    assert groups.rest([boost(), boost("j-b", started=25.0)], 70.0) == 15.0
+    assert groups.rest([boost("j-c")], 0.0) == math.inf, "of those that have no group"
 
 
 async def test_what_is_left_over_of_boosts_goes_and_nothing_else() -> None:
