@@ -49,7 +49,8 @@ def test_a_unit_of_ones_own_asks_for_nothing_that_takes_rights() -> None:
     text = render(Unit("agent", ARGV, Path(UNDER_HOME[0]) / "ann/.local/state/grid/agent-lab1"))
     names = {line.partition("=")[0] for line in text.splitlines() if "=" in line and not line.startswith("#")}
     assert not names & {"User", "StateDirectory", "ProtectSystem", "OOMScoreAdjust", "CapabilityBoundingSet", "Wants"}
-    assert setting(text, "WantedBy") == ["default.target"]
+    assert (setting(text, "WantedBy"), setting(text, "Slice")) == (["default.target"], [])
+    assert setting(text, "CPUWeight") == ["10"]  # beside its user's other services
     assert (setting(text, "KillMode"), setting(text, "Delegate")) == (["process"], ["yes"])
 
 

@@ -71,6 +71,11 @@ def test_what_was_installed_runs_with_few_rights_and_starts_with_the_machine(mac
         assert owner.strip() == user
 
 
+def test_an_agent_and_its_jobs_stand_back_for_users_sessions_and_other_services(machine: Machine) -> None:
+    assert (machine.shown(AGENT, "ControlGroup"), machine.shown(AGENT, "CPUWeight")) == (f"/{AGENT}", "10")
+    assert machine.shown(COORDINATOR, "ControlGroup") == f"/system.slice/{COORDINATOR}"
+
+
 def test_installing_again_changes_nothing_and_other_options_start_it_anew(machine: Machine) -> None:
     before = pid(machine)
     again = json.loads(machine.grid("-o", "json", "agent", "install", *NODE, "--join", INVITATION))
