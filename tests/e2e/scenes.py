@@ -20,6 +20,7 @@ from typing import Any
 
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.protocol.nodes import OfferView
+from tests.agent.conftest import runs
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -155,7 +156,7 @@ class Scene:
 
     async def offers(self, node: str = "") -> list[OfferView]:
         """What is on offer now; nodes that offer nothing are left out."""
-        async with GridClient(self.url, patience=5) as client:
+        async with GridClient(self.url, patience=PATIENCE) as client:
             views = (await client.shared(node)).offers
         return [view for view in views if view.room]
 
@@ -201,11 +202,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def end_tree(pid: int) -> None:
-    """kill -9 a process and all below it."""
-    below = descendants(pid)
-    for one in [pid, *below]:
+    """kill -9 a process and all below it, and wait until they are gone: until then they may still write somewhere."""
+    whole = [pid, *descendants(pid)]
+    for one in whole:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
+    end = time.monotonic() + PATIENCE
+    while any(map(runs, whole)) and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

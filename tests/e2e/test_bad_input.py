@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.grid_fixture import Grid, running_grid
+from tests.grid_fixture import Grid, running_grid, until
 
 
 @pytest.fixture(scope="module")
@@ -161,4 +161,5 @@ def test_what_a_user_names_acts_on_nobody_elses_terminal_and_what_his_job_writes
 
 def test_nothing_was_lost_by_any_of_it(grid: Grid) -> None:
     assert grid.shared("echo", "still here").stdout == "still here\n"
-    assert [offer["state"] for offer in grid.json("shared-status")["offers"]] == ["up"]
+    up = lambda: [offer["state"] for offer in grid.json("shared-status")["offers"]] == ["up"]  # noqa: E731
+    until(up, "its one node is up")

@@ -38,8 +38,7 @@ async def all_is_as_it_was(on: Scene, long: str, done: str) -> None:
         in_order(view)
         assert (await client.show(long)).state is State.RUNNING
         assert await client.logs(done) == (b"kept\n", b"")
-        (node,) = await client.nodes()
-        assert node.state is NodeState.UP and node.silent_for < 6
+        await on.until(lambda: is_heard(client), "the node is heard")
 
 
 def in_order(view: JobView) -> None:
@@ -72,6 +71,11 @@ async def test_a_wall_clock_that_jumps_a_day_changes_nothing() -> None:
         assert view.outcome is not None and (view.outcome.cause, view.outcome.code) == (Cause.EXITED, 5)
         assert view.retried == 0
         in_order(view)
+
+
+async def is_heard(client: GridClient) -> bool:
+    (node,) = await client.nodes()
+    return node.state is NodeState.UP and node.silent_for < 6
 
 
 async def is_running(client: GridClient, job: str) -> bool:

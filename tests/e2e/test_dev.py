@@ -92,7 +92,8 @@ def test_down_ends_running_jobs_and_their_daemons(dev: Dev) -> None:
     word = f"down-{os.getpid()}"
     marker = dev.home.parent / "started"
     script = (
-        f"trap '' TERM; (setsid sh -c 'trap \"\" TERM; echo $$ > {marker}; while :; do sleep 0.1; done' {word} &); "
+        f"trap '' TERM; (setsid sh -c 'trap \"\" TERM; echo $$ > {marker}.new; mv {marker}.new {marker};"
+        f" while :; do sleep 0.1; done' {word} &); "
         "while :; do sleep 0.1; done"
     )
     assert dev.grid("run-shared", "-t", "cpu", "-a", "1", "--no-ship", "-d", "sh", "-c", script).returncode == 0

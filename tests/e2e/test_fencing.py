@@ -16,7 +16,7 @@ async def test_a_coordinator_on_a_copied_state_directory_is_not_obeyed() -> None
         await on.coordinator()
         await on.until(on.offers, "the agent is back")
         async with GridClient(on.url) as client:
-            running = await client.submit(["sleep", "60"])
+            running = await client.submit(["sleep", "600"])
             await on.until(lambda: is_(client, running, State.RUNNING), "it runs")
         on.kill("coordinator")
         home.rename(real)

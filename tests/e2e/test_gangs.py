@@ -18,17 +18,17 @@ names = os.environ["GRID_NODES"].split(",")
 assert names[rank] == os.environ["GRID_NODE"] and len(names) == count, names
 if rank == 0:
     with socket.create_server(place) as server:
-        server.settimeout(20)
+        server.settimeout(60)
         for _ in range(count - 1):
             wire, _ = server.accept()
             print("met", wire.recv(100).decode(), flush=True)
             wire.sendall(b"welcome")
             wire.close()
 else:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while True:
         try:
-            wire = socket.create_connection(place, 5)
+            wire = socket.create_connection(place, 30)
             break
         except OSError:
             if time.monotonic() > until:
@@ -100,15 +100,18 @@ def test_standing_by_a_gang_shows_all_of_it_and_who_says_what(grid: Grid) -> Non
 
 
 STAY = """
-echo here $GRID_NODE_RANK
 trap 'echo bye $GRID_NODE_RANK; exit 3' TERM
 trap '' INT
+echo here $GRID_NODE_RANK
 while :; do sleep 0.05; done
 """
 
 
 def test_who_attaches_to_a_gang_sees_all_of_it_from_its_beginning_also_when_it_is_over(grid: Grid) -> None:
-    gang = begin(grid, 2, "sh", "-c", "echo out $GRID_NODE_RANK; exit $GRID_NODE_RANK")
+    said = grid.here / "said"
+    # Who fails ends the other, which is to have said its word by then.
+    first = f"if [ $GRID_NODE_RANK = 0 ]; then touch {said}; else until [ -e {said} ]; do sleep 0.02; done; fi"
+    gang = begin(grid, 2, "sh", "-c", f"echo out $GRID_NODE_RANK; {first}; exit $GRID_NODE_RANK")
     done = grid.run("attach", gang)
     assert (done.returncode, sorted(done.stdout.splitlines())) == (1, ["[1] out 1", "out 0"])
     again = grid.run("attach", "last")

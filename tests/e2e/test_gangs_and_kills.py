@@ -22,7 +22,7 @@ async def began(grid: Scene, client: GridClient, *command: str) -> str:
 
 
 async def ended(grid: Scene, client: GridClient, gang: str) -> list[JobView]:
-    views = [await asyncio.wait_for(client.wait(f"{gang}_{rank}"), 40) for rank in (0, 1)]
+    views = [await asyncio.wait_for(client.wait(f"{gang}_{rank}"), 60) for rank in (0, 1)]
     assert [(grid.place / f"starts{rank}").read_text() for rank in (0, 1)] == ["start\n", "start\n"]
     assert (await client.show_array(gang)).ended
     return views

@@ -40,6 +40,7 @@ def test_an_array_is_one_line_and_ends_as_one(grid: Grid) -> None:
     assert (shown["reason"], shown["states"]["waiting"]) == ("ArrayLimit", 498)
     assert grid.run("cancel", array[:9]).returncode == 0
     assert grid.run("job", "wait", f"{array}_0", f"{array}_499").returncode == 143
+    assert grid.run("job", "wait", array).returncode == 143  # another one ran beside the first
     (ended,) = grid.json("job", "show", array)["arrays"]
     assert (ended["states"], ended["cancelled"]) == ({"ended": 500}, 500)
 

@@ -53,12 +53,14 @@ async def test_an_urgent_job_starts_within_notice_and_grace_and_who_gave_way_fin
             assert (would["node"], [one["job"] for one in would["victims"]]) == ("n1", [victim])
             assert would["within_seconds"] == NOTICE + GRACE and would["lost_core_seconds"] > 0
             began = time.monotonic()
-            urgent = await client.submit(["sleep", "1"], priority="urgent")
+            lasts = f"until [ -e {on.place}/seen ]; do sleep 0.05; done"
+            urgent = await client.submit(["sh", "-c", lasts], priority="urgent")
             await on.until(lambda: is_in(client, urgent, State.RUNNING), "the urgent one runs")
-            assert time.monotonic() - began < NOTICE + GRACE + 1.0
+            assert time.monotonic() - began < NOTICE + GRACE + 10.0, "for ever, if nobody had to give way"
             waiting = await client.show(victim)
             assert (waiting.state, waiting.taken_back, waiting.attempt) == (State.WAITING, 1, 1)
             assert waiting.reason is not None and f"{urgent} (urgent" in waiting.reason.text
+            (on.place / "seen").touch()
             result = await client.result(victim)
             assert (result.exit_code, result.stdout) == (0, "finished\n")
             assert (await client.show(old)).taken_back == 0
@@ -76,7 +78,7 @@ async def test_one_that_does_not_heed_its_notice_is_killed_and_a_restart_meanwhi
     async with scene(preemption=RULES) as on:
         await on.agent("n1", cores=[0], virtual=True)
         async with GridClient(on.url) as client:
-            victim = await client.submit(["sh", "-c", STUBBORN], priority="low", grace=2.0, requeue=False)
+            victim = await client.submit(["sh", "-c", STUBBORN], priority="low", grace=6.0, requeue=False)
             await on.until(lambda: is_in(client, victim, State.RUNNING), "the victim runs")
             urgent = await client.submit(["true"], priority="urgent")
             await on.until(lambda: is_in(client, victim, State.STOPPING), "the victim is told")

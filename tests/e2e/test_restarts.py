@@ -10,10 +10,12 @@ from tests.e2e.scenes import Scene, scene
 LINES = 30
 
 
-def counting(ledger: Path, code: int) -> list[str]:
-    """A job that notes its start in a file, prints numbered lines for about three seconds, and exits with `code`."""
+def counting(place: Path, code: int) -> list[str]:
+    """A job that notes its start in a file, prints half of its numbered lines, waits until there is a file `go`, prints
+    the others for about three seconds, and exits with `code`."""
     script = (
-        f"echo start >> {ledger}; i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); sleep 0.1; done; "
+        f"echo start >> {place}/starts{code}; i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); "
+        f"if [ $i = {LINES // 2} ]; then until [ -e {place}/go ]; do sleep 0.1; done; else sleep 0.2; fi; done; "
         f"exit {code}"
     )
     return ["sh", "-c", script]
@@ -23,8 +25,8 @@ EXPECTED = "".join(f"line {number}\n" for number in range(LINES)).encode()
 
 
 async def twenty(grid: Scene, client: GridClient) -> list[str]:
-    """Twenty jobs at once, all running."""
-    jobs = [await client.submit(counting(grid.place / f"starts{n}", n), name=f"job{n}") for n in range(20)]
+    """Twenty jobs at once, all running, and none that ends before `go`."""
+    jobs = [await client.submit(counting(grid.place, n), name=f"job{n}") for n in range(20)]
     await grid.until(lambda: all_run(client, 20), "all twenty run")
     return jobs
 
@@ -47,6 +49,7 @@ async def test_jobs_run_on_while_their_agent_is_killed_and_restarted() -> None:
         async with GridClient(grid.url) as client:
             jobs = await twenty(grid, client)
             grid.kill("n1")
+            (grid.place / "go").touch()
             grid.again("n1")
             await all_went_well(grid, client, jobs)
 
@@ -59,6 +62,7 @@ async def test_jobs_and_streams_run_on_while_the_coordinator_is_killed_and_resta
             queued = await client.submit(["sh", "-c", "echo at last"])
             streams = [asyncio.create_task(read(client, job)) for job in jobs[:3]]
             grid.kill("coordinator")
+            (grid.place / "go").touch()
             await grid.coordinator()
             assert (await client.show(queued)).state in (State.WAITING, State.STARTING, State.RUNNING, State.ENDED)
             await all_went_well(grid, client, jobs)
@@ -71,13 +75,15 @@ async def read(client: GridClient, job: str) -> bytes:
     return b"".join([data async for stream, data in client.stream(job) if stream == "stdout"])
 
 
+HEEDS = "trap 'echo term >> ended; exit 3' TERM; touch up; while :; do sleep 0.1; done"
+
+
 async def test_a_cancel_while_the_agent_is_away_takes_effect_once_when_it_is_back() -> None:
     async with scene() as grid:
         await grid.agent("n1", cores=[0, 1], virtual=True)
         async with GridClient(grid.url) as client:
-            script = "trap 'echo term >> ended; exit 3' TERM; echo up; while :; do sleep 0.1; done"
-            job = await client.submit(["sh", "-c", script], workdir=str(grid.place))
-            await grid.until(lambda: running(client, job), "it runs")
+            job = await client.submit(["sh", "-c", HEEDS], workdir=str(grid.place))
+            await grid.until(lambda: heeds(grid, client, job), "it runs and heeds SIGTERM")
             grid.kill("n1")
             await client.cancel(job)
             await client.cancel(job)
@@ -91,9 +97,8 @@ async def test_a_cancel_while_the_coordinator_is_away_takes_effect_once_when_it_
     async with scene() as grid:
         await grid.agent("n1", cores=[0, 1], virtual=True)
         async with GridClient(grid.url) as client:
-            script = "trap 'echo term >> ended; exit 3' TERM; echo up; while :; do sleep 0.1; done"
-            job = await client.submit(["sh", "-c", script], workdir=str(grid.place))
-            await grid.until(lambda: running(client, job), "it runs")
+            job = await client.submit(["sh", "-c", HEEDS], workdir=str(grid.place))
+            await grid.until(lambda: heeds(grid, client, job), "it runs and heeds SIGTERM")
             grid.kill("coordinator")
             cancel = asyncio.create_task(client.cancel(job))
             await grid.coordinator()
@@ -103,5 +108,5 @@ async def test_a_cancel_while_the_coordinator_is_away_takes_effect_once_when_it_
             assert (grid.place / "ended").read_text() == "term\n"
 
 
-async def running(client: GridClient, job: str) -> bool:
-    return (await client.show(job)).state is State.RUNNING
+async def heeds(grid: Scene, client: GridClient, job: str) -> bool:
+    return (grid.place / "up").exists() and (await client.show(job)).state is State.RUNNING

@@ -69,11 +69,15 @@ def test_three_interrupts_leave_the_client_at_once(grid: Grid) -> None:
     assert process.stdout is not None and process.stderr is not None
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == b"no\n"
-    process.send_signal(signal.SIGINT)
-    while b"ending the job" not in process.stderr.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    grid.kill("n1", signal.SIGSTOP)  # the job does not end before we have left
+    try:
+        process.send_signal(signal.SIGINT)
+        while b"ending the job" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        grid.kill("n1", signal.SIGCONT)
     assert process.returncode == 130 and b"grid attach" in err  # not 137: the job was not waited for
     grid.run("job", "wait", "thrice")
 
@@ -105,9 +109,11 @@ def test_ending_the_client_cancels_its_job(grid: Grid, number: signal.Signals) -
 
 
 def test_with_on_exit_keep_the_job_goes_on(grid: Grid) -> None:
-    process = running(grid, "kept", "sleep 0.5; echo still here", "--on-exit", "keep")
+    gate = grid.here / "left"
+    process = running(grid, "kept", f"until [ -e {gate} ]; do sleep 0.05; done; echo still here", "--on-exit", "keep")
     process.terminate()
     _, err = process.communicate(timeout=60)
+    gate.touch()
     assert process.returncode == 143 and b"grid attach" in err
     done = grid.run("attach", "kept")
     assert (done.returncode, done.stdout) == (0, "begun\nstill here\n")
@@ -179,7 +185,7 @@ def test_a_piped_waiting_job_says_once_why_and_then_that_it_runs(grid: Grid) -> 
     assert process.stderr is not None
     waits = process.stderr.readline()
     grid.run("cancel", "--force", holder)
-    out, rest = process.communicate(timeout=30)
+    out, rest = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "at last\n")
     assert re.fullmatch(r"grid: (j-\w+) waits: Resources – .* \(grid why \1\)\n", waits), waits
     assert re.fullmatch(r"grid: j-\w+ running on n1 .*\n", rest), rest

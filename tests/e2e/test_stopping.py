@@ -42,6 +42,11 @@ def begin(grid: Grid, *flags: str, code: int = 7) -> tuple[str, Path]:
     return job, ending
 
 
+def offered(grid: Grid) -> int:
+    """What the coordinator has to lend, in thousandths of a core."""
+    return sum(offer["offered"]["cpu"] for offer in grid.json("shared-status")["offers"])
+
+
 def status(grid: Grid) -> Any:
     done = grid.run("-o", "json", "agent", "status", "--state-dir", str(grid.home / "n1"))
     assert done.returncode == 0, done.stderr
@@ -85,6 +90,7 @@ def test_draining_waits_for_the_jobs_and_starts_no_other(node: Grid) -> None:
     stopping = node.begin("agent", "stop", "--state-dir", str(node.home / "n1"), "--jobs", "drain")
     assert stopping.stderr is not None and b"waiting for 1 jobs" in stopping.stderr.readline()
     until(lambda: "the agent is being stopped" in " ".join(status(node)["withheld"]), "it offers nothing")
+    until(lambda: offered(node) == 0, "the coordinator knows")
     other = node.shared("--immediate", "true")
     assert other.returncode == 75, other.stderr
     ending.touch()
@@ -112,8 +118,9 @@ def test_jobs_that_are_taken_back_wait_again_unless_they_may_not(node: Grid) -> 
     never, _ = begin(node, "--no-requeue")
     assert "no job runs here" in stop(node, "--jobs", "kill")
     until(lambda: node.job(again)["state"] == "waiting", "the job waits again")
+    until(lambda: node.job(never)["state"] == "ended", "the other one has ended")
     ended = node.job(never)
-    assert (ended["state"], ended["outcome"]["cause"]) == ("ended", "recalled")
+    assert ended["outcome"]["cause"] == "recalled"
     assert "stops lending" in json.dumps(ended)
     ending.touch()
     node.start_agent("n1", "--virtual", "--cores", "0-1")
@@ -133,14 +140,20 @@ def test_a_job_may_not_order_its_own_node(node: Grid) -> None:
     """Also one whose parents have gone."""
     ask = (
         "import os, socket, sys, time\n"
+        "parent = os.getpid()\n"
         "if os.fork(): os._exit(0)\n"
-        "os.setsid(); time.sleep(0.2)\n"
-        "door = socket.socket(socket.AF_UNIX)\n"
-        "os.chdir(sys.argv[1]); door.connect('agent.sock')\n"
-        "print(door.recv(1000).decode())\n"
+        "os.setsid()\n"
+        "while os.getppid() == parent: time.sleep(0.01)\n"
+        "try:\n"
+        "    door, here = socket.socket(socket.AF_UNIX), os.getcwd()\n"
+        "    os.chdir(sys.argv[1]); door.connect('agent.sock')\n"
+        "    print(door.recv(1000).decode(), flush=True)\n"
+        "finally:\n"
+        "    open(here + '/said', 'w').close()\n"
     )
     place = str(node.home / "n1")
-    done = node.shared("sh", "-c", '"$1" -c "$2" "$3"; sleep 1', "sh", sys.executable, ask, place)
+    main = '"$1" -c "$2" "$3"; until [ -e said ]; do sleep 0.05; done'
+    done = node.shared("sh", "-c", main, "sh", sys.executable, ask, place)
     assert "a job may not order its own node" in done.stdout + done.stderr, done
     assert status(node)["withheld"] == [] or node.processes["n1"].poll() is None
 

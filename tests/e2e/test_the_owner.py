@@ -102,13 +102,13 @@ async def one_core_left(client: GridClient) -> bool:
 async def test_a_process_that_appears_on_a_gpu_before_the_claim_sends_the_job_elsewhere_at_once() -> None:
     async with scene() as grid:
         # Samples far apart, so that the newest one is from before the process appeared.
-        start = (grid.agent(name, cores=[0, 1], virtual=True, gpus=1, interval=8) for name in ("gpu1", "gpu2"))
+        start = (grid.agent(name, cores=[0, 1], virtual=True, gpus=1, interval=12) for name in ("gpu1", "gpu2"))
         await asyncio.gather(*start)
         grid.set_gpus("gpu1", [{"used": 2 << 30, "processes": [{"pid": 1, "memory": 2 << 30}]}])
         async with GridClient(grid.url) as client:
             began = time.monotonic()
             result = await client.run(["sh", "-c", "echo $GRID_NODE"], gpus=1, nodes=["gpu1"])
-            assert time.monotonic() - began < 7.0, "nobody had to wait for the next sample"
+            assert time.monotonic() - began < 10, "nobody had to wait for the next sample"
             assert (result.exit_code, result.stdout) == (0, "gpu2\n")
             story = [step.text for step in (await client.show(result.job_id)).story]
         assert any("process 1 of" in text for text in story), story

@@ -28,7 +28,7 @@ async def test_unused_cores_and_gpus_are_told_of_and_released() -> None:
             await client.cancel(busy)
             await client.wait(busy)
         shown = json.loads(grid(on, "-o", "json", "job", "show", busy).stdout)["jobs"][0]
-        assert shown["used"]["cpu_peak"] >= shown["used"]["cpu"] > 0.3 and shown["used"]["memory_peak"] > 0
+        assert shown["used"]["cpu_peak"] >= shown["used"]["cpu"] > 0.1 and shown["used"]["memory_peak"] > 0
         assert "did use" in grid(on, "job", "show", busy).stdout
 
 
