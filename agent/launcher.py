@@ -363,8 +363,9 @@ class Launcher:
                 hint="run that release's agent until these jobs are over, then start this one",
             )
         assert self._writer is not None  # noqa: S101
-        self._writer.write(b'{"op":"leave"}\n')
-        await self._writer.drain()
+        with contextlib.suppress(ConnectionError):  # it heard that before, and has left
+            self._writer.write(b'{"op":"leave"}\n')
+            await self._writer.drain()
 
     def _start_if_none(self) -> None:
         if self._process is not None and self._process.poll() is None:

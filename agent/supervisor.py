@@ -279,7 +279,7 @@ class Supervisor:
         return self.leave or procs.now() - self.idle_since >= LINGER
 
     def _timeout(self) -> float | None:
-        due = [self.endings.due, self.limits.due]
+        due = [self.endings.due, self.limits.due, self.freezer.due]
         if 0.0 < self.agent.due < NEVER:
             due.append(self.agent.due)
         if self.tree.mains or self.tree.watched:

@@ -13,7 +13,7 @@ from typing import Any
 from distributed_grid.agent import supervisor_cgroups as cgroups
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_cgroups import Place
-from distributed_grid.agent.supervisor_job import Job
+from distributed_grid.agent.supervisor_job import NEVER, Job
 from distributed_grid.agent.supervisor_journal import Journal
 from distributed_grid.agent.supervisor_tree import Tree
 
@@ -21,6 +21,7 @@ RESTORED = 30.0
 """Seconds that a job which an earlier supervisor froze stays so without word from an agent."""
 LOOK = 1.0
 """Seconds between two looks whether all of a frozen job still is."""
+_AGAIN = 0.45  # seconds to another look whether the kernel is done with what was the last of a group
 _ROUNDS = 50
 _STOPPED = "Tt"
 
@@ -51,8 +52,9 @@ class Freezer:
         self.jobs: dict[Job, Frozen] = {}
         self._place = place
         self._grouped: set[str] = set()
-        """Jobs that may have a group of ours; and of those that are over, in `_leaving`."""
+        """Jobs that may have a group of ours; and of those that are over, in `_leaving`, looked at anew when `due`."""
         self._leaving: set[str] = set()
+        self.due = NEVER
         self._tree, self._journal, self._tell, self._log = tree, journal, tell, log
 
     def restore(self, job: Job) -> None:
@@ -90,7 +92,7 @@ class Freezer:
     def look(self, now: float) -> list[Job]:
         """Stop what of a frozen job runs all the same, and let go on whose time has run out: these."""
         gone = []
-        if self._leaving:
+        if now >= self.due:
             self._leave()
         for job, frozen in [*self.jobs.items()]:
             if now >= frozen.until:
@@ -113,6 +115,7 @@ class Freezer:
         """Remove the groups of jobs that are over, as far as the kernel is done with them."""
         place = self._place
         self._leaving = {key for key in self._leaving if place is not None and not cgroups.left(place, key)}
+        self.due = procs.now() + _AGAIN if self._leaving else NEVER
 
     def thaw(self, job: Job) -> bool:
         """Let it go on, those that were stopped last first. False if it was not frozen."""

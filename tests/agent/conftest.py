@@ -5,6 +5,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -144,20 +145,45 @@ class Bench:
             if runs(pid):
                 os.kill(pid, signal.SIGKILL)
         ids = [path.name for path in (self.dir / "allocs").glob("*")]
-        for _ in range(20):
-            left = self.alive(*ids)
-            for pid in left:
-                if (seen := procs.stat(pid)) is not None:
-                    procs.send(pid, seen.start, signal.SIGKILL)
-            if not left:
-                break
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            while left := self.alive(*ids):
+                for pid in left:
+                    if (seen := procs.stat(pid)) is not None:
+                        procs.send(pid, seen.start, signal.SIGKILL)
+                await asyncio.sleep(0.01)
 
 
 def runs(pid: int) -> bool:
     """Whether the process is alive, zombies not counted."""
     seen = procs.stat(pid)
     return seen is not None and seen.state not in "ZX"
+
+
+@asynccontextmanager
+async def renewed(bench: Bench) -> AsyncIterator[None]:
+    """Leases are renewed meanwhile."""
+
+    async def renew() -> None:
+        while True:
+            bench.launcher.renew(procs.now())
+            await asyncio.sleep(0.05)
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+
+
+def removed(base: Path) -> bool:
+    """Take away a control group and those in it; False if the kernel is not done with a process there yet."""
+    try:
+        for path in (*base.glob("*/"), base):
+            with suppress(FileNotFoundError):  # a supervisor may have been quicker
+                path.rmdir()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture

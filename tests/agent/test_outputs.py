@@ -133,7 +133,7 @@ async def test_a_running_jobs_output_arrives_whole_while_it_is_written(bench: Be
     id = bench.launch(sys.executable, "-c", code)
     outputs = Outputs(bench.dir, running=lambda id: not bench.outcomes(id))
     data, end = b"", False
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not end:
             ask = WantOutput(id=1, allocation=id, stream="stdout", offset=len(data), size=70_000, wait=0.2)
             piece = await outputs.read(ask)

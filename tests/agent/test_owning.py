@@ -37,8 +37,10 @@ LIMITS = Limits(
 RECALL = msgspec.structs.replace(LIMITS, owner_policy=OwnerPolicy.RECALL)
 CHECKPOINTS = """
 trap 'while [ ! -e "$GRID_RECALL_FILE" ]; do :; done; cat "$GRID_RECALL_FILE"; exit 0' TERM
+echo up >&2
 while :; do sleep 0.02; done
 """
+STUBBORN = "trap '' TERM; echo up >&2; while :; do sleep 0.05; done"
 
 
 class Used(Probe):
@@ -91,6 +93,14 @@ async def frozen(coordinator: Coordinator, node: Node, key: str = "j1.1") -> Sus
     await coordinator.hears(Started, key)
     node.probe.percent = 87
     return await coordinator.hears(Suspended, key)
+
+
+async def ready(coordinator: Coordinator, node: Node, script: str, grace: float = 5.0) -> None:
+    """A job that has said by its stderr that it is ready for SIGTERM."""
+    await coordinator.say(launch("j1.1", "sh", "-c", script, grace=grace))
+    await coordinator.hears(Started, "j1.1")
+    said = node.dir / "allocs/j1.1/stderr"
+    await coordinator.until(lambda: said.read_bytes() == b"up\n")
 
 
 async def test_the_owner_is_back_and_gone_again(coordinator: Coordinator, node: Node) -> None:
@@ -157,22 +167,20 @@ async def strict(coordinator: Coordinator, node: Node) -> Node:
 
 
 async def test_a_recalled_job_gets_notice_and_time_and_ends_as_recalled(coordinator: Coordinator, strict: Node) -> None:
-    await coordinator.say(launch("j1.1", "sh", "-c", CHECKPOINTS, grace=20.0))
-    await coordinator.hears(Started, "j1.1")
+    await ready(coordinator, strict, CHECKPOINTS, grace=60.0)
     strict.probe.percent = 87
     told = await coordinator.hears(Recalled, "j1.1")
-    assert (told.why, told.grace) == ("foreign CPU 87 % > 30 %", 20.0)
+    assert (told.why, told.grace) == ("foreign CPU 87 % > 30 %", 60.0)
     ended = await coordinator.hears(Exited, "j1.1")
     assert (ended.outcome.cause, ended.outcome.code, ended.returned) == (Cause.RECALLED, 0, False)
     said = json.loads(ended.outcome.stdout_tail)
     assert (said["cause"], said["reason"]) == ("recalled", "the owner is back (foreign CPU 87 % > 30 %)")
-    assert said["seconds"] == 20.0 and 0 < said["deadline"] - time.time() <= 20.0
+    assert said["seconds"] == 60.0 and 0 < said["deadline"] - time.time() <= 60.0
     assert "owner is back" in str(coordinator.all(Offer)[-1].withheld)
 
 
 async def test_a_job_that_does_not_end_when_it_is_recalled_is_killed(coordinator: Coordinator, strict: Node) -> None:
-    await coordinator.say(launch("j1.1", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", grace=0.2))
-    await coordinator.hears(Started, "j1.1")
+    await ready(coordinator, strict, STUBBORN, grace=0.2)
     strict.probe.percent = 87
     ended = (await coordinator.hears(Exited, "j1.1")).outcome
     assert (ended.cause, ended.signal) == (Cause.RECALLED, 9)
@@ -187,8 +195,7 @@ async def test_a_frozen_job_that_is_recalled_is_woken_for_it(coordinator: Coordi
 
 
 async def test_a_coordinator_that_comes_back_is_told_of_the_recall(coordinator: Coordinator, strict: Node) -> None:
-    await coordinator.say(launch("j1.1", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", grace=60.0))
-    await coordinator.hears(Started, "j1.1")
+    await ready(coordinator, strict, STUBBORN, grace=60.0)
     strict.probe.percent = 87
     await coordinator.hears(Recalled, "j1.1")
     coordinator.frames.clear()
@@ -197,17 +204,16 @@ async def test_a_coordinator_that_comes_back_is_told_of_the_recall(coordinator: 
 
 
 async def test_a_preempted_job_finds_the_same_notice(coordinator: Coordinator, node: Node) -> None:
-    await coordinator.say(launch("j1.1", "sh", "-c", CHECKPOINTS, grace=20.0))
-    await coordinator.hears(Started, "j1.1")
-    await coordinator.say(Stop(allocation="j1.1", grace=9.0, cause="preempted", text="for j-2"))
+    await ready(coordinator, node, CHECKPOINTS)
+    await coordinator.say(Stop(allocation="j1.1", grace=50.0, cause="preempted", text="for j-2"))
     ended = (await coordinator.hears(Exited, "j1.1")).outcome
     said = json.loads(ended.stdout_tail)
-    assert (said["cause"], said["reason"], said["seconds"]) == ("preempted", "for j-2", 9.0)
+    assert (said["cause"], said["reason"], said["seconds"]) == ("preempted", "for j-2", 50.0)
 
 
 async def test_a_job_that_is_only_cancelled_gets_no_notice(coordinator: Coordinator, node: Node) -> None:
-    looks = "trap 'ls $GRID_RECALL_FILE; exit 0' TERM; while :; do sleep 0.02; done"
-    await coordinator.say(launch("j1.1", "sh", "-c", looks))
-    await coordinator.hears(Started, "j1.1")
-    await coordinator.say(Stop(allocation="j1.1", grace=20.0))
-    assert (await coordinator.hears(Exited, "j1.1")).outcome.stdout_size == 0
+    looks = "trap 'ls $GRID_RECALL_FILE; exit 6' TERM; echo up >&2; while :; do sleep 0.02; done"
+    await ready(coordinator, node, looks)
+    await coordinator.say(Stop(allocation="j1.1", grace=60.0))
+    outcome = (await coordinator.hears(Exited, "j1.1")).outcome
+    assert (outcome.code, outcome.stdout_size) == (6, 0)

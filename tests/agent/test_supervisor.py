@@ -29,8 +29,25 @@ if os.fork() == 0:
         time.sleep(1000)
     os._exit(0)
 os.wait()
-time.sleep({stay})
+{stay}
 """
+"""A command whose grandchild outlives it: that one does `hide` first, and the command ends after `stay`."""
+STAYS = "time.sleep(1000)"
+NOTE = "note = os.environ['GRID_WORKDIR'] + '/pid'"
+NOTES = f"{NOTE}; open(note + '.new', 'w').write(str(os.getpid())); os.rename(note + '.new', note)"
+UNTIL_NOTED = f"{NOTE}\nwhile not os.path.exists(note): time.sleep(0.01)\n"
+HIDES = NOTES + "; os.execve('/bin/sleep', ['sleep', '1000'], {})"
+UNTIL_HIDDEN = (
+    UNTIL_NOTED
+    + """
+while open(f'/proc/{open(note).read()}/comm').read() != 'sleep\\n': time.sleep(0.01)
+"""
+)
+
+
+def daemon_of(bench: Bench, id: str) -> int:
+    """The pid that it noted."""
+    return int((workdir.folder(bench.dir, id) / "workdir" / "pid").read_text())
 
 
 # --- how commands end ------------------------------------------------------------------------------------------------
@@ -201,10 +218,10 @@ async def test_a_job_may_end_well_within_its_grace(bench: Bench) -> None:
 
 async def test_a_raylets_main_process_alone_is_asked_to_end_and_what_it_leaves_is_ended(bench: Bench) -> None:
     child = "trap 'echo told' TERM; echo up; while :; do sleep 0.01; done"
-    code = f"sh -c \"{child}\" & trap 'echo draining; exit 1' TERM; while :; do sleep 0.01; done"
-    id = bench.launch("sh", "-c", code, boost=Boost("n", "192.0.2.1:1", ResourceType.CPU, 1000), grace=1.0)
+    code = f"trap 'echo draining; exit 1' TERM; sh -c \"{child}\" & while :; do sleep 0.01; done"
+    id = bench.launch("sh", "-c", code, boost=Boost("n", "192.0.2.1:1", ResourceType.CPU, 1000), grace=3.0)
     await bench.wrote(id)
-    bench.stop(id, grace=1.0)
+    bench.stop(id, grace=3.0)
     outcome = await bench.ended(id)
     assert (outcome.cause, outcome.code, bench.alive(id)) == (Cause.CANCELLED, 1, [])
     assert bench.read(id) == b"up\ndraining\n"
@@ -265,16 +282,17 @@ async def test_a_signal_goes_to_the_process_group(bench: Bench) -> None:
     "hide", ["pass", "os.closerange(0, 3); os.open('/dev/null', 2); os.chdir('/'); sys.stdout = open('/dev/null', 'w')"]
 )
 async def test_what_a_job_leaves_behind_is_ended_before_its_exit_is_told(bench: Bench, hide: str) -> None:
-    note = "open(os.environ['GRID_WORKDIR'] + '/pid', 'w').write(str(os.getpid())); "
-    id = bench.launch(sys.executable, "-c", DAEMON.format(hide=note + hide, stay=0.2) + "sys.exit(9)")
+    daemon = DAEMON.format(hide=f"{hide}; {NOTES}", stay=UNTIL_NOTED)
+    id = bench.launch(sys.executable, "-c", daemon + "sys.exit(9)")
     outcome = await bench.ended(id)
-    pid = int((workdir.folder(bench.dir, id) / "workdir" / "pid").read_text())
-    assert not runs(pid)
+    assert not runs(daemon_of(bench, id))
     assert (outcome.cause, outcome.code, bench.alive(id)) == (Cause.EXITED, 9, [])
 
 
 async def test_a_leftover_that_ignores_sigterm_holds_the_exit_back_until_its_grace_is_over(bench: Bench) -> None:
-    id = bench.launch("sh", "-c", "(trap '' TERM; echo up; sleep 1000; sleep 1000) & sleep 0.2; exit 2", grace=0.4)
+    stubborn = "trap '' TERM; echo up; touch up; sleep 1000; sleep 1000"
+    script = f"({stubborn}) & until [ -e up ]; do sleep 0.02; done; sleep 0.2; exit 2"
+    id = bench.launch("sh", "-c", script, grace=0.4)
     await bench.wrote(id)
     outcome = await bench.ended(id)
     assert (outcome.cause, outcome.code, bench.alive(id)) == (Cause.EXITED, 2, [])
@@ -288,11 +306,10 @@ async def test_a_daemon_without_environment_is_known_by_its_cores(bench: Bench) 
         pytest.skip("needs two cores")
     other = bench.launch("sleep", "1000", grant=Grant(cores=(cores[0],)))
     await bench.started(other)
-    note = "open(os.environ['GRID_WORKDIR'] + '/pid', 'w').write(str(os.getpid())); "
-    hide = note + "os.execve('/bin/sleep', ['sleep', '1000'], {})"
-    id = bench.launch(sys.executable, "-c", DAEMON.format(hide=hide, stay=0.2), grant=Grant(cores=(cores[1],)))
+    daemon = DAEMON.format(hide=HIDES, stay=UNTIL_HIDDEN)
+    id = bench.launch(sys.executable, "-c", daemon, grant=Grant(cores=(cores[1],)))
     assert (await bench.ended(id)).code == 0
-    assert not runs(int((workdir.folder(bench.dir, id) / "workdir" / "pid").read_text()))
+    assert not runs(daemon_of(bench, id))
     assert bench.outcomes(other) == []
     assert runs(await bench.started(other))
     assert "hides" not in (bench.dir / "supervisor.log").read_text()
@@ -300,11 +317,9 @@ async def test_a_daemon_without_environment_is_known_by_its_cores(bench: Bench) 
 
 async def test_a_daemon_that_hides_whose_it_is_is_ended_all_the_same(bench: Bench) -> None:
     other = bench.launch("sleep", "1000")
-    note = "open(os.environ['GRID_WORKDIR'] + '/pid', 'w').write(str(os.getpid())); "
-    hide = note + "os.execve('/bin/sleep', ['sleep', '1000'], {})"
-    id = bench.launch(sys.executable, "-c", DAEMON.format(hide=hide, stay=0.2))
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide=HIDES, stay=UNTIL_HIDDEN))
     assert (await bench.ended(id)).code == 0
-    pid = int((workdir.folder(bench.dir, id) / "workdir" / "pid").read_text())
+    pid = daemon_of(bench, id)
     assert not runs(pid)
     assert runs(await bench.started(other))
     assert f"process {pid} hides whose it is" in (bench.dir / "supervisor.log").read_text()
@@ -339,7 +354,7 @@ async def test_a_fork_bomb_is_ended(bench: Bench, apart: bool) -> None:
 
 
 async def test_a_daemon_of_a_running_job_lives_on_while_others_end(bench: Bench) -> None:
-    id = bench.launch(sys.executable, "-c", DAEMON.format(hide="pass", stay=1000))
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide="pass", stay=STAYS))
     pid = int((await bench.wrote(id))[0])
     for _ in range(3):
         await bench.run("true")
@@ -353,8 +368,11 @@ async def test_a_daemon_of_a_running_job_lives_on_while_others_end(bench: Bench)
 
 
 async def test_a_launch_sent_twice_starts_once(bench: Bench) -> None:
+    go = bench.dir / "go"
     for _ in range(5):
-        id = bench.launch("sh", "-c", "echo once; sleep 0.1", id="j-a.1")
+        id = bench.launch("sh", "-c", f"echo once; until [ -e {go} ]; do sleep 0.02; done", id="j-a.1")
+    await bench.wrote(id)
+    go.touch()
     await bench.ended(id)
     bench.launch("sh", "-c", "echo twice", id=id)
     await bench.until(lambda: len(bench.outcomes(id)) == 2)
@@ -453,7 +471,7 @@ async def test_an_end_that_the_disk_did_not_take_yet_is_no_job_that_a_new_agent_
     make_bench: Callable[..., Awaitable[Bench]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The intent and the start are written, the end is not before a while.
-    monkeypatch.setenv("GRID_FAULTS", "supervisor.write:3:enospc,supervisor.rewrite:2-4:enospc")
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.write:3:enospc,supervisor.rewrite:2-6:enospc")
     bench = await make_bench()
     go = bench.dir / "go"
     id = bench.launch("sh", "-c", f"until [ -e {go} ]; do sleep 0.02; done; exit 7")
@@ -481,7 +499,7 @@ async def test_after_the_supervisor_was_killed_its_jobs_run_on_and_are_not_start
 
 
 async def test_jobs_of_a_killed_supervisor_can_be_ended_whole(bench: Bench) -> None:
-    id = bench.launch(sys.executable, "-c", DAEMON.format(hide="pass", stay=1000))
+    id = bench.launch(sys.executable, "-c", DAEMON.format(hide="pass", stay=STAYS))
     pid = int((await bench.wrote(id))[0])
     await bench.kill_supervisor()
     bench.stop(id, grace=1)

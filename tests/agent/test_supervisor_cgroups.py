@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent import supervisor_cgroups
 from distributed_grid.agent.supervisor_cgroups import Survey, described, survey
 from distributed_grid.protocol.jobs import Cause, exit_status
 from distributed_grid.protocol.limits import JobLimits
 from distributed_grid.protocol.resources import MIB, Grant
-from tests.agent.conftest import Bench
+from tests.agent.conftest import Bench, removed
 
 ROOT = Path(__file__).parents[2]
 OURS = os.environ.get("GRID_TEST_KERNEL") == "ours"
@@ -79,18 +80,8 @@ async def confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         yield Confined(made, setting, places)
     finally:
         await made.close()
-        await made.until(lambda: all(removed(base) for base in Path("/sys/fs/cgroup").glob(f"**{setting}")))
-
-
-def removed(base: Path) -> bool:
-    """Take away a group and those in it; False if the kernel is not done with a process there yet."""
-    try:
-        for path in (*base.iterdir(), base):
-            if path.is_dir():
-                path.rmdir()
-    except OSError:
-        return False
-    return True
+        bases = [Path(mount + setting) for mount in {*supervisor_cgroups._mounts().values()}]
+        await made.until(lambda: all(removed(base) for base in bases))
 
 
 # --- what is there ---------------------------------------------------------------------------------------------------
@@ -124,7 +115,7 @@ async def test_memory_that_only_the_kernel_sees_counts_too(confined: Confined) -
     write = "dd if=/dev/zero of=/dev/shm/grid-test-$$ bs=1M count=200; rm /dev/shm/grid-test-$$"
     outcome = await confined.bench.run("sh", "-c", write, grant=Grant(memory=100 * MIB))
     for left in Path("/dev/shm").glob("grid-test-*"):
-        left.unlink()
+        left.unlink(missing_ok=True)
     assert (outcome.cause, exit_status(outcome)) == (Cause.OUT_OF_MEMORY, 137)
     assert "used more memory than its limit of 100M (peak 1" in outcome.text
     assert len(confined.bench.alive(other)) == 1

@@ -157,13 +157,13 @@ async def test_a_stop_that_the_disk_refused_is_still_the_cause_when_the_next_sup
 async def test_a_supervisor_starts_on_a_disk_that_takes_nothing_and_watches_what_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = bench.launch("sleep", "1000", time_limit=2.0)
+    limited = bench.launch("sleep", "1000", time_limit=5.0)  # which is over before the disk takes something again
     ended = bench.launch("sh", "-c", "exit 3")
     await bench.ended(ended)
     pid = await bench.started(limited)
     old = bench.launcher.supervisor_pid
     await bench.launcher.close()
-    monkeypatch.setenv("GRID_FAULTS", "supervisor.rewrite:1-3:erofs")
+    monkeypatch.setenv("GRID_FAULTS", "supervisor.rewrite:1-7:erofs")
     os.kill(old, signal.SIGKILL)
     await bench.restart()
     known = {one.allocation: one.outcome for one in bench.known}

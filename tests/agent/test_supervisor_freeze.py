@@ -1,5 +1,6 @@
 """Freezing and letting go on: real processes under a real supervisor, driven through a real launcher."""
 
+import asyncio
 import os
 import secrets
 import signal
@@ -16,12 +17,13 @@ from distributed_grid.agent import supervisor_freeze
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_cgroups import Place
 from distributed_grid.agent.supervisor_freeze import Freezer
-from distributed_grid.agent.supervisor_job import Job
+from distributed_grid.agent.supervisor_job import NEVER, Job
 from distributed_grid.agent.supervisor_journal import Journal
 from distributed_grid.agent.supervisor_tree import Tree
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Suspended
-from tests.agent.conftest import Bench
+from tests.agent.conftest import Bench, removed, renewed
+from tests.grid_fixture import until
 
 WHY = "foreign CPU 87 %"
 FORKING = """
@@ -34,6 +36,12 @@ while True:  # never the same processes for long
     os.waitpid(pid, 0)
 """
 TICKING = "import time\nwhile True: print(time.monotonic(), flush=True); time.sleep(0.01)"
+SAYS_WHEN_WOKEN = """
+import signal, time
+signal.signal(signal.SIGCONT, lambda *_: print("woken", flush=True))
+print("there", flush=True)
+while True: time.sleep(600)
+"""
 
 
 @pytest.fixture
@@ -53,8 +61,8 @@ def all_stopped(bench: Bench, id: str) -> bool:
     return "T" in found and set(found) <= {"T", "D"}  # D: it waits for a child of its vfork, which is stopped
 
 
-async def frozen(bench: Bench, id: str, told: list[Suspended], seconds: float = 60.0) -> Suspended:
-    bench.launcher.freeze(id, WHY, seconds)
+async def frozen(bench: Bench, id: str, told: list[Suspended]) -> Suspended:
+    bench.launcher.freeze(id, WHY, 600.0)
     await bench.until(lambda: told and told[-1].why)
     await bench.until(lambda: all_stopped(bench, id))  # it is told when all have their signal
     return told[-1]
@@ -70,7 +78,8 @@ async def test_a_frozen_job_does_nothing_and_then_goes_on_where_it_was(bench: Be
     assert bench.read(id) == before
     bench.launcher.thaw(id)
     await bench.until(lambda: len(bench.read(id)) > len(before))
-    assert (told[-1].why, told[-1].in_all) == ("", told[-1].lasted) and told[-1].lasted >= 0.1
+    await bench.until(lambda: not told[-1].why)  # it is told once all have their signal
+    assert told[-1].in_all == told[-1].lasted >= 0.1
     bench.stop(id)
     assert (await bench.ended(id)).suspended == pytest.approx(told[-1].lasted, abs=0.01)
 
@@ -105,24 +114,32 @@ async def test_what_the_job_itself_has_stopped_stays_so(bench: Bench, told: list
 
 
 async def test_a_job_that_was_woken_by_somebody_is_stopped_again(bench: Bench, told: list[Suspended]) -> None:
-    id = bench.launch("sleep", "600")
+    id = bench.launch(sys.executable, "-c", SAYS_WHEN_WOKEN)
     pid = await bench.started(id)
+    await bench.wrote(id)
     await frozen(bench, id, told)
-    os.kill(pid, signal.SIGCONT)
-    await bench.until(lambda: states(bench, id) == ["S"])
+
+    def woken() -> bool:
+        os.kill(pid, signal.SIGCONT)
+        return b"woken" in bench.read(id)
+
+    await bench.until(woken)
     await bench.until(lambda: all_stopped(bench, id))
 
 
 async def test_frozen_time_does_not_count_against_the_time_limit(bench: Bench, told: list[Suspended]) -> None:
-    id = bench.launch("sleep", "600", time_limit=0.5)
+    begun = procs.now()
+    id = bench.launch("sleep", "600", time_limit=600.0)
     await bench.started(id)
     await frozen(bench, id, told)
-    time.sleep(0.8)
+    limit = procs.now() - begun + 0.5  # so long it has not run yet
+    bench.launcher.limit(id, limit)
+    await asyncio.sleep(0.8)
     assert not bench.outcomes(id) and all_stopped(bench, id)
     bench.launcher.thaw(id)
     outcome = await bench.ended(id)
     assert outcome.cause is Cause.TIME_LIMIT
-    assert outcome.seconds - outcome.suspended >= 0.5
+    assert outcome.seconds - outcome.suspended >= limit - 0.001
 
 
 async def test_a_frozen_job_that_is_cancelled_hears_of_it_and_ends_by_itself(
@@ -138,9 +155,10 @@ async def test_a_frozen_job_that_is_cancelled_hears_of_it_and_ends_by_itself(
 
 
 async def test_a_frozen_job_whose_lease_is_over_ends(bench: Bench, told: list[Suspended]) -> None:
-    id = bench.launch("sleep", "600", lease=1.0)
-    await bench.started(id)
-    await frozen(bench, id, told)
+    id = bench.launch("sleep", "600", lease=2.0)
+    async with renewed(bench):
+        await bench.started(id)
+        await frozen(bench, id, told)
     assert (await bench.ended(id)).cause is Cause.LEASE_EXPIRED
 
 
@@ -156,9 +174,9 @@ async def test_a_frozen_job_that_is_killed_is_over(bench: Bench, told: list[Susp
 async def test_without_word_from_an_agent_it_goes_on_by_itself(bench: Bench, told: list[Suspended]) -> None:
     id = bench.launch("sleep", "600")
     await bench.started(id)
-    await frozen(bench, id, told, seconds=0.3)
-    await bench.until(lambda: not told[-1].why and states(bench, id) == ["S"], 10.0)
-    assert told[-1].lasted >= 0.3
+    bench.launcher.freeze(id, WHY, 0.3)
+    await bench.until(lambda: told and not told[-1].why and states(bench, id) == ["S"])
+    assert [one.why for one in told] == [WHY, ""] and told[-1].lasted >= 0.3
 
 
 async def test_a_new_agent_finds_what_is_frozen_and_can_let_it_go_on(bench: Bench, told: list[Suspended]) -> None:
@@ -245,7 +263,7 @@ class Counter:
     def size(self) -> int:
         return self.path.stat().st_size
 
-    def grows(self, seconds: float = 10.0) -> bool:
+    def grows(self, seconds: float = 60.0) -> bool:
         before, end = self.size(), time.monotonic() + seconds
         while self.size() == before and time.monotonic() < end:
             time.sleep(0.01)
@@ -254,16 +272,24 @@ class Counter:
     def freeze(self) -> None:
         self.freezer.ask(self.job, WHY, 60.0)
         self.freezer.act()
-        time.sleep(0.05)  # the kernel freezes each process when it next looks
+        until(self.stands, "the kernel has frozen each process, which it does when that one next looks")
+
+    def stands(self) -> bool:
+        """By the kernel's word for the group, or for each process where there is none."""
+        place = self.freezer._place
+        if place is None:
+            found = {seen.state for seen in self.freezer._tree.members(self.job).values()}
+            return "T" in found and found <= {"T", "D", "Z"}
+        if place.version == 1:
+            return Path(place.path, self.job.id, "freezer.state").read_text() == "FROZEN\n"
+        return "frozen 1" in Path(place.path, self.job.id, "cgroup.events").read_text().splitlines()
 
     def end(self) -> None:
         self.freezer.thaw(self.job)
         self.process.kill()
         self.process.wait()
-        deadline = time.monotonic() + 10
         self.freezer.forget(self.job)
-        while self.freezer._leaving and time.monotonic() < deadline:
-            self.freezer.look(procs.now())
+        until(lambda: self.freezer.look(procs.now()) or self.freezer.due == NEVER, "its group is gone")
 
 
 @pytest.fixture
@@ -309,9 +335,8 @@ def setting() -> Iterator[str]:
     """A place for groups in every hierarchy, none of which is left."""
     name = f"grid-test-{secrets.token_hex(4)}"
     yield "/" + name
-    for mount in {*cgroups._mounts().values()}:
-        for path in [*Path(mount).glob(f"{name}/*/"), *Path(mount).glob(name)]:
-            path.rmdir()
+    groups = [Path(mount, name) for mount in {*cgroups._mounts().values()}]
+    until(lambda: all(removed(group) for group in groups), "the kernel is done with the groups")
 
 
 async def test_a_job_that_is_frozen_as_a_group_hears_of_a_cancel(
@@ -332,3 +357,27 @@ async def test_a_job_that_is_frozen_as_a_group_hears_of_a_cancel(
     outcome = await bench.ended(id)
     assert (outcome.cause, outcome.code) == (Cause.CANCELLED, 3)
     await bench.until(lambda: not os.path.exists(f"{place.path}/{id}"))
+
+
+async def test_a_frozen_group_whose_last_process_is_slow_to_go_is_removed_without_another_job(
+    make_bench: Callable[..., Awaitable[Bench]], setting: str
+) -> None:
+    place = cgroups.freezer(setting)
+    if place is None:
+        pytest.skip("no cgroup that freezes can be made here")
+    bench = await make_bench(cgroup=setting)
+    told: list[Suspended] = []
+    bench.launcher.suspended = told.append
+    id = bench.launch("sleep", "1000")
+    await bench.started(id)
+    bench.launcher.freeze(id, WHY, 600.0)
+    await bench.until(lambda: told)
+    stays = subprocess.Popen(["sleep", "1000"])  # no process of the job: as one that the kernel is not done with
+    Path(place.path, id, "cgroup.procs").write_text(str(stays.pid))
+    bench.stop(id, grace=0)
+    await bench.ended(id)
+    held = os.path.exists(f"{place.path}/{id}")
+    stays.kill()
+    stays.wait()
+    await bench.until(lambda: not os.path.exists(f"{place.path}/{id}"))
+    assert held

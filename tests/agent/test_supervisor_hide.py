@@ -54,14 +54,16 @@ class Node:
                 os.write(2, traceback.format_exc().encode())
             finally:
                 os._exit(0)
-        until((state / "supervisor.sock").exists, "the supervisor listens")
-        self.wire = self.dial()
+        self.wire = until(self.dial, "the supervisor listens")
         assert self.hear()["op"] == "hello"
 
     def dial(self) -> Any:
         wire = socket.socket(socket.AF_UNIX)
-        wire.settimeout(20)
-        wire.connect(str(self.state / "supervisor.sock"))
+        wire.settimeout(60)
+        try:
+            wire.connect(str(self.state / "supervisor.sock"))
+        except (FileNotFoundError, ConnectionRefusedError):  # it is bound a moment before it listens
+            return None
         return wire.makefile("rwb")
 
     def hear(self) -> dict[str, Any]:
@@ -79,7 +81,7 @@ class Node:
         os.chown(directory.parent, NOBODY, NOBODY)
         order = {
             "op": "launch", "id": key, "argv": ["/bin/sh", "-c", script], "cwd": str(directory), "cores": [],
-            "env": {"PATH": "/usr/bin:/bin", "GRID_ALLOCATION_ID": key}, "limit": 20.0, "grace": 1.0,
+            "env": {"PATH": "/usr/bin:/bin", "GRID_ALLOCATION_ID": key}, "limit": 60.0, "grace": 1.0,
             "lease": 0.0, "lease_from": 0.0, "hide": hide,
         }  # fmt: skip
         self.wire.write(json.dumps(order).encode() + b"\n")

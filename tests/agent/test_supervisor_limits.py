@@ -217,8 +217,8 @@ CATCHES = "trap 'echo warned' USR1; echo ready; while :; do sleep 0.05; done"  #
 
 
 async def test_a_job_is_told_that_its_time_will_be_up(bench: Bench) -> None:
-    warning = JobLimits(warn_signal=signal.SIGUSR1, warn_before=0.6)
-    id = bench.launch("sh", "-c", CATCHES, time_limit=1.6, limits=warning, grace=0.2)
+    warning = JobLimits(warn_signal=signal.SIGUSR1, warn_before=1.5)
+    id = bench.launch("sh", "-c", CATCHES, time_limit=3.5, limits=warning, grace=0.2)
     outcome = await bench.ended(id)
     assert outcome.cause is Cause.TIME_LIMIT
     assert bench.read(id).decode().splitlines() == ["ready", "warned"]
@@ -226,7 +226,7 @@ async def test_a_job_is_told_that_its_time_will_be_up(bench: Bench) -> None:
 
 async def test_a_job_is_warned_once_also_over_a_killed_supervisor(bench: Bench) -> None:
     warning = JobLimits(warn_signal=signal.SIGUSR1, warn_before=1.5)
-    id = bench.launch("sh", "-c", CATCHES, time_limit=2.5, limits=warning, grace=0.2)
+    id = bench.launch("sh", "-c", CATCHES, time_limit=3.5, limits=warning, grace=0.2)
     await bench.wrote(id, lines=2)
     await bench.kill_supervisor()
     assert (await bench.ended(id)).cause is Cause.TIME_LIMIT
