@@ -22,6 +22,7 @@ from distributed_grid.protocol.bundle import (
     check_path,
     check_target,
     is_blob_hash,
+    parse_glob,
 )
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import FileEntry, Launch
@@ -195,7 +196,7 @@ def find_files(directory: Path, globs: Sequence[str]) -> list[FileEntry]:
     inside. Raises BadValue for a glob that leads out, or matches too much."""
     if sum(map(len, globs)) > GLOB_CHARS:
         raise BadValue("the patterns are too long", why=f"they may have {GLOB_CHARS} characters together")
-    patterns = [_pattern(glob) for glob in globs]
+    patterns = [parse_glob(glob) for glob in globs]
     root = _root(directory)
     found: dict[str, FileEntry] = {}
     for here, below, names in os.walk(root):
@@ -262,13 +263,6 @@ def _stat_inside(root: str, path: str) -> os.stat_result | None:
         if real.startswith(root + "/") and stat.S_ISREG(seen.st_mode):
             return seen
     return None
-
-
-def _pattern(glob: str) -> list[str]:
-    parts = [part for part in glob.split("/") if part not in ("", ".")]
-    if glob.startswith("/") or ".." in parts or not parts:
-        raise BadValue(f"{glob!r} does not lead into the working directory", hint="give a path relative to it")
-    return [*parts, "*"] if glob.endswith("/") else parts  # with a slash at its end it means directories
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:

@@ -19,10 +19,8 @@ from distributed_grid.protocol.messages import (
     Cancel,
     Done,
     ExtendBoost,
-    Failed,
     GetStatus,
     Jobs,
-    JobUpdate,
     ListBoosts,
     ListJobs,
     RayNode,
@@ -30,7 +28,7 @@ from distributed_grid.protocol.messages import (
     ShowJobs,
     Status,
 )
-from distributed_grid.protocol.resources import MILLI, ResourceType
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_amount, parse_kind
 
 HEADER = ("BOOST", "SOURCE", "TARGET", "LENT", "STATE", "ALLOCATED", "EXPIRES", "IN RAY")
 EXCLUSIVE = """only programs that use its placement group run there:
@@ -55,21 +53,23 @@ def boost() -> None:
 @click.option("--exclusive", is_flag=True, help="Only for programs that use its placement group.")
 @click.argument("target")
 @click.argument("kind", metavar="cpu|gpu|memory")
-@click.argument("amount", type=float)
+@click.argument("amount")
 def request(
-    priority: str, duration: str, source: str, patient: bool, exclusive: bool, target: str, kind: str, amount: float
+    priority: str, duration: str, source: str, patient: bool, exclusive: bool, target: str, kind: str, amount: str
 ) -> None:
     """Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster.
 
-    Returns when Ray shows it: from then on any program of that cluster can use it.
+    Returns when Ray shows it: from then on any program of that cluster can use it. ^C before that takes the request
+    back.
     """
     invocation = current()
+    wanted = parse_kind(kind)
     asked = RequestBoost(
         id=0,
         key=secrets.token_hex(16),
         target=target,
-        kind=_kind(kind),
-        amount=amount,
+        kind=wanted,
+        amount=_amount(wanted, amount),
         priority=parse_priority(priority),
         duration=parse_duration(duration) if duration else DURATION,
         source=source,
@@ -93,48 +93,23 @@ def request(
                 invocation.say(line)
 
 
-def _kind(text: str) -> ResourceType:
-    try:
-        return ResourceType(text.lower())
-    except ValueError:
-        raise BadValue(f"{text!r} cannot be borrowed", hint="cpu, gpu or memory") from None
-
-
 def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
-    """Its view once it runs or has ended, with a line for each state before. ^C takes the request back."""
-    import msgspec
-
+    """Its view once it runs or has ended, with a line for each state before."""
+    from distributed_grid.cli.borrowing import Borrowing
     from distributed_grid.cli.connection import Denied
 
-    connection = invocation.connect()
     try:
-        sent = msgspec.structs.replace(asked, id=connection.number())
-        connection.send(sent)
-        said = boost = ""
-        while True:
-            for message in connection.receive(1.0):
-                match message:
-                    case JobUpdate(view):
-                        boost = view.id
-                        if view.state in (State.RUNNING, State.ENDED):
-                            return view
-                        text = view.story[-1].text if view.story else ""
-                        if view.reason is not None:
-                            text = f"waits: {view.reason.text}"
-                        if text != said:
-                            invocation.say(f"{view.id}: {text}")
-                            said = text
-                    case Failed(code="never-fits"):
-                        raise _nobody_has(message.what)
-                    case Failed():
-                        raise Denied(message)
-    except KeyboardInterrupt:
-        if boost:
-            invocation.say(f"{boost}: taken back")
-            invocation.ask(lambda number: Cancel(id=number, jobs=(boost,), reason="^C"))
+        return Borrowing(invocation, asked).run()
+    except Denied as error:
+        if error.code == "never-fits":
+            raise _nobody_has(error.what) from None
         raise
-    finally:
-        connection.close()
+
+
+def _amount(kind: ResourceType, text: str) -> float:
+    """Cores, GPUs or GB. Raises BadValue."""
+    found = parse_amount(kind, text)
+    return found.memory / GIB if kind is ResourceType.MEMORY else (found.cpu or found.gpu) / MILLI
 
 
 def _not_lent(view: JobView) -> GridError:
@@ -328,5 +303,5 @@ def _past(view: JobView) -> tuple[Any, ...]:
     lent, outcome = view.spec.boost, view.outcome
     target, what = (lent.target, _lent(lent)) if lent is not None else ("", "")
     end = outcome.text or outcome.cause.value if outcome is not None else ""
-    lasted = format_duration(round((view.ended or time.time()) - view.started)) if view.started else ""
-    return (view.id, view.node, target, what, words.clock(view.started or view.submitted), lasted, end)
+    lasted = format_duration(round((view.ended or time.time()) - view.started)) if view.started else "-"
+    return (view.id, view.node or "-", target, what, words.clock(view.started or view.submitted), lasted, end)

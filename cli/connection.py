@@ -90,7 +90,7 @@ class Connection:
         try:
             uri = parse_uri(self.url if path is None else LOCAL_URI)
         except (InvalidURI, ValueError):
-            hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
+            hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH (of ports 1 to 65535)"
             raise BadValue(f"{self.url!r} is not a coordinator's address", hint=hint) from None
         deadline = time.monotonic() + timeout
         try:

@@ -62,7 +62,11 @@ class AgentPlan:
     def write_gpus(self, state: Path) -> None:
         """The file that its stand-in GPUs are read from; a test or a user may change it while the agent runs."""
         path = state / "gpus.json"
-        if self.stand_ins and not path.exists():
+        try:
+            before = [one["uuid"] for one in json.loads(path.read_text())]
+        except (OSError, ValueError, KeyError, TypeError):
+            before = []
+        if self.stand_ins and before != self.stand_ins:
             path.write_text(json.dumps([{"uuid": uuid, "memory": GPU_MEMORY} for uuid in self.stand_ins], indent=2))
 
     def describe(self) -> str:

@@ -48,11 +48,13 @@ def _head(why: Why, request: Request | None) -> list[str]:
         if job.state is State.ENDED:
             return [*lines, words.verdict(job) or f"exited with {job.outcome.code if job.outcome else '?'}"]
     elif request is not None:
-        lines.append(f"a request of {request.resources}, {request.priority.word}")
+        each = f" on each of {request.gang} nodes" if request.gang > 1 else ""
+        lines.append(f"a request of {request.resources}{each}, {request.priority.word}")
     lines.append(f"{why.reason.code}: {why.reason.text}" if why.reason.text else why.reason.code)
     if why.grant is not None:
         word = "it has" if why.job is not None and why.job.state is not State.WAITING else "it would get"
-        lines.append(f"{word} {words.grant_words(why.grant)} on {why.chosen}")
+        first = "its rank 0: " if why.job is None and request is not None and request.gang > 1 else ""
+        lines.append(f"{first}{word} {words.grant_words(why.grant)} on {why.chosen}")
     if why.ahead:
         lines.append(f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it in the queue")
     return lines

@@ -24,9 +24,12 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...]) -> None:
     """
     from distributed_grid.cli.attached import Attached
     from distributed_grid.cli.attached_gang import AttachedGang, gang_of
+    from distributed_grid.protocol.bundle import parse_glob
 
     invocation = current()
     invocation.failure = GRID_FAILED
+    for glob in globs:
+        parse_glob(glob)
     owner, connection = on_exit == "cancel", invocation.connect()
     gang = gang_of(connection, job)
     attached = Attached(invocation, job=job, owner=owner)

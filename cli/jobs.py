@@ -21,6 +21,7 @@ from distributed_grid.cli.many import (
 from distributed_grid.cli.waiting import Waiting
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import JobView, State, exit_status
 from distributed_grid.protocol.messages import (
     AskWhy,
@@ -55,20 +56,20 @@ def jobs(ended: bool, members: bool, states: tuple[str, ...], user: str, mine: b
     answer: Jobs = invocation.ask(
         lambda n: ListJobs(n, ended, wanted, invocation.user if mine else user, limit, fold=not members)
     )
+    both: list[JobView | GroupView] = [*answer.jobs, *answer.groups]
+    both.sort(key=lambda one: (bool(one.ended), -(one.ended or one.submitted)))
+    shown, more = both[:limit], answer.more or len(both) > limit
     match invocation.output:
         case "json" | "jsonl":
-            rows = [words.job_json(view) for view in answer.jobs]
-            arrays = [group_json(view) for view in answer.groups]
-            words.emit_json(invocation, {"jobs": rows, "arrays": arrays, "more": answer.more}, rows="jobs")
+            rows = [words.job_json(view) for view in shown if isinstance(view, JobView)]
+            arrays = [group_json(view) for view in shown if isinstance(view, GroupView)]
+            words.emit_json(invocation, {"jobs": rows, "arrays": arrays, "more": more}, rows="jobs")
         case "quiet":
-            names = [one.id for one in answer.groups] + [one.id for one in answer.jobs]
-            words.emit("".join(f"{name}\n" for name in names))
+            words.emit("".join(f"{view.id}\n" for view in shown))
         case _:
-            both = [(bool(view.ended), -view.submitted, group_row(view)) for view in answer.groups]
-            both += [(bool(view.ended), -(view.ended or view.submitted), words.job_row(view)) for view in answer.jobs]
-            rows_shown = [row for _, _, row in sorted(both, key=lambda one: one[:2])]
-            words.emit(words.table(invocation, words.JOB_HEADER, rows_shown))
-            if answer.more:
+            lines = [group_row(view) if isinstance(view, GroupView) else words.job_row(view) for view in shown]
+            words.emit(words.table(invocation, words.JOB_HEADER, lines))
+            if more:
                 invocation.say(f"there are more; see them with --limit {2 * limit}")
 
 

@@ -77,6 +77,11 @@ class Grid(LazyGroup):
         except BrokenPipeError:
             _forget_stdout()
             ctx.exit(CLOSED_PIPE)
+        except click.NoSuchOption as error:
+            if error.option_name[1:2].isdigit():
+                what = f"{error.option_name} is below zero, and no amount, number or time here can be."
+                raise click.UsageError(what, error.ctx) from None
+            raise
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except OSError as error:

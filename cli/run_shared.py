@@ -20,10 +20,10 @@ from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority, par
 from distributed_grid.protocol.resources import (
     MILLI,
     Resources,
-    ResourceType,
     parse_amount,
     parse_cpu,
     parse_gpu,
+    parse_kind,
     parse_memory,
 )
 
@@ -89,10 +89,9 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     request = request_of(kind, amount, options)
     spec = spec_of(command, options)
     many = many_of(options)
-    if options["array"] and options["globs"]:
-        raise BadValue("--get cannot bring back the files of a whole array", hint="add -d, then use it job by job")
+    _check_globs(options)
     if options["dry_run"]:
-        _dry_run(invocation, request)
+        _dry_run(invocation, request, bool(options["array"]))
     config = invocation.config()
     if config is not None:
         config.require_sharing()
@@ -153,7 +152,7 @@ def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) ->
     """What is asked for. Raises BadValue."""
     wanted = Resources()
     if kind is not None:
-        wanted = parse_amount(_type(kind), amount if amount is not None else "1")
+        wanted = parse_amount(parse_kind(kind), amount if amount is not None else "1")
     elif amount is not None:
         raise BadValue(f"--amount {amount} of what?", hint="say it with --type cpu, memory or gpu")
     given = Resources(
@@ -177,17 +176,6 @@ def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) ->
         gang=parse_gang(options["gang"]),
         **parse_retries(options["retry_on"], options["retries"], options["retry_memory"]),
     )
-
-
-def _type(text: str) -> ResourceType:
-    try:
-        return ResourceType(text.strip().lower())
-    except ValueError:
-        from difflib import get_close_matches
-
-        near = get_close_matches(text.lower(), list(ResourceType), 1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise BadValue(f"unknown resource type {text!r}", hint=f"{meant}there are cpu, memory and gpu") from None
 
 
 def here() -> Path:
@@ -247,10 +235,27 @@ def _detach(invocation: Invocation, connection: Any, submission: Any) -> None:
     connection.close()
 
 
-def _dry_run(invocation: Invocation, request: Request) -> None:
+def _check_globs(options: dict[str, Any]) -> None:
+    """Raise BadValue where --get could bring nothing back, before anything runs."""
+    from distributed_grid.protocol.bundle import parse_glob
+
+    for glob in options["globs"]:
+        parse_glob(glob)
+    if options["globs"] and (options["array"] or options["detach"]):
+        many = options["array"]
+        what = "the files of a whole array" if many else "files with -d, which does not wait for any"
+        name = "ARRAY_7" if many else "JOB"
+        raise BadValue(
+            f"--get cannot bring back {what}", hint=f"leave it out, and later: grid attach {name} --get GLOB"
+        )
+
+
+def _dry_run(invocation: Invocation, request: Request, array: bool) -> None:
     from distributed_grid.cli.explained import show_why
     from distributed_grid.protocol.messages import AskWhy
 
     why = invocation.ask(lambda number: AskWhy(id=number, request=request))
     show_why(invocation, why, request)
+    if array:
+        invocation.say("that is for one job of the array; the others start where there is room then")
     sys.exit(0 if why.chosen else NOT_PLACED)

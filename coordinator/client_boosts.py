@@ -16,7 +16,7 @@ from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, Priority, State, parse_priority
 from distributed_grid.protocol.messages import BoostView
-from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_kind
 
 _GOODBYE = 5.0  # seconds to release the boost of a caller who was cancelled
 _NOBODY = "No nodes have sufficient available resources"
@@ -185,17 +185,9 @@ class ResourceBoostManager:
         return [made for one in answer.boosts if (made := _boost(one)) is not None], answer.address, answer.trouble
 
 
-def kind_of(kind: ResourceType | str) -> ResourceType:
-    """The kind that is meant. Raises BadValue."""
-    try:
-        return ResourceType(kind)
-    except ValueError:
-        raise BadValue(f"unknown resource type {kind!r}", hint=f"use one of {', '.join(ResourceType)}") from None
-
-
 def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
     """The request, looked at before anybody is bothered with it. Raises BadValue."""
-    kind = kind_of(request.resource_type)
+    kind = parse_kind(request.resource_type)
     duration = DURATION if request.duration_seconds is None else request.duration_seconds
     for what, number in (("amount", request.amount), ("duration", duration)):
         if isinstance(number, bool) or not isinstance(number, int | float):

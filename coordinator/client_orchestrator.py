@@ -17,7 +17,7 @@ from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Priority, State
 from distributed_grid.protocol.messages import Submission
 from distributed_grid.protocol.nodes import AllocationView, OfferView
-from distributed_grid.protocol.resources import GIB, MILLI, Resources, ResourceType, parse_amount
+from distributed_grid.protocol.resources import GIB, MILLI, Resources, ResourceType, parse_amount, parse_kind
 
 _GOODBYE = 5.0  # seconds to cancel the job of a caller who was cancelled
 
@@ -159,11 +159,7 @@ class GridOrchestrator:
 
 
 def _amount(kind: ResourceType | str, amount: float | int | str) -> Resources:
-    try:
-        wanted = ResourceType(kind)
-    except ValueError:
-        names = ", ".join(ResourceType)
-        raise BadValue(f"unknown resource type {kind!r}", hint=f"use one of {names}") from None
+    wanted = parse_kind(kind)
     if isinstance(amount, bool) or not isinstance(amount, int | float | str):
         raise BadValue(f"{amount!r} is not an amount", hint="give a positive number such as 1, 0.5 or 4")
     text = repr(round(amount, 9)) if isinstance(amount, float) else str(amount)

@@ -6,12 +6,12 @@ import logging
 from typing import Any
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.coordinator.client_boosts import ResourceBoostManager, ResourceBoostRequest, kind_of
+from distributed_grid.coordinator.client_boosts import ResourceBoostManager, ResourceBoostRequest
 from distributed_grid.coordinator.config import ClusterConfig, load
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Priority, parse_priority
 from distributed_grid.protocol.nodes import NodeView
-from distributed_grid.protocol.resources import GIB, MILLI, ResourceType
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_kind
 
 log = logging.getLogger("distributed_grid.sharing")
 
@@ -87,7 +87,7 @@ class ResourceSharingOrchestrator:
         if isinstance(duration_minutes, bool) or not isinstance(duration_minutes, int | float):
             raise BadValue(f"{duration_minutes!r} is no duration", hint="give minutes")
         level = priority if isinstance(priority, Priority) else parse_priority(priority)
-        request = ResourceBoostRequest(node_id, kind_of(resource_type), amount, level, duration_minutes * 60)
+        request = ResourceBoostRequest(node_id, parse_kind(resource_type), amount, level, duration_minutes * 60)
         return await self.boosts.request_boost(request)
 
     async def release_resources(self, allocation_id: str) -> bool:

@@ -82,7 +82,11 @@ def parse_amount(kind: ResourceType, amount: float) -> int:
     if kind is ResourceType.MEMORY:
         return round(amount * GIB)
     if amount != int(amount):
-        raise BadValue(f"{amount:g} {kind} cannot be lent to Ray", why="a raylet has whole cores and whole GPUs")
+        raise BadValue(
+            f"{amount:g} {kind} cannot be lent to Ray",
+            why="a raylet has whole cores and whole GPUs",
+            hint=f"ask for {math.ceil(amount)}",
+        )
     return int(amount) * MILLI
 
 

@@ -167,6 +167,18 @@ def parse_memory(text: str, bare: int = 1) -> int:
     return max(1, int(number * unit))
 
 
+def parse_kind(text: str) -> ResourceType:
+    """A kind as a person writes it. Raises BadValue."""
+    try:
+        return ResourceType(text.strip().lower())
+    except (ValueError, AttributeError):
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(text).lower(), list(ResourceType), 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise BadValue(f"unknown resource type {text!r}", hint=f"{meant}there are cpu, memory and gpu") from None
+
+
 def parse_amount(kind: ResourceType, text: str) -> Resources:
     """The seeds' pair of type and amount: cores, GB or GPUs. Raises BadValue."""
     match kind:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import lzma
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -56,7 +57,7 @@ class Demo:
     def grid(self, *words: str, cwd: Path | None = None, quiet: bool = False) -> subprocess.CompletedProcess[str]:
         """Run `grid …` in the demo's folder and show the command."""
         if not quiet:
-            print(f"\n$ grid {' '.join(words)}", flush=True)
+            print(f"\n$ grid {shlex.join(words)}", flush=True)
         return subprocess.run(
             [str(GRID), *words], cwd=cwd or self.scratch, env=self.env, text=True, capture_output=True, timeout=LIMIT
         )

@@ -1,5 +1,6 @@
 """How a dev grid deals out a machine."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def test_no_gpu_is_dealt_twice(tmp_path: Path) -> None:
     real = make_plan(tmp_path, {"nodes": 2}, ["GPU-a", "GPU-b", "GPU-c"])
     assert [agent.gpus for agent in real.agents] == [["GPU-a", "GPU-c"], ["GPU-b"]]
     assert make_plan(tmp_path, {}, []).agents[0].flags()[-2:] == ["--gpus", "none"]
+
+
+def test_stand_ins_of_an_earlier_grid_give_way_and_those_that_somebody_changed_stay(tmp_path: Path) -> None:
+    one, two = (make_plan(tmp_path, {"nodes": 1, "fake_gpus": count}, []).agents[0] for count in (1, 2))
+    one.write_gpus(tmp_path)
+    two.write_gpus(tmp_path)
+    file = tmp_path / "gpus.json"
+    assert [gpu["uuid"] for gpu in json.loads(file.read_text())] == two.stand_ins
+    changed = json.dumps([{"uuid": uuid, "memory": 1} for uuid in two.stand_ins])
+    file.write_text(changed)
+    two.write_gpus(tmp_path)
+    assert file.read_text() == changed
+    file.write_text("[")
+    two.write_gpus(tmp_path)
+    assert len(json.loads(file.read_text())) == 2
 
 
 def test_a_plan_is_the_same_when_read_again(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ WRONG = {
     "a bad duration": (("--cpus", "1", "--time", "soon", "true"), "30m"),
     "a bad variable": (("--cpus", "1", "-e", "=x", "true"), "NAME=VALUE"),
     "a relative workdir": (("--cpus", "1", "--workdir", "here", "true"), "absolute"),
+    "results from outside": (("--cpus", "1", "--get", "../x", "true"), "'../x' does not lead into"),
+    "results of what is not awaited": (("--cpus", "1", "-d", "--get", "x", "true"), "attach JOB --get GLOB"),
+    "an amount that looks like an option": (("--nodes", "2", "-1", "true"), "-1 is below zero"),
     "an unknown option": (("--typ", "cpu", "true"), "--type"),
     "no command": (("--cpus", "1"), "COMMAND"),
 }
@@ -64,6 +67,7 @@ def test_unknown_jobs_commands_and_addresses(grid: Grid) -> None:
     assert "run-shared" in fails(grid, "run-shard")
     assert "ws://HOST:PORT" in fails(grid, "--coordinator", "nonsense", "status")
     assert "unknown node 'nn'" in fails(grid, "shared-status", "--node", "nn")
+    assert "ports 1 to 65535" in fails(grid, "--coordinator", "ws://127.0.0.1:70000", "status")
     assert "unknown state" in fails(grid, "jobs", "--state", "sleeping")
 
 

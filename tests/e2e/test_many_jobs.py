@@ -45,6 +45,18 @@ def test_an_array_is_one_line_and_ends_as_one(grid: Grid) -> None:
     assert (ended["states"], ended["cancelled"]) == ({"ended": 500}, 500)
 
 
+def test_a_list_is_cut_where_it_is_asked_to_be_whether_of_jobs_or_arrays(grid: Grid) -> None:
+    older = submitted(grid, "--array", "0-1", "true")
+    assert grid.run("job", "wait", older).returncode == 0
+    newer = submitted(grid, "true")
+    assert grid.run("job", "wait", newer).returncode == 0
+    done = grid.run("-o", "quiet", "jobs", "--all", "--limit", "1")
+    assert done.stdout == f"{newer}\n"
+    assert grid.run("-o", "quiet", "jobs", "--all", "--limit", "2").stdout == f"{newer}\n{older}\n"
+    cut = grid.json("jobs", "--all", "--limit", "1")
+    assert ([row["id"] for row in cut["jobs"]], cut["arrays"], cut["more"]) == ([newer], [], True)
+
+
 def test_an_array_gives_up_when_too_many_have_failed(grid: Grid) -> None:
     array = submitted(grid, "--array", "0-99%1", "--max-fails", "1", "false")
     until(lambda: grid.json("job", "show", array)["arrays"][0]["ended"], "it is over")
