@@ -1,18 +1,17 @@
-"""A boost, from its request to Ray's showing it, and back; and what of that is Ray's own.
+"""A boost, from its request to the word that it is lent, and back; and what of that is Ray's own.
 
-Each round starts a raylet by hand, with the flags and the environment that the grid gives it, and then asks the grid
-for one. `ray_start` is by hand: from the spawn until the head's list of nodes has it. `request_to_visible` is the whole
-way by the grid. Our own part is what is on neither side Ray's: from the request until `ray start` runs, and from Ray's
-showing it (looked at here, every few milliseconds) until who asked is told.
+Three parts: our own `before` (from the request until `ray start` is executed), Ray's own `start` (from there until its
+list of nodes has the raylet), our own `after` (from there until who asked knows that it is lent). The floor of the same
+run: each round first does the middle one by hand, with the flags and the environment that the grid gives a raylet.
 
 A head and a node of the grid on loopback. GRID_BENCH_ROUNDS: another number than 20.
 """
 
 import asyncio
 import os
+import re
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,10 +22,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench._common import CONFIG, grid, memory_mib, percentile, report, rss_mib
+from bench._common import CONFIG, Grid, grid, memory_mib, percentile, report, rss_mib
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.coordinator.ray.asking import Bridge, NoRay, environment
-from distributed_grid.protocol.boosts import LABEL
+from distributed_grid.coordinator.ray.asking import environment
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import ResourceType
 
@@ -34,6 +32,8 @@ ROUNDS = int(os.environ.get("GRID_BENCH_ROUNDS", "20"))
 RAY = str(Path(sys.executable).with_name("ray"))
 GRAIN = 0.003
 PATIENCE = 90.0
+PORT, ROW = re.compile(r"(--[a-z-]+-port=)(\d+)$"), 42
+"""The flags that name a raylet's ports, and how many of them it has in a row."""
 HEAD = "start --head --block --node-name=gpu-master --node-ip-address=127.0.0.1 --num-cpus=1 --num-gpus=0"
 SMALL = "--include-dashboard=false --disable-usage-stats --object-store-memory=80000000 --memory=500000000"
 
@@ -58,15 +58,39 @@ def head(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-async def until(bridge: Bridge, boost: str, there: bool) -> float:
-    """When Ray's list of nodes has this boost, or has it no longer (the monotonic clock)."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        nodes = (await bridge.ask("nodes", seconds=PATIENCE))["nodes"]
-        if any(node["labels"].get(LABEL) == boost for node in nodes) is there:
-            return time.monotonic()
-        await asyncio.sleep(GRAIN)
-    raise SystemExit(f"Ray did not {'show' if there else 'let go of'} {boost} within {PATIENCE:g} s")
+class Watch:
+    """A process that says when something was first so (`_raylets.py`)."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @staticmethod
+    async def begin(address: str) -> "Watch":
+        pipe, script = asyncio.subprocess.PIPE, Path(__file__).with_name("_raylets.py")
+        said = {**os.environ, **environment("disabled")}
+        command = sys.executable, "-P", str(script), address
+        return Watch(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=said))
+
+    async def ask(self, what: str, about: str | int) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(f"{what} {about}\n".encode())
+        await self._process.stdin.drain()
+
+    async def answer(self) -> bytes:
+        assert self._process.stdout
+        return await self._process.stdout.readline()
+
+    async def when(self, what: str, about: str | int) -> float:
+        """Seconds of the monotonic clock."""
+        await self.ask(what, about)
+        if not (at := float(await self.answer() or 0)):
+            raise SystemExit(f"Ray did not {'show' if what == 'there' else 'let go of'} {about} in time")
+        return at
+
+    async def end(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        await self._process.wait()
 
 
 @dataclass
@@ -82,52 +106,53 @@ class Start:
         argv, said = (Path(f"/proc/{pid}/{name}").read_text().split("\0")[:-1] for name in ("cmdline", "environ"))
         return Start(argv, dict(one.split("=", 1) for one in said), os.sched_getaffinity(pid))
 
-    def again(self, boost: str, name: str, temp: str) -> subprocess.Popen[bytes]:
-        """The same under another name. In a session of its own, as a job: on a busy machine the kernel may share time
-        out by sessions."""
+    def again(self, boost: str, name: str, temp: str, row: int) -> subprocess.Popen[bytes]:
+        """The same under another name, with other ports. In a session of its own, as a job: on a busy machine the
+        kernel may share time out by sessions."""
         argv = [word.replace(boost, name) for word in self.argv]
         argv = [f"--temp-dir={temp}" if word.startswith("--temp-dir=") else word for word in argv]
-        silent = subprocess.DEVNULL
-        process = subprocess.Popen(argv, env=self.environment, stdout=silent, stderr=silent, start_new_session=True)
+        argv = [PORT.sub(lambda found: f"{found[1]}{int(found[2]) + row}", word) for word in argv]
+        with Path(f"{temp}.log").open("wb") as log:
+            process = subprocess.Popen(argv, env=self.environment, stdout=log, stderr=log, start_new_session=True)
         os.sched_setaffinity(process.pid, self.cores)
         return process
 
 
-async def by_hand(bridge: Bridge, start: Callable[[], subprocess.Popen[bytes]], boost: str) -> float:
-    """Seconds from spawning it until Ray shows it."""
-    began = time.monotonic()
+async def by_hand(watch: Watch, start: Callable[[], subprocess.Popen[bytes]], name: str) -> float:
+    """Seconds from executing it until Ray shows it."""
     process = start()
-    shown = await until(bridge, boost, True)
-    process.send_signal(signal.SIGTERM)
-    await until(bridge, boost, False)
-    await asyncio.to_thread(process.wait)
-    return shown - began
+    began = time.monotonic()
+    try:
+        return await watch.when("there", name) - began
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await watch.when("gone", name)
+        await asyncio.to_thread(process.wait)
 
 
-async def request(client: GridClient, bridge: Bridge) -> tuple[str, dict[str, float]]:
+async def request(client: GridClient, watch: Watch, other: Watch, supervisor: int) -> tuple[str, dict[str, float]]:
     """A boost that is lent, and how long each part took, in seconds."""
+    await other.ask("started", supervisor)
+    await other.answer()
     began = time.monotonic()
     boost = await client.request_boost("gpu-master", ResourceType.CPU, 1)
-    shown = asyncio.create_task(until(bridge, boost, True))
-    launched = running = 0.0
+    shown = asyncio.create_task(watch.when("there", boost))
+    answered = 0.0
     async for view in client.follow(boost):
-        now = time.monotonic()
         if view.state is State.ENDED:
             raise SystemExit(f"{boost} ended: {view.outcome}")
-        if view.started and not launched:
-            launched = now
         if view.state is State.RUNNING:
-            running = now
+            answered = time.monotonic()
             break
-    visible = await shown
-    before, after = launched - began, max(0.0, running - visible)
-    return boost, {"visible": visible - began, "running": running - began, "before": before, "after": after}
+    started, visible = float(await other.answer()), await shown
+    parts = {"before": started - began, "start": visible - started, "after": max(0.0, answered - visible)}
+    return boost, parts | {"whole": answered - began}
 
 
-async def release(client: GridClient, bridge: Bridge, boost: str, cores: int) -> dict[str, float]:
+async def release(client: GridClient, watch: Watch, boost: str, cores: int) -> dict[str, float]:
     """How long until Ray has it no longer, and until its node offers it again, in seconds."""
     began = time.monotonic()
-    gone = asyncio.create_task(until(bridge, boost, False))
+    gone = asyncio.create_task(watch.when("gone", boost))
     await client.cancel(boost)
     while (await client.shared()).offers[0].room.cpu < cores * 1000:
         if time.monotonic() > began + PATIENCE:
@@ -153,42 +178,47 @@ def tree(boost: str) -> list[int]:
     return found
 
 
-async def measure(url: str, address: str, cores: int) -> dict[str, float]:
+async def measure(grid: Grid, address: str, cores: int) -> dict[str, float]:
     """All rounds."""
-    bridge = Bridge(address, environment("disabled"))
     series: dict[str, list[float]] = {}
-    async with GridClient(url) as client:
-        for _ in range(200):  # the head is there before it has a node
-            with suppress(NoRay):
-                if (await bridge.ask("nodes"))["nodes"]:
-                    break
-            await asyncio.sleep(0.2)
-        boost, _ = await request(client, bridge)  # the first one finds nothing in memory
+    watch, other = await Watch.begin(address), await Watch.begin(address)
+    await watch.when("there", "gpu-master")  # the head is there before it has a node
+    (supervisor,) = grid.supervisors
+    async with GridClient(grid.url) as client:
+        boost, _ = await request(client, watch, other, supervisor)  # the first one finds nothing in memory
         await asyncio.sleep(3.0)  # all of its processes are up
         pss = sum(map(memory_mib, pids := tree(boost)))
         rss = sum(map(rss_mib, pids))
         start = Start.of(pids[0])
-        await release(client, bridge, boost, cores)
+        await release(client, watch, boost, cores)
         with tempfile.TemporaryDirectory(prefix="gb", dir="/tmp") as temp:  # noqa: S108 (sockets lie there)
             for number in range(ROUNDS):
                 name = f"hand{number}"
-                again = partial(start.again, boost, name, f"{temp}/{number}")
-                series.setdefault("hand", []).append(await by_hand(bridge, again, name))
-                made, taken = await request(client, bridge)
-                taken |= await release(client, bridge, made, cores)
+                again = partial(start.again, boost, name, f"{temp}/{number}", ROW * (number % 50 + 60))
+                series.setdefault("hand", []).append(await by_hand(watch, again, name))
+                made, taken = await request(client, watch, other, supervisor)
+                taken |= await release(client, watch, made, cores)
                 for part, value in taken.items():
                     series.setdefault(part, []).append(value)
-    await bridge.close()
-    ours = [before + after for before, after in zip(series["before"], series["after"], strict=True)]
-    figures = {"ray_start_p50_s": percentile(series["hand"], 0.5), "ray_start_p95_s": percentile(series["hand"], 0.95)}
-    for name, key in (("request_to_visible", "visible"), ("request_to_answer", "running")):
-        figures |= {f"{name}_p50_s": percentile(series[key], 0.5), f"{name}_p95_s": percentile(series[key], 0.95)}
-    for name, values in (("own", ours), ("own_before", series["before"]), ("own_after", series["after"])):
-        figures |= {f"{name}_p50_ms": percentile(values, 0.5) * 1e3, f"{name}_p95_ms": percentile(values, 0.95) * 1e3}
-    for name, key in (("release_to_gone", "gone"), ("release_to_offered", "offered")):
-        figures |= {f"{name}_p50_s": percentile(series[key], 0.5), f"{name}_p95_s": percentile(series[key], 0.95)}
-    difference = statistics.median(a - b for a, b in zip(series["visible"], series["hand"], strict=True))
-    return {**figures, "visible_less_ray_start_p50_s": difference, "raylet_pss_mib": pss, "raylet_rss_mib": rss}
+    await asyncio.gather(watch.end(), other.end())
+    series["own"] = [before + after for before, after in zip(series["before"], series["after"], strict=True)]
+    figures = {}
+    for name in ("own", "before", "after"):
+        figures |= {f"{name}_{word}_ms": value * 1e3 for word, value in spread(series[name]).items()}
+    for name, key in (
+        ("ray_start_by_hand", "hand"),
+        ("ray_start_in_boost", "start"),
+        ("request_to_answer", "whole"),
+        ("release_to_gone", "gone"),
+        ("release_to_offered", "offered"),
+    ):
+        figures |= {f"{name}_{word}_s": value for word, value in spread(series[key]).items()}
+    return {**figures, "raylet_pss_mib": pss, "raylet_rss_mib": rss}
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """The least (what it takes where nothing else runs), and how it is as a rule."""
+    return {"min": min(values), "p50": percentile(values, 0.5), "p95": percentile(values, 0.95)}
 
 
 def main() -> None:
@@ -200,7 +230,7 @@ def main() -> None:
         config = CONFIG + f"  nice: 0\nray: {{address: '{address}'}}\nname: gpu-master\n"
         core = sorted(os.sched_getaffinity(0))[-1]
         with grid(agents=1, cores=(str(core),), config=config) as running:
-            figures = asyncio.run(measure(running.url, address, 1))
+            figures = asyncio.run(measure(running, address, 1))
     report("boosts", {"rounds": ROUNDS, **figures})
 
 

@@ -34,9 +34,14 @@ GRACE = 15.0
 """Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
 SOON, SELDOM = 0.1, 2.0
 """Seconds between two looks at what boosts there are: while one is on its way, and else."""
-AT_LEAST, OF_WAITING, OF_LOOKING = 0.005, 1 / 500, 4.0
-"""Seconds between two looks at Ray while a boost is to join: no fewer than this, than that part of how long it has been
-on its way, which is what looking adds to it, or than that many times what a look takes: much in a large cluster."""
+IMPORTED, EARLY = 0.5, 0.02
+"""No raylet joins in its first half second, in which Ray is imported; so often it is looked for then."""
+AT_LEAST, OF_WAITING = 0.002, 1 / 1000
+"""Seconds between two looks for a raylet that is to join: no fewer than this, or than that part of how long it has been
+on its way, half of which is what looking adds to it. A look takes half a millisecond of CPU, Ray's share included."""
+OF_LOOKING = 4.0
+"""Where one is there, but not yet as it was lent, all nodes are looked at: no more often than leaves this many times as
+long as that takes."""
 UNSEEN = 6.0
 """Seconds without a boost that had joined, while Ray answers, after which it is taken to be gone."""
 GONE = "Ray does not show it any more: its head was started anew without its memory, or somebody drained it"
@@ -66,6 +71,7 @@ class Boosting:
         self._lends = lends
         self._put = put
         self._looking: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[None] | None = None
         self._stirred = asyncio.Event()
         self._warming: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -85,8 +91,10 @@ class Boosting:
         if not asked.duration > 0:  # as a job's time limit it would be none
             raise BadValue(f"a boost cannot last {asked.duration:g} s", hint="give seconds above 0")
         bridge = self._there()
-        cluster = await bridge.ask("cluster", seconds=FIRST_SECONDS)
-        await self._known(asked.target)
+        abroad = asked.target not in self._ledger.nodes
+        cluster = await bridge.ask("cluster", seconds=FIRST_SECONDS, node=asked.target if abroad else "")
+        if abroad and not cluster["knows"]:
+            await self._known(asked.target)
         boost = Boost(
             target=asked.target,
             address=bridge.address,
@@ -114,9 +122,8 @@ class Boosting:
         return Constraints(exclude=others) if 0 < len(others) < len(nodes) else None
 
     async def _known(self, target: str) -> None:
-        """Raise BadValue where nobody has this name: neither a node of ours nor one of Ray's."""
-        if target in self._ledger.nodes:
-            return
+        """Raise BadValue where nobody has this name: it is no node of ours, and none of Ray's has it as its name or
+        address, but perhaps as its machine's name."""
         nodes = await self.nodes()
         if any(target in (node.name, node.host, node.ip) for node in nodes):
             return
@@ -208,45 +215,76 @@ class Boosting:
             self.stir()
 
     async def _look(self) -> None:
-        """Look at Ray as long as there are boosts: whether they have joined, and whether they are still there; and
+        """Look at Ray as long as there are boosts, whether they are still there; after those that are to join, and
         after the groups of exclusive ones as long as they are."""
         clock, next_look = asyncio.get_running_loop().time, 0.0
-        since: dict[str, float] = {}
         while (live := self.live()) or self._groups:
             self._stirred.clear()
             self._groups.look(live, self._clock())
             settled = all(job.state in (State.RUNNING, State.STOPPING) for job in live)
             pause = min(SELDOM, self._groups.rest(live, self._clock())) if settled else SOON
-            began = clock()
-            here = [job for job in live if job.spec.boost is not None and job.spec.boost.address == self.address]
-            awaited = [job for job in here if job.state is State.STARTING and job.started]
-            since = {job.id: since.get(job.id, began) for job in awaited}
-            if awaited or began >= next_look:
-                await self._compare(awaited, [job for job in here if job.state is State.RUNNING])
-                now = clock()
-                next_look = now + SELDOM
-                if awaited and not self._trouble:
-                    pause = max(AT_LEAST, OF_WAITING * (now - max(since.values())), OF_LOOKING * (now - began))
+            if self._awaited() and (self._joining is None or self._joining.done()):
+                self._joining = asyncio.create_task(self._join(), name="boosts")
+            running = [job for job in self._here() if job.state is State.RUNNING]
+            if running and clock() >= next_look:
+                await self._miss(running)
+                next_look = clock() + SELDOM
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stirred.wait()
 
-    async def _compare(self, joining: list[Job], joined: list[Job]) -> None:
-        if not joining and not joined:
-            return
-        known = {job.allocation: job.id for job in joined}
+    def _here(self) -> list[Job]:
+        """The boosts that live and are lent to the Ray that we can ask."""
+        return [job for job in self.live() if job.spec.boost is not None and job.spec.boost.address == self.address]
+
+    def _awaited(self) -> list[Job]:
+        """Those of them that are on their way."""
+        return [job for job in self._here() if job.state is State.STARTING and job.started]
+
+    async def _join(self) -> None:
+        """Tell the ledger of each boost that is on its way once Ray shows it as it was lent."""
+        clock = asyncio.get_running_loop().time
+        since: dict[str, float] = {}
+        shown: dict[str, RayNode] = {}
+        while awaited := self._awaited():
+            began = clock()
+            since = {job.id: since.get(job.id, began) for job in awaited}
+            wait = min(pace(began - start) for start in since.values())
+            if differs_yet := any(job.id in shown for job in awaited):
+                told = await self._shown("nodes")
+            else:
+                told = await self._shown("joined", names=list(since), within=SOON, pause=wait)
+            if told is not None:
+                shown = told
+                for job in self._awaited():
+                    if (node := shown.get(job.id)) is not None and not differs(job, node):
+                        self._put(Joined(job.allocation, node.id))
+            if self._trouble:
+                await asyncio.sleep(SOON)
+            else:  # where the bridge did not wait for them, we do
+                await asyncio.sleep(max(wait, OF_LOOKING * (clock() - began)) if differs_yet else 0)
+
+    async def _shown(self, what: str, **words: Any) -> dict[str, RayNode] | None:
+        """The raylets that Ray shows, by their boosts; None: it told nothing, or cannot be asked."""
         try:
-            shown = {node.boost: node for node in await self.nodes() if node.boost}
+            told = await self._there().ask(what, seconds=FIRST_SECONDS, **words)
         except NoRay as error:
             if error.why != self._trouble:
                 self._trouble = error.why
                 log.warning("ray cannot be asked", what=error.what, why=error.why)
+            return None
+        self._trouble = ""
+        if told is None:
+            return None
+        return {node.boost: node for node in map(ray_node, told["nodes"]) if node.boost}
+
+    async def _miss(self, running: list[Job]) -> None:
+        """Tell the ledger of those that Ray does not show any more."""
+        known = {job.allocation: job.id for job in running}
+        shown = await self._shown("nodes")
+        if shown is None:
             self._unseen.clear()
             return
-        self._trouble = ""
-        for job in joining:
-            if (node := shown.get(job.id)) is not None and not differs(job, node):
-                self._put(Joined(job.allocation, node.id))
         now = asyncio.get_running_loop().time()
         unseen = [allocation for allocation, job in known.items() if job not in shown]
         self._unseen = {allocation: self._unseen.get(allocation, now) for allocation in unseen}
@@ -271,7 +309,7 @@ class Boosting:
 
     async def close(self) -> None:
         """End the bridge."""
-        for task in (self._looking, self._warming):
+        for task in (self._looking, self._joining, self._warming):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -279,6 +317,11 @@ class Boosting:
         self._groups.close()
         if self._bridge is not None:
             await self._bridge.close()
+
+
+def pace(waited: float) -> float:
+    """Seconds between two looks for a raylet that has been on its way for so many."""
+    return EARLY if waited < IMPORTED else max(AT_LEAST, OF_WAITING * waited)
 
 
 def no_other_boost(asked: RequestBoost, one: Submission) -> None:

@@ -15,6 +15,7 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from typing import Any
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
+from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
 from ray.exceptions import AuthenticationError
 
 ALIVE = 0
@@ -39,12 +41,14 @@ or from letting go of what others wait for."""
 MAY_WAIT = ("reserve", "runs_on")
 AT_ONCE = 8
 """So many other questions are answered at once."""
+OF_LOOKING = 3.0
+"""Between two looks for a node that is to join lies at least that many times what a look takes."""
 OF_GROUP = re.compile(r"(CPU|GPU|memory)_group_([0-9a-f]+)")
 """What Ray calls the part of a node's resources that a group has reserved, all its bundles together."""
 BEGUN = 0
 """The number under which is said why it cannot begin."""
 SPREAD = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-
+Selector = GetAllNodeInfoRequest.NodeSelector
 
 ANOTHER = "WrongClusterID"
 """What a head says to who knew the one before it, which had another memory."""
@@ -67,13 +71,15 @@ class Cluster:
         self._of_jobs: dict[str, bool] = {}
         """Of the groups that are there, by their id in Ray: whether it is one for a job of the grid."""
 
-    def cluster(self) -> dict[str, Any]:
-        """Which cluster it is, and what it runs; beside that what runs here."""
+    def cluster(self, node: str = "") -> dict[str, Any]:
+        """Which cluster it is, and what it runs; beside that what runs here, and whether a node is alive there that has
+        this name or address (`knows`)."""
         told = json.loads(self._gcs.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=STATE_SECONDS))
         return {
             "id": self._gcs.cluster_id.hex(),
             "ray": told["ray_version"],
             "python": told["python_version"],
+            "knows": bool(node) and self._has(Selector(node_name=node), Selector(node_ip_address=node)),
             "here": {"ray": ray.__version__, "python": platform.python_version()},
         }
 
@@ -105,6 +111,24 @@ class Cluster:
             bundles = Counter(tuple(sorted(one.resources_bundle.items())) for one in group.requests)
             demand += [{"count": count, "shape": dict(shape), "group": True} for shape, count in bundles.items()]
         return {"nodes": alive, "demand": demand}
+
+    def joined(self, names: list[str], within: float, pause: float) -> dict[str, Any] | None:
+        """As `nodes`, once a node of one of these names is alive; None if none is within so many seconds. It is looked
+        at every `pause` seconds, as Ray tells nobody who is not one of its own processes. Ray is asked for these names
+        only: what that takes does not grow with the cluster."""
+        meant, end = [Selector(node_name=name) for name in names], time.monotonic() + within
+        while True:
+            began = time.monotonic()
+            if self._has(*meant):
+                return self.nodes()
+            now = time.monotonic()
+            if now >= end:
+                return None
+            time.sleep(min(end - now, max(pause, OF_LOOKING * (now - began))))
+
+    def _has(self, *meant: Any) -> bool:
+        """Whether Ray has a node that is alive and that one of these means."""
+        return bool(self._gcs.get_all_node_info(timeout=STATE_SECONDS, node_selectors=list(meant), state_filter=ALIVE))
 
     def usage(self) -> dict[str, Any]:
         """As `nodes`; beside that what the groups for jobs of the grid have of each node (`ours`), at the same moment:
@@ -248,7 +272,7 @@ def _words(bundles: list[dict[str, float]]) -> str:
     return " + ".join(", ".join(f"{amount:g} {name}" for name, amount in bundle.items()) for bundle in bundles)
 
 
-ASKED = ("cluster", "nodes", "usage", "reserve", "release", "reserved", "runs_on")
+ASKED = ("cluster", "nodes", "joined", "usage", "reserve", "release", "reserved", "runs_on")
 
 
 def _answer(asked: Callable[..., Any], question: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ class PlayedRay(Bridge):
         if self.down:
             raise NoRay(f"there is no Ray at {HEAD}", why="nobody listens")
         if what == "cluster":
-            return {"id": "c1", "ray": "2.60.0", "python": "3.11.7"}
+            knows = any(words.get("node") in (one["name"], one["ip"]) for one in self.shown)
+            return {"id": "c1", "ray": "2.60.0", "python": "3.11.7", "knows": knows}
         if what == "reserve":
             self.groups[words["name"]] = "CREATED"
         elif what == "release":
@@ -39,7 +40,10 @@ class PlayedRay(Bridge):
             return self.groups.pop(words["name"], None) is not None
         if what in ("reserve", "reserved"):
             return self.groups
-        assert what == "nodes"
+        if what == "joined" and not any(one["labels"].get(LABEL) in words["names"] for one in self.shown):
+            await asyncio.sleep(words["pause"])
+            return None
+        assert what in ("nodes", "joined")
         return {"nodes": list(map(self._covered, self.shown)), "demand": []}
 
     def _covered(self, one: dict[str, Any]) -> dict[str, Any]:

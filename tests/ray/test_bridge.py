@@ -146,6 +146,19 @@ def test_many_that_wait_keep_nobody_from_looking_or_letting_go_and_each_has_its_
         bridge.ask("release", name=f"grid-job-w{number}.1")
 
 
+def test_who_waits_for_a_node_is_told_once_it_is_there_or_that_it_is_not(cluster: Cluster, bridge: Asking) -> None:
+    there = next(one["name"] for one in bridge.ask("nodes")["ok"]["nodes"] if one["id"] == bridge.node)
+    told = bridge.ask("joined", names=["nobody", there], within=60.0, pause=0.01)["ok"]["nodes"]
+    assert bridge.node in [one["id"] for one in told]
+    assert bridge.ask("joined", names=["nobody"], within=0.1, pause=0.01)["ok"] is None
+
+
+def test_a_node_is_known_by_its_name_and_its_address(bridge: Asking) -> None:
+    node = next(one for one in bridge.ask("nodes")["ok"]["nodes"] if one["id"] == bridge.node)
+    names = (node["name"], node["ip"], "nobody", "")
+    assert [bridge.ask("cluster", node=name)["ok"]["knows"] for name in names] == [True, True, False, False]
+
+
 def test_what_others_use_is_told_apart_from_what_is_reserved_for_jobs(cluster: Cluster, bridge: Asking) -> None:
     def used() -> tuple[float, float]:
         """By all, and of that for jobs of the grid."""

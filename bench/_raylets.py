@@ -1,0 +1,67 @@
+"""A process beside `boosts` that says when something was first so, by the clock that all processes of a machine share:
+what looks for it in the one that waits for the answer would be in its own way.
+
+One question a line, one answer a line, seconds of the monotonic clock: `there NAME` (Ray's list of nodes has a node of
+that name), `gone NAME`, `started PID` (a child of that process, one that was not there, has become a `ray start`).
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ray._raylet import GcsClient
+from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
+
+ALIVE = 0
+PATIENCE = 90.0
+OF_RAY, OF_PROC = 0.001, 0.0002
+"""Seconds between two looks."""
+
+
+def first(so: Callable[[], bool], pause: float) -> float:
+    """When it first was so; 0: it never was."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if so():
+            return time.monotonic()
+        time.sleep(pause)
+    return 0.0
+
+
+def starts(parent: str) -> set[str]:
+    """The children of this process that are a `ray start`, by now."""
+    found = set()
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        try:
+            argv = Path(f"/proc/{child}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"\0start\0--block\0" in argv:
+            found.add(child)
+    return found
+
+
+def main(address: str) -> None:
+    """Answer until nobody asks."""
+    gcs = GcsClient(address=address)
+
+    def there(name: str) -> bool:
+        meant = [GetAllNodeInfoRequest.NodeSelector(node_name=name)]
+        return bool(gcs.get_all_node_info(timeout=3.0, node_selectors=meant, state_filter=ALIVE))
+
+    def answer(ask: str, about: str) -> float:
+        if ask == "started":
+            before = starts(about)
+            print("now", flush=True)
+            return first(lambda: bool(starts(about) - before), OF_PROC)
+        return first(lambda: there(about) is (ask == "there"), OF_RAY)
+
+    for line in sys.stdin:
+        print(answer(*line.split()), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
