@@ -50,6 +50,9 @@ from distributed_grid.protocol.resources import GIB, Resources
 from distributed_grid.tls import client_context
 
 PATIENCE = 60.0
+PULSE = 2.0
+_here: dict[str, "Coordinator"] = {}
+"""The coordinators that run in this process, by their addresses."""
 _numbers = itertools.count(1_000_000)  # tests choose smaller ones by hand
 
 
@@ -111,9 +114,11 @@ async def coordinator(
     port = await made.server.listen("127.0.0.1", 0)
     made.boosts.stir()
     made.url = f"wss://localhost:{port}" if made.pki is not None else f"ws://127.0.0.1:{port}"
+    _here[made.url] = made
     try:
         yield made
     finally:
+        del _here[made.url]
         await made.stop()
 
 
@@ -220,6 +225,25 @@ class AgentEnd(End):
     data: "DataEnd | None" = None
     output: bytes = b""
     runs: Callable[[Launch], list[Any]]
+    pulse: asyncio.Task[None] | None = None
+
+    async def live(self) -> None:
+        """Be heard as often as a real agent is, however long a test takes: in frames that say nothing."""
+        with contextlib.suppress(ConnectionClosed):
+            while not self.closed:
+                await asyncio.sleep(PULSE)
+                await self.socket.send(self.link._frame([]))
+
+    async def is_known(self) -> None:
+        """Wait until the coordinator has what was said so far, if it runs here: what others ask it then is answered
+        with that."""
+        grid, welcome = _here.get(self.url), self.link.welcome
+        async with asyncio.timeout(PATIENCE):
+            while grid is not None and welcome is not None and not self.closed:
+                known = grid.ledger.nodes.get(self.facts.name)
+                if known is not None and known.session == welcome.session and known.offer is not None:
+                    return
+                await asyncio.sleep(0.001)
 
     async def react(self, message: Any) -> None:
         match message:
@@ -240,6 +264,8 @@ class AgentEnd(End):
                 self.data = await _dial(DataEnd, self.url, hello, self.ways, output=self.output)
 
     async def close(self) -> None:
+        if self.pulse:
+            self.pulse.cancel()
         if self.data:
             await self.data.close()
         await super().close()
@@ -298,6 +324,8 @@ async def agent(
                 counting=tuple(held),
             ),
         )
+        made.pulse = asyncio.create_task(made.live())
+        await made.is_known()
     return made
 
 

@@ -223,13 +223,13 @@ async def test_a_caller_who_gives_up_leaves_nothing_lent(tmp_path: Path) -> None
     async with scene(tmp_path) as (grid, ray, worker), ResourceBoostManager(config(grid.url)) as manager:
         ray.deaf = True
         asking = asyncio.create_task(manager.request_boost(asked()))
-        await worker.until(Launch, 30.0)
+        await worker.until(Launch)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
         (view,) = await manager.client.jobs(ended=True)
         view = await manager.client.wait(view.id)
-        assert view.state is State.ENDED and view.story[-2].text == "its caller was cancelled"
+        assert view.state is State.ENDED and "its caller was cancelled" in [event.text for event in view.story]
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -237,7 +237,7 @@ async def test_a_caller_who_gives_up_before_he_has_an_id_leaves_nothing_lent_eit
     async with scene(tmp_path) as (grid, ray, worker), ResourceBoostManager(config(grid.url)) as manager:
         ray.answers.clear()
         asking = asyncio.create_task(manager.request_boost(asked()))
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(60.0):
             await ray.asked.wait()
         asking.cancel()
         await asyncio.sleep(0)

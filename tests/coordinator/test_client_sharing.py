@@ -45,7 +45,7 @@ async def test_the_nodes_are_looked_at_again_and_again_until_it_is_stopped(tmp_p
         async with orchestrator:
             assert orchestrator.get_node_resource_snapshots() == {}
             worker = await agent(grid.url)
-            async with asyncio.timeout(30.0):
+            async with asyncio.timeout(60.0):
                 while not orchestrator.get_node_resource_snapshots():  # noqa: ASYNC110 (as its user would)
                     await asyncio.sleep(0.02)
             (node,) = orchestrator.get_node_resource_snapshots().values()

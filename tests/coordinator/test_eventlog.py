@@ -117,6 +117,7 @@ async def test_its_files_are_for_their_owner_alone_and_bounded(tmp_path: Path, s
                 most = max(most, sum(path.stat().st_size for path in files(folder)))
     log.close()
     kept = files(folder)
+    most = max(most, sum(path.stat().st_size for path in kept))  # a slow disk may have taken most of it just now
     assert 100_000 < most < 2 * size and sum(path.stat().st_size for path in kept) <= size
     assert kept[0].name > "000001.log" and replay(folder).difference is None
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -84,7 +84,9 @@ async def lost(tmp_path: Path) -> AsyncIterator[Lost]:
         await ann.ended(over)
         worker.runs = runs_on
         (runs,) = await ann.submit(job("sleep", "9"))
-        await ann.until(lambda seen: isinstance(seen, JobUpdate) and seen.job.state is State.RUNNING)
+        await ann.until(
+            lambda seen: isinstance(seen, JobUpdate) and (seen.job.id, seen.job.state) == (runs, State.RUNNING)
+        )
         (waits,) = await ann.submit(job("python", "main.py", bundle=BUNDLE))
         made.jobs = {"over": over, "runs": runs, "waits": waits}
         await asyncio.to_thread(backup, made.state, made.backup, False)
@@ -393,7 +395,7 @@ def test_a_running_coordinator_is_not_restored_over(tmp_path: Path) -> None:
         assert process.poll() is None
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert check(state).findings == []
 
 

@@ -39,7 +39,7 @@ class Process:
         )
 
     def url(self) -> str:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (self.state_dir / "coordinator.json").exists():
             assert self.process.poll() is None and time.monotonic() < deadline, self.said()
             time.sleep(0.01)
@@ -193,7 +193,7 @@ def test_systemd_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
         told.bind(str(tmp_path / "notify"))
-        told.settimeout(20)
+        told.settimeout(60)
         asked = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "GRID_FAULTS": "coordinator.commit:1:enospc"}
         process = Process(tmp_path / "state", asked)
         try:

@@ -162,7 +162,7 @@ def test_by_itself_it_removes_in_the_background_while_others_write(store: Store)
     keeper = retention(store, Keep())
     keeper.start()
     try:
-        deadline, number = time.monotonic() + 30, 2000
+        deadline, number = time.monotonic() + 60, 2000
         while min(left(store)) < 2000 and time.monotonic() < deadline:
             keep(store, a_job(number, 1.0))
             number += 1

@@ -88,7 +88,7 @@ class Grid:
         for process in self._started:
             process.terminate()
         for process in self._started:
-            process.wait(20)
+            process.wait(PATIENCE)
         for file in self.place.glob("*/supervisor.pid"):  # outlive their agents on purpose
             with contextlib.suppress(ProcessLookupError):
                 os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)

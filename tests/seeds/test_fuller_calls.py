@@ -1,6 +1,7 @@
 """The calls behind the seeds' names, on the real grid: submit, wait, stream, cancel, list, files."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
@@ -10,13 +11,23 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.coordinator.config import load
-from distributed_grid.core import GridClient, GridOrchestrator
+from distributed_grid.core import GridClient, GridOrchestrator, RequestRefused
 from distributed_grid.protocol.jobs import State
-from tests.seeds.conftest import Grid
+from tests.seeds.conftest import PATIENCE, Grid
 
 
 def shell(text: str) -> list[str]:
     return ["sh", "-c", text]
+
+
+async def runs(client: GridClient, job: str) -> None:
+    """Wait until the coordinator has heard that it runs: its output may be there before."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(RequestRefused):  # it has not been heard of at all
+                if (await client.show(job)).state is State.RUNNING:
+                    return
+            await asyncio.sleep(0.02)
 
 
 async def test_exit_codes_signals_and_missing_programs_are_told_apart(grid: Grid, tmp_path: Path) -> None:
@@ -35,10 +46,11 @@ async def test_exit_codes_signals_and_missing_programs_are_told_apart(grid: Grid
         assert not any(result.success for result in results)
 
 
-async def test_output_is_streamed_byte_for_byte_while_the_job_runs(grid: Grid) -> None:
+async def test_output_is_streamed_byte_for_byte_while_the_job_runs(grid: Grid, tmp_path: Path) -> None:
     script = (
-        "import random, sys, time\n"
-        "sys.stdout.buffer.write(b'begun\\r'); sys.stdout.flush(); time.sleep(0.3)\n"
+        "import os, random, sys, time\n"
+        "sys.stdout.buffer.write(b'begun\\r'); sys.stdout.flush()\n"
+        f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
         "sys.stdout.buffer.write(random.Random(1).randbytes(3_000_000)); sys.stderr.write('apart')"
     )
     async with GridClient(grid.url) as client:
@@ -48,7 +60,9 @@ async def test_output_is_streamed_byte_for_byte_while_the_job_runs(grid: Grid) -
         async for stream, piece in client.stream(job):
             seen[stream] += piece
             if seen["stdout"] == b"begun\r":
-                while_running = (await client.show(job)).state is State.RUNNING
+                await runs(client, job)
+                while_running = True
+                (tmp_path / "go").touch()
         assert seen == {"stdout": b"begun\r" + random.Random(1).randbytes(3_000_000), "stderr": b"apart"}
         assert while_running
         assert (await client.result(job)).stdout_bytes == seen["stdout"]
@@ -77,6 +91,7 @@ async def test_a_running_job_is_listed_cancelled_and_gone(grid: Grid) -> None:
         async for _, piece in client.stream(job):
             pid = int(piece)
             break
+        await runs(client, job)
         assert "sleeper" in [view.spec.name for view in await client.jobs(states=[State.RUNNING])]
         await client.cancel(job)
         view = await client.wait(job)
@@ -89,9 +104,12 @@ async def test_a_running_job_is_listed_cancelled_and_gone(grid: Grid) -> None:
 async def test_a_caller_who_gives_up_leaves_nothing_running(grid: Grid) -> None:
     config = load(None, environment={}, here=Path("/none"), flags={"coordinator.url": grid.url})
     async with GridOrchestrator(config) as orchestrator:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(
-                orchestrator.run_with_shared_resources("sleep 60", "cpu", 1, job_id="given-up", ship=False), 1.0
-            )
+        asking = asyncio.create_task(
+            orchestrator.run_with_shared_resources("sleep 60", "cpu", 1, job_id="given-up", ship=False)
+        )
+        await runs(orchestrator.client, "given-up")
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
         view = await orchestrator.client.wait("given-up")
         assert view.outcome is not None and view.outcome.cause == "cancelled"
