@@ -155,6 +155,9 @@ def status(node: str) -> None:
             words.emit(printable(count + (f": {total}" if total else "")) + "\n")
             if answer.boosts:
                 words.emit(words.table(invocation, HEADER, [_row(one, known) for one in answer.boosts]))
+            for one in answer.boosts:
+                if one.ending:
+                    words.emit(printable(f"{one.job.id} ends: {one.ending}") + "\n")
             for line in filter(None, (*map(_wrong, answer.boosts), *map(stray_words, strays))):
                 words.emit(f"! {printable(line)}\n")
             if not known:
@@ -229,7 +232,8 @@ def stray_words(node: RayNode) -> str:
 
 def _json(one: BoostView) -> dict[str, Any]:
     node = ray_json(one.node) if one.node is not None else None
-    return {**words.job_json(one.job), "in_ray": _shown(one), "differs": one.differs, "ray_node": node}
+    shown = {"in_ray": _shown(one), "differs": one.differs, "ending": one.ending, "ray_node": node}
+    return {**words.job_json(one.job), **shown}
 
 
 def _shown(one: BoostView) -> str:

@@ -46,7 +46,8 @@ class ResourceBoost:
     may see that it is there and no more.
 
     `ray_node_id` and `ray_status` (idle, running, draining) are what Ray shows of it now, empty where it shows nothing;
-    `differs` says how that is not what was lent, where it is not.
+    `differs` says how that is not what was lent, where it is not. `ending`: why it is taken or given back, from when it
+    is told to end; Ray drains it then.
     """
 
     boost_id: str
@@ -63,6 +64,7 @@ class ResourceBoost:
     ray_status: str
     differs: str
     exclusive: bool = False
+    ending: str = ""
 
 
 class ResourceBoostManager:
@@ -228,6 +230,7 @@ def _boost(one: BoostView) -> ResourceBoost | None:
         ray_status=node.status if node is not None else "",
         differs=one.differs,
         exclusive=lent.exclusive,
+        ending=one.ending,
     )
 
 
@@ -246,4 +249,5 @@ def _plain(one: ResourceBoost) -> dict[str, Any]:
         "ray_status": one.ray_status,
         "differs": one.differs,
         "exclusive": one.exclusive,
+        "ending": one.ending,
     }

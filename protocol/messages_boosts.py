@@ -2,7 +2,7 @@
 
 import msgspec
 
-from distributed_grid.protocol.jobs import JobView, Priority
+from distributed_grid.protocol.jobs import JobView, Priority, State
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.numbers import Finite
 from distributed_grid.protocol.resources import ResourceType
@@ -74,6 +74,11 @@ class BoostView(msgspec.Struct, frozen=True, omit_defaults=True):
     job: JobView
     node: RayNode | None = None
     differs: str = ""
+
+    @property
+    def ending(self) -> str:
+        """Why it ends, from when it is told to; empty: it was not, or one may not see why."""
+        return self.job.story[-1].text if self.job.state is State.STOPPING and self.job.story else ""
 
 
 class Boosts(Message, frozen=True, tag="boosts"):

@@ -214,6 +214,7 @@ def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
     (place / "gpus.json").write_text(json.dumps([{"uuid": uuid, "memory": 8 << 30} for uuid in GPUS]))
     there = {"PYTHONPATH": str(ROOT / "standins" / "nvml"), "GRID_STANDIN_GPUS": str(place / "gpus.json")}
     config = CONFIG + f"ray: {{address: '{HEAD}', auth: token, token: '{files['master']}'}}\nname: gpu-master\n"
+    config += "preemption: {min_hold: 0}\n"
     node_config = NODE_CONFIG + f"  ray_token: '{files['node']}'\n"
     with two_hosts(place, config, node_config, there) as (master, node):
         made = Cluster(master, node, place, files["master"])
