@@ -26,6 +26,7 @@ from distributed_grid.coordinator.pki import LIVES, PKI, Lives, Pki
 from distributed_grid.coordinator.ray.asking import Bridge, environment
 from distributed_grid.coordinator.ray.boosting import Boosting
 from distributed_grid.coordinator.ray.placing import Placing
+from distributed_grid.coordinator.ray.sweeping import sweep_until_done
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
@@ -247,7 +248,9 @@ async def _run(settings: CoordinatorSettings) -> None:
         boosts.begin()
         placing.stir()
         stopping = asyncio.create_task(stop.wait())
-        background = [asyncio.create_task(feed_watchdog()), asyncio.create_task(boosts.sweep())]
+        background = [asyncio.create_task(feed_watchdog())]
+        if bridge is not None:
+            background.append(asyncio.create_task(sweep_until_done(ledger, bridge)))
         if pki is not None:
             background.append(asyncio.create_task(_stay_certified(pki, server)))
         ends: list[asyncio.Future[Any]] = [stopping, driver.failed]

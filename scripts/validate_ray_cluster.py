@@ -21,6 +21,7 @@ try:
     from distributed_grid.cli.invocation import Invocation
 except ImportError:  # a bare Python runs this, and beside it is one that has the grid
     sys.exit("FAIL  grid: this Python has no distributed_grid → run it with the one where the grid is installed")
+from distributed_grid.coordinator.ray.agreed import BOOSTS, JOBS
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay, environment
 from distributed_grid.coordinator.ray.comparing import compared, marked, ray_node
 from distributed_grid.protocol.boosts import LABEL, RayAuth
@@ -34,7 +35,6 @@ FIRST_SECONDS = 60.0
 ASK_SECONDS = 15.0
 REACH_SECONDS = 3.0
 RUN_SECONDS = 60.0
-GROUPS = ("grid-job-", "grid-boost-")
 MOST_JOBS = 100_000
 
 
@@ -238,7 +238,8 @@ async def _groups(report: Report, bridge: Bridge, lent: Boosts, live: set[str]) 
         report.skip("placement groups", f"{error.what}: {error.why}")
         return
     known = live | {one.job.id for one in lent.boosts}
-    left = [name for name in sorted(groups) if not any(_is_of(name, job) for job in known) and name.startswith(GROUPS)]
+    ours = [name for name in sorted(groups) if name.startswith((JOBS, BOOSTS))]
+    left = [name for name in ours if not any(_is_of(name, job) for job in known)]
     for name in left:
         report.fail("placement groups", f"{name} is left over ({groups[name]})", "start the coordinator again")
     if not left:
@@ -247,7 +248,7 @@ async def _groups(report: Report, bridge: Bridge, lent: Boosts, live: set[str]) 
 
 def _is_of(name: str, job: str) -> bool:
     """Whether this is the group of this job, or of one of its attempts."""
-    return any(name == kind + job or name.startswith(kind + job + ".") for kind in GROUPS)
+    return any(name == kind + job or name.startswith(kind + job + ".") for kind in (JOBS, BOOSTS))
 
 
 async def _tasks(report: Report, bridge: Bridge, lent: Boosts) -> None:

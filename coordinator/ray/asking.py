@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import structlog
 
+from distributed_grid.coordinator.ray.agreed import BEGUN
 from distributed_grid.protocol.errors import GridError
 
 FIRST_SECONDS = 30.0
 """How long a bridge may take to be there: it imports ray, from a disk that may be cold."""
 REACH_SECONDS = 3.0
-BEGUN = 0
-"""The number under which a bridge says why it could not begin."""
 AGAIN = (0.5, 30.0)
 """Seconds until a bridge that ended is started again, doubled from the one to the other."""
 LINE = 64 << 20

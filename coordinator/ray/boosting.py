@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.model import Event, Job, Joined, Left
 from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 from distributed_grid.coordinator.ray.comparing import compared, differs, marked, ray_node
-from distributed_grid.coordinator.ray.exclusive import Groups, sweep
+from distributed_grid.coordinator.ray.exclusive import Groups
 from distributed_grid.protocol.boosts import Boost, RayAuth, needs, parse_amount
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
@@ -291,21 +291,6 @@ class Boosting:
         for allocation, since in self._unseen.items():
             if now >= since + UNSEEN:
                 self._put(Left(allocation, GONE))
-
-    async def sweep(self) -> None:
-        """Let go of placement groups that another coordinator left, of boosts that do not live any more. By a bridge of
-        its own: one that makes groups is a program of the cluster, which few coordinators need."""
-        if self._bridge is None:
-            return
-        bridge = self._bridge.another()
-        try:
-            left = await sweep(bridge, lambda boost: boost in self._ledger.jobs)
-        except NoRay:
-            return  # who requests an exclusive boost is told why
-        finally:
-            await bridge.close()
-        if left:
-            log.warning("placement groups were left over, and are gone", groups=left)
 
     async def close(self) -> None:
         """End the bridge."""

@@ -28,13 +28,12 @@ from ray.core.generated import autoscaler_pb2
 from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
 from ray.exceptions import AuthenticationError
 
+from distributed_grid.coordinator.ray.agreed import BEGUN, JOBS, NAMESPACE, OURS
+
 ALIVE = 0
 """The state of a node that is alive, in Ray's list of nodes."""
 STATE_SECONDS = 3.0
 """How long the cluster may take to answer what it knows by heart."""
-NAMESPACE = "grid"
-GROUPS, JOBS = "grid-", "grid-job-"
-"""How the groups that the grid makes are called, and those of them that are for jobs."""
 WAITING = 32
 """So many reservations may wait for room at once. They have threads of their own: who waits keeps nobody from looking,
 or from letting go of what others wait for."""
@@ -45,8 +44,6 @@ OF_LOOKING = 3.0
 """Between two looks for a node that is to join lies at least that many times what a look takes."""
 OF_GROUP = re.compile(r"(CPU|GPU|memory)_group_([0-9a-f]+)")
 """What Ray calls the part of a node's resources that a group has reserved, all its bundles together."""
-BEGUN = 0
-"""The number under which is said why it cannot begin."""
 SPREAD = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 Selector = GetAllNodeInfoRequest.NodeSelector
 
@@ -215,7 +212,7 @@ class Cluster:
     def reserved(self) -> dict[str, str]:
         """The groups that the grid made and that are there, by name: their state in Ray's words."""
         groups = (one for one in self._table().values() if one["state"] != "REMOVED")
-        return {one["name"]: one["state"] for one in groups if one["name"].startswith(GROUPS)}
+        return {one["name"]: one["state"] for one in groups if one["name"].startswith(OURS)}
 
     def _table(self) -> dict[str, dict[str, Any]]:
         """All groups, everybody's, by their ids in Ray; also some that were removed."""

@@ -6,14 +6,14 @@ It is asked for while the raylet starts, as on a node that has just come it is b
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import structlog
 
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 from distributed_grid.coordinator.ray.comparing import in_ray
-from distributed_grid.protocol.boosts import GROUP, LABEL, group_name
+from distributed_grid.protocol.boosts import LABEL, group_name
 from distributed_grid.protocol.jobs import State
 
 WITHIN = 60.0
@@ -104,13 +104,3 @@ def _end(job: Job) -> float:
     """When it ends by its time."""
     limit = job.spec.time_limit
     return job.started + limit if job.started and limit else math.inf
-
-
-async def sweep(bridge: Bridge, lives: Callable[[str], bool]) -> list[str]:
-    """Let go of the groups of boosts that do not live any more; their names. Raises NoRay."""
-    left = []
-    for name in list(await bridge.ask("reserved", seconds=WITHIN)):
-        if name.startswith(GROUP) and not lives(name.removeprefix(GROUP)):
-            await bridge.ask("release", seconds=ASK_SECONDS, name=name)
-            left.append(name)
-    return left

@@ -19,12 +19,11 @@ from distributed_grid.coordinator.core.ray_events import (
     ReserveRefused,
     Unreserve,
 )
+from distributed_grid.coordinator.ray.agreed import JOBS
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 from distributed_grid.protocol.boosts import LABEL
 from distributed_grid.protocol.resources import MILLI, Resources
 
-JOBS = "grid-job-"
-"""How the groups of jobs are called, before the allocation's id."""
 NODE = "grid-node"
 """The label by which a node of Ray says which one of ours it is on."""
 NODE_ID = "ray.io/node-id"

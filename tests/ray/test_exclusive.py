@@ -107,16 +107,19 @@ def test_a_program_borrows_exclusively_and_its_tasks_use_the_group_in_whatever_n
     until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before", 60.0)
 
 
-def test_a_group_that_a_coordinator_left_is_gone_when_the_next_one_starts(cluster: Cluster) -> None:
-    name = "grid-boost-j-leftoverabcd"
+def test_groups_that_a_coordinator_left_are_gone_when_the_next_one_starts_also_if_ray_places_no_jobs_any_more(
+    cluster: Cluster,
+) -> None:
+    names = ["grid-boost-j-leftoverabcd", "grid-job-j-leftoverabcd.1"]
     cluster.drive(
         IN_GRID
         + f"""
-assert placement_group([{{"CPU": 0.5}}], name="{name}", lifetime="detached").wait(30)
+for name in {names}:
+    assert placement_group([{{"CPU": 0.5}}], name=name, lifetime="detached").wait(30)
 print(1)
 """
     )
-    assert groups(cluster) == [name]
+    assert sorted(groups(cluster)) == names
     cluster.master.kill("coordinator")
     cluster.master.start_coordinator()
     until(lambda: groups(cluster) == [], "it is gone", 60.0)

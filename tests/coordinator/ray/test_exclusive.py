@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.ray.asking import Bridge
-from distributed_grid.coordinator.ray.exclusive import Groups, sweep
+from distributed_grid.coordinator.ray.exclusive import Groups
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import JobSpec, Request, State
 from distributed_grid.protocol.resources import Grant, Resources, ResourceType
@@ -88,9 +88,3 @@ async def test_it_is_known_when_the_next_one_goes_by_its_time() -> None:
     assert groups.rest([boost(), boost("j-b", started=25.0)], 60.0) == 5.0
     assert groups.rest([boost(), boost("j-b", started=25.0)], 70.0) == 15.0
     assert groups.rest([boost("j-c")], 0.0) == math.inf, "of those that have no group"
-
-
-async def test_what_is_left_over_of_boosts_goes_and_nothing_else() -> None:
-    ray = Played("grid-boost-j-old", "grid-boost-j-a", "grid-job-j-b", "somebody")
-    assert await sweep(ray, lambda job: job == "j-a") == ["grid-boost-j-old"]
-    assert list(ray.groups) == ["grid-boost-j-a", "grid-job-j-b", "somebody"]
