@@ -19,14 +19,12 @@ from distributed_grid.protocol.messages import (
     Cancel,
     Done,
     ExtendBoost,
-    GetStatus,
     Jobs,
     ListBoosts,
     ListJobs,
     RayNode,
     RequestBoost,
     ShowJobs,
-    Status,
 )
 from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_amount, parse_kind
 
@@ -135,8 +133,6 @@ def status(node: str) -> None:
     """
     invocation = current()
     answer: Boosts = invocation.ask(lambda n: ListBoosts(n, node))
-    if node and not answer.boosts:
-        _check_name(invocation, node, answer)
     active = [one for one in answer.boosts if one.job.state is State.RUNNING]
     strays = [one for one in answer.nodes if one.stray]
     match invocation.output:
@@ -162,17 +158,6 @@ def status(node: str) -> None:
                 words.emit(f"! {printable(line)}\n")
             if not known:
                 invocation.say(_unknown(answer))
-
-
-def _check_name(invocation: Invocation, node: str, answer: Boosts) -> None:
-    """Raise BadValue for a name that neither a node of the grid has nor one of Ray's: it is mistyped."""
-    grid: Status = invocation.ask(lambda n: GetStatus(id=n))
-    names = {name for one in answer.nodes for name in (one.name, one.host, one.ip)}
-    names |= {one.facts.name for one in grid.nodes}
-    if _known(answer) and node not in names:
-        raise BadValue(
-            f"there is no node {node!r}", why="neither in the grid nor in its Ray cluster", hint="grid cluster status"
-        )
 
 
 def _known(answer: Boosts) -> bool:

@@ -149,6 +149,7 @@ class ResourceBoostManager:
         except RequestRefused as refused:
             if refused.code != "unknown-job":
                 raise
+            log.warning("nothing to release: %s%s", refused.what, f" ({refused.hint})" if refused.hint else "")
             return False
         if view.spec.boost is None:
             raise BadValue(f"{view.id} is no boost", why="it is a job", hint=f"grid cancel {view.id}")

@@ -10,14 +10,15 @@ from distributed_grid.coordinator.client import GridClient
 from distributed_grid.coordinator.config import ClusterConfig, OffloadingMode, load
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Priority
+from distributed_grid.protocol.naming import CHARS, unknown_node
 from distributed_grid.protocol.placing import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadingRecommendation:
     """What is to run, with how many cores, GB of memory and GPUs. `source_node`: the one it is to relieve; empty: the
-    machine that this is said on. `target_node`: where it had best run; it runs elsewhere where that one has no room.
-    `directory` is shipped along; None: nothing is."""
+    machine that this is said on, whether it has an agent or not. `target_node`: where it had best run; it runs
+    elsewhere where that one has no room. `directory` is shipped along; None: nothing is."""
 
     command: str | Sequence[str]
     cpu: float = 1.0
@@ -66,7 +67,8 @@ class EnhancedOffloadingExecutor:
 
     async def execute_offloading(self, recommendation: OffloadingRecommendation) -> str:
         """The id of the job that it became, once that is on the coordinator's disk; `client.result(id)` waits for its
-        end. Raises BadValue for what makes no sense, RequestRefused for what no node could ever run."""
+        end. Raises BadValue for what makes no sense, among it a source or a
+        target that is no node; RequestRefused for what no node could ever run."""
         self.config.require_sharing()
         if not isinstance(recommendation, OffloadingRecommendation):
             raise BadValue(f"{recommendation!r:.80} is no recommendation", hint="give an OffloadingRecommendation")
@@ -87,18 +89,26 @@ class EnhancedOffloadingExecutor:
         )
 
     async def _where(self, recommendation: OffloadingRecommendation) -> dict[str, Any]:
-        where: dict[str, Any] = {"nodes": (recommendation.target_node,) if recommendation.target_node else ()}
+        source, target = recommendation.source_node, recommendation.target_node
+        where: dict[str, Any] = {"nodes": (target,) if target else ()}
+        relieved = await self._source(source, target)
         match self.mode:
             case OffloadingMode.OFFLOAD_ONLY:
-                where["exclude"] = await self._source(recommendation.source_node)
+                where["exclude"] = relieved
             case OffloadingMode.DYNAMIC_BALANCING:
                 where["strategy"] = Strategy.LOAD_BALANCED.value
             case OffloadingMode.SHARE_AND_OFFLOAD:
                 pass
         return where
 
-    async def _source(self, named: str) -> tuple[str, ...]:
-        """The nodes that are to be relieved: none where their machine lends nothing anyway."""
+    async def _source(self, named: str, target: str) -> tuple[str, ...]:
+        """The nodes that are to be relieved: none where this machine is, and has no agent. Raises BadValue for a name
+        that no node has, before anything is shipped."""
         host = socket.gethostname()
-        names = [(node.facts.name, node.facts.hostname) for node in await self.client.nodes()]
-        return tuple(name for name, at in names if (name == named if named else at == host))
+        nodes = {node.facts.name: node.facts.hostname for node in await self.client.nodes()}
+        for role, name in (("source", named), ("target", target)):
+            if name and name not in nodes and (name != host or role == "target"):
+                raise unknown_node(name, nodes, f"unknown {role} node {name[:CHARS]!r}")
+        if named in nodes:
+            return (named,)
+        return tuple(name for name, at in nodes.items() if at == host)

@@ -1,6 +1,5 @@
 """What users ask for: jobs to take, jobs to end, signals to send. Every request is answered by exactly one command."""
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from distributed_grid.coordinator.core.model import (
     Send,
     SignalAsked,
 )
+from distributed_grid.protocol import naming
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import Signal
 from distributed_grid.protocol.resources import MILLI
@@ -103,12 +103,8 @@ def refusal(ledger: "Ledger", token: int, request: Request) -> Rejected | None:
 
 def unknown_node(ledger: "Ledger", token: int, name: str) -> Rejected:
     """The answer to who names a node that is not known."""
-    names = list(ledger.nodes)
-    known = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-    name = name[:100]  # no node's is longer, and comparing takes its time
-    close = get_close_matches(name, names, 1)
-    hint = f"did you mean {close[0]}?" if close else "see `grid nodes`"
-    return Rejected(token, "bad-value", f"unknown node {name!r}", f"the nodes of this grid are {known}", hint)
+    unknown = naming.unknown_node(name, ledger.nodes)
+    return Rejected(token, "bad-value", unknown.what, unknown.why, unknown.hint)
 
 
 # --- cancel and signal ----------------------------------------------------------------------------------------------

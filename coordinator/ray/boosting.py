@@ -4,7 +4,7 @@ we lent and what Ray shows."""
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from distributed_grid.protocol.messages import (
     Submission,
     Submit,
 )
+from distributed_grid.protocol.naming import CHARS, unknown_node
 from distributed_grid.protocol.placing import Constraints
 
 GRACE = 15.0
@@ -48,7 +49,6 @@ GONE = "Ray does not show it any more: its head was started anew without its mem
 FIRST_SECONDS = 30.0
 LOOK_SECONDS = 12.0
 """How long who asks how things are waits for Ray: it may be to be imported first."""
-NAMED = 10
 
 log = structlog.get_logger("boosts")
 
@@ -124,16 +124,15 @@ class Boosting:
     async def _known(self, target: str) -> None:
         """Raise BadValue where nobody has this name: it is no node of ours, and none of Ray's has it as its name or
         address, but perhaps as its machine's name."""
-        nodes = await self.nodes()
-        if any(target in (node.name, node.host, node.ip) for node in nodes):
+        self._one_of(target, await self.nodes(), "Target node not found in cluster")
+
+    def _one_of(self, name: str, nodes: Collection[RayNode], what: str = "") -> None:
+        """Raise BadValue where nobody has this name: neither a node of ours nor one of these of Ray's."""
+        if name in self._ledger.nodes or any(name in (node.name, node.host, node.ip) for node in nodes):
             return
         names = sorted({*self._ledger.nodes, *(node.name or node.host or node.ip for node in nodes if not node.boost)})
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        raise BadValue(
-            "Target node not found in cluster",
-            why=f"{target!r} is neither a node of the grid nor of Ray; there are {', '.join(names[:NAMED])}{more}",
-            hint="grid cluster status",
-        )
+        among = f"{name[:CHARS]!r} is neither a node of the grid nor of Ray; there are"
+        raise unknown_node(name, names, what, among, "grid cluster status")
 
     def _there(self) -> Bridge:
         if self._bridge is None:
@@ -150,7 +149,8 @@ class Boosting:
         return [ray_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
 
     async def shown(self, asked: ListBoosts, sight: Sight, views: Callable[[list[str]], list[JobView]]) -> Boosts:
-        """The boosts that live, beside what Ray shows, for somebody who sees so much."""
+        """The boosts that live, beside what Ray shows, for somebody who sees so much. Raises BadValue for a target that
+        nobody has the name of."""
         before = {job.id: job.state for job in self.live()}  # what comes or joins while Ray is asked is not judged
         nodes: tuple[RayNode, ...] | None = None
         seen: dict[str, Any] = {}
@@ -166,6 +166,8 @@ class Boosting:
                 trouble = f"{error.what}: {error.why}" if error.why else error.what
         after = self.live()
         wanted = [job.id for job in after if asked.target in ("", _target(job))]
+        if asked.target and not wanted and not trouble:
+            self._one_of(asked.target, nodes or ())
         ran = frozenset(job for job, state in before.items() if state is State.RUNNING) if nodes is not None else None
         boosts = compared(views(wanted), nodes or (), self.address, ran)
         nodes = marked(nodes or (), frozenset((*before, *(job.id for job in after))))

@@ -31,6 +31,7 @@ async def test_target_node_not_found_in_cluster(tmp_path: Path) -> None:
         with pytest.raises(GridError, match="Target node not found in cluster") as refused:
             await manager.request_boost(asked(target="gpu-mastre"))
         assert "gpu-master" in refused.value.why and "n1" in refused.value.why, "the names that there are"
+        assert refused.value.hint == "did you mean gpu-master?"
         ray.shown = []
         with pytest.raises(GridError, match="Target node not found in cluster"):
             await manager.request_boost(asked(target="gpu-master"))

@@ -14,7 +14,14 @@ import pytest
 from distributed_grid.config import ClusterConfig
 from distributed_grid.coordinator import client_boosts
 from distributed_grid.coordinator.config import load
-from distributed_grid.core import BadValue, GridError, GridOrchestrator, GridUnavailable, SharingDisabled
+from distributed_grid.core import (
+    BadValue,
+    GridError,
+    GridOrchestrator,
+    GridUnavailable,
+    RequestRefused,
+    SharingDisabled,
+)
 from distributed_grid.orchestration.resource_boost_manager import (
     AllocationPriority,
     ResourceBoostManager,
@@ -147,7 +154,18 @@ async def test_active_boosts_are_filtered_by_their_target(tmp_path: Path) -> Non
         first, second = [await manager.request_boost(asked(target=target)) for target in ("gpu-master", "n1")]
         assert [one.boost_id for one in await manager.get_active_boosts()] == [first, second]
         assert [one.boost_id for one in await manager.get_active_boosts("n1")] == [second]
-        assert await manager.get_active_boosts("nobody") == []
+        assert await manager.release_boost(str(second))
+        await manager.client.wait(str(second))
+        assert await manager.get_active_boosts("n1") == [], "it is a node, and nothing is lent for it"
+        with pytest.raises(RequestRefused, match="unknown node 'gpu-mastre'") as refused:
+            await manager.get_active_boosts("gpu-mastre")
+        assert refused.value.hint == "did you mean gpu-master?"
+
+
+async def test_where_ray_cannot_be_asked_nobody_is_told_that_a_node_is_not_there(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, ray, _), ResourceBoostManager(config(grid.url)) as manager:
+        ray.down = True
+        assert await manager.get_active_boosts("gpu-master") == []
 
 
 async def test_the_status_sums_up_by_type_and_says_what_ray_shows_otherwise(tmp_path: Path) -> None:

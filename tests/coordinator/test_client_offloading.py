@@ -57,7 +57,8 @@ async def test_what_is_recommended_becomes_a_job_with_its_needs_and_its_director
     [
         ("offload_only", {"source_node": "here"}, False),
         ("offload_only", {}, False),  # the machine that this runs on
-        ("offload_only", {"source_node": "no-node"}, True),
+        ("offload_only", {"source_node": "there"}, True),
+        ("offload_only", {"source_node": socket.gethostname()}, False),
         ("share_and_offload", {"source_node": "here"}, True),
         ("dynamic_balancing", {"source_node": "here"}, True),
     ],
@@ -105,10 +106,17 @@ async def test_what_makes_no_sense_is_said_and_nothing_runs(tmp_path: Path) -> N
             for one in wrong:
                 with pytest.raises(BadValue):
                     await executor.execute_offloading(one)
-            with pytest.raises(RequestRefused, match="unknown node 'nobody'"):
-                await executor.execute_offloading(advice(target_node="nobody"))
+        for mode in OffloadingMode:
+            async with EnhancedOffloadingExecutor(None, config(grid.url), mode=mode) as executor:
+                for role in ("source", "target"):
+                    mistyped: Any = {f"{role}_node": "n11"}
+                    with pytest.raises(BadValue, match=f"unknown {role} node 'n11'") as refused:
+                        await executor.execute_offloading(advice(**mistyped, directory="."))
+                    assert refused.value.why == "the nodes of this grid are n1"
+                    assert refused.value.hint == "did you mean n1?"
         off = EnhancedOffloadingExecutor(None, config(grid.url, resource_sharing__enabled="false"))
         with pytest.raises(SharingDisabled):
             await off.execute_offloading(advice())
         assert not worker.launched
+        assert not list(tmp_path.rglob("blobs/*/*")), "nothing was shipped"
         await worker.close()

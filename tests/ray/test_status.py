@@ -98,7 +98,8 @@ def test_boost_status_has_what_the_guide_names_and_what_ray_shows(cluster: Clust
     only = cluster.master.run("boost", "status", "--node", "lab1", timeout=60.0)
     assert only.stdout == "0 active boosts for lab1\n"
     unknown = cluster.master.run("boost", "status", "--node", "nobody", timeout=60.0)
-    assert unknown.returncode == 2 and "there is no node 'nobody'" in unknown.stderr
+    assert unknown.returncode == 1 and "unknown node 'nobody'" in unknown.stderr
+    assert "there are gpu-master, lab1" in unknown.stderr
 
 
 def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_a_stray(
