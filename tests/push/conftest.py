@@ -49,9 +49,9 @@ class Scene:
 
     def bare(self) -> None:
         """Nothing of a node is on the host, nothing runs there, and the coordinator knows of none."""
+        until(lambda: not self.far.processes(), "nothing runs there")
         left = {path for path in self.far.files() if (self.far.home / path).is_file() or "grid/" in path}
         assert left == {".config/grid/config.yaml", ".config/pip/pip.conf"}
-        until(lambda: not self.far.processes(), f"nothing runs there: {self.far.processes()}")
         assert self.known() == ([], [], 0)
 
     def installed(self) -> Path:

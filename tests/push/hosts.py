@@ -113,9 +113,15 @@ class Machine:
 
     def end(self) -> None:
         """End all that runs there; the namespace goes with the last of it."""
-        for pid in [*self.processes(), *self.processes(sshd=True)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+
+        def ended() -> bool:
+            left = [*self.processes(), *self.processes(sshd=True)]
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not left
+
+        until(ended, "all of it ends")
         if self._sshd is not None:
             self._sshd.kill()
             self._sshd.wait()
@@ -136,7 +142,8 @@ class Machine:
 
     def files(self) -> set[str]:
         """All that is in its home."""
-        return {str(path.relative_to(self.home)) for path in self.home.rglob("*")}
+        found = (Path(at, name) for at, folders, names in os.walk(self.home) for name in (*folders, *names))
+        return {str(path.relative_to(self.home)) for path in found}
 
 
 def run(*command: str) -> None:

@@ -15,13 +15,15 @@ from distributed_grid.push.adding import Added, add
 from distributed_grid.push.far import Far
 from distributed_grid.push.plan import Target
 from distributed_grid.push.ssh import Host, Way
-from tests.grid_fixture import until
+from tests.grid_fixture import contents, until
 from tests.push.conftest import Scene
 from tests.push.hosts import ADDRESS
 
-pytestmark = [pytest.mark.root, pytest.mark.netns]
+pytestmark = [pytest.mark.root, pytest.mark.netns, pytest.mark.timeout(400)]
 TARGET = Target(ADDRESS, "root")
 PLAIN = Way()
+LONG = 180.0
+"""Seconds that installing may take on a busy machine."""
 
 
 async def refusal(way: Way = PLAIN, target: Target = TARGET) -> GridError:
@@ -83,7 +85,7 @@ def test_what_runs_there_ends_with_who_is_interrupted(scene: Scene) -> None:
             begun.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await begun
-            assert not scene.far.processes()
+            await asyncio.to_thread(until, lambda: not scene.far.processes(), "it ends")
 
     asyncio.run(interrupted())
 
@@ -97,7 +99,7 @@ def test_a_host_becomes_a_node_runs_a_job_and_is_a_host_again(scene: Scene) -> N
     watcher.start()
     try:
         words = ("node", "add", scene.target, "--wheels", str(scene.wheels), "--label", "zone=a")
-        added = scene.grid.run(*words, timeout=90)
+        added = scene.grid.run(*words, timeout=LONG)
     finally:
         done.set()
         watcher.join()
@@ -114,7 +116,7 @@ def test_a_host_becomes_a_node_runs_a_job_and_is_a_host_again(scene: Scene) -> N
     assert len(invitation) > 50 and not [line for line in scene.seen if invitation in line]
     assert "grid1." not in added.stdout + added.stderr + (scene.grid.home / "coordinator.log").read_text()
     state = scene.far.home / ".local/state/grid/agent-lab1"
-    assert not [path for path in state.rglob("*") if path.is_file() and b"grid1." in path.read_bytes()]
+    assert not [path for path, content in contents(state) if b"grid1." in content]
     assert (state / "identity/own.key").stat().st_mode & 0o777 == 0o600
 
     again = scene.grid.json(*words)["hosts"][0]
@@ -122,9 +124,9 @@ def test_a_host_becomes_a_node_runs_a_job_and_is_a_host_again(scene: Scene) -> N
     builds = scene.far.home / ".local/share/grid/builds"
     shutil.copytree(builds, scene.far.keys / "builds", symlinks=True, copy_function=os.link)
 
-    kept = scene.grid.begin("run-shared", "--no-ship", "sleep", "60")
+    kept = scene.grid.begin("run-shared", "--no-ship", "sleep", "600")
     until(lambda: scene.grid.json("nodes")["nodes"][0]["jobs"] == 1, "a job runs there")
-    removed = scene.grid.run("node", "remove", "lab1", "--now", timeout=60)
+    removed = scene.grid.run("node", "remove", "lab1", "--now", timeout=LONG)
     assert removed.returncode == 0, removed.stderr
     kept.kill()
     kept.communicate()
@@ -141,7 +143,7 @@ def test_a_node_that_is_interrupted_on_its_way_leaves_nothing(scene: Scene) -> N
             break
     until(lambda: any("venv" in line for line in scene.far.processes().values()), "it installs")
     going.send_signal(signal.SIGINT)
-    _, said = going.communicate(timeout=60)
+    _, said = going.communicate(timeout=LONG)
     assert going.returncode == 130 and b"undone: that is removed" in said, said
     scene.bare()
 
@@ -151,7 +153,7 @@ def test_what_cannot_be_installed_is_said_of_its_host_and_nothing_is_left(scene:
     builds.mkdir(parents=True)
     (builds / scene.goods.build).write_text("in the way")
     words = ("node", "add", scene.target, f"{scene.target}:2222", "--wheels", str(scene.wheels))
-    failed = scene.grid.run(*words, timeout=60)
+    failed = scene.grid.run(*words, timeout=LONG)
     assert failed.returncode == 1 and failed.stdout == ""
     assert f"error: {scene.target}: {scene.target}: cannot make an environment" in failed.stderr
     assert f"error: {scene.target}:2222: cannot reach" in failed.stderr

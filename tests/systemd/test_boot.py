@@ -111,7 +111,8 @@ def test_a_service_of_ones_own_runs_without_rights_and_without_a_login(machine: 
     assert "active (running)" in told.stdout and "node       n2" in told.stdout
     gone = machine.run("su", "gridtest", "--login", "--command", f"{GRID} agent uninstall --user --purge")
     assert gone.returncode == 0, gone.stderr
-    assert machine.run("pgrep", "--full", "--uid", "gridtest", "supervisor_main").returncode == 1
+    left = ("pgrep", "--full", "--uid", "gridtest", "supervisor_main")
+    machine.until(lambda: machine.run(*left).returncode == 1, "its supervisor has left")
 
 
 def test_a_service_that_does_not_start_says_why_and_leaves_what_was(machine: Machine) -> None:
@@ -138,7 +139,8 @@ def test_a_job_lives_through_a_restart_a_kill_and_an_upgrade_of_its_agent(
     machine.until(lambda: node(machine).get("software") == "0.1.1", "the new version is there")
 
     assert machine.run("kill", "-0", str(process)).returncode == 0
-    assert software(machine) == ("0.1.1", "0.1.0")  # who watches the job is as old as the job
+    # Who watches the job is as old as the job.
+    machine.until(lambda: software(machine) == ("0.1.1", "0.1.0"), "the agent is new, and its supervisor is not")
     assert "the supervisor of its jobs is of 0.1.0" in machine.grid("agent", "status")
     machine.told("touch", "/tmp/end-1")
     assert ended(machine, job) == 7
@@ -167,8 +169,9 @@ def test_uninstalling_leaves_nothing_but_what_was_to_be_kept(machine: Machine) -
     refused = machine.run(GRID, "agent", "uninstall", "--purge")
     assert refused.returncode == 1 and "jobs run here" in refused.stderr
     machine.grid("agent", "uninstall", "--jobs", "kill", "--purge")
-    assert machine.run("kill", "-0", str(process)).returncode == 1
-    assert json.loads(machine.grid("-o", "json", "job", "show", job))["jobs"][0]["state"] == "waiting"
+    machine.until(lambda: machine.run("kill", "-0", str(process)).returncode == 1, "the job is ended, and buried")
+    show = ("-o", "json", "job", "show", job)
+    machine.until(lambda: json.loads(machine.grid(*show))["jobs"][0]["state"] == "waiting", "it is to run again")
     machine.grid("coordinator", "uninstall")
     assert machine.told("ls", "/var/lib/grid").split() == ["coordinator"]
     for kind in ("agent", "coordinator"):
