@@ -94,13 +94,15 @@ class GridOrchestrator:
         if ship and not workdir:
             spec = replace(submission.spec, bundle=await self._ship(Path(directory)))
             submission = replace(submission, spec=spec)
-        job, started = await self._start(submission)
+        starting = asyncio.ensure_future(self._start(submission))
         try:
+            job, _ = await asyncio.shield(starting)
             return await self.client.result(job)
         except asyncio.CancelledError:
-            if started:
-                with contextlib.suppress(GridError, TimeoutError):
-                    async with asyncio.timeout(_GOODBYE):
+            with contextlib.suppress(GridError, TimeoutError):
+                async with asyncio.timeout(_GOODBYE):
+                    job, started = await starting  # it may run although we have not heard of it yet
+                    if started:
                         await self.client.cancel(job, reason="its caller was cancelled")
             raise
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from distributed_grid.config import ClusterConfig
+from distributed_grid.coordinator import client_orchestrator
 from distributed_grid.coordinator.config import SharingDisabled, load
 from distributed_grid.core import BadValue, GridOrchestrator, GridUnavailable, RequestRefused
 from distributed_grid.orchestration.resource_sharing import Priority, ResourceType
 from distributed_grid.protocol.jobs import Cause, Outcome
-from distributed_grid.protocol.messages import Exited, Launch, Stop
+from distributed_grid.protocol.messages import Exited, Launch, Stop, Submission
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.ends import agent, coordinator, runs_on
 
@@ -134,6 +135,38 @@ async def test_a_job_id_joins_the_living_job_and_starts_a_new_one_after_its_end(
         await worker.close()
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gives up takes the time that a busy machine needs."""
+    monkeypatch.setattr(client_orchestrator, "_GOODBYE", 60.0)
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_a_caller_who_is_cancelled_before_he_knows_his_job_cancels_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with coordinator(tmp_path) as grid, GridOrchestrator(config(grid.url)) as orchestrator:
+        worker = await agent(grid.url, runs=runs_on)
+        told, submit = asyncio.Event(), orchestrator.client.submit_many
+
+        async def submitted(jobs: list[Submission]) -> list[str]:
+            made = await submit(jobs)
+            await told.wait()
+            return made
+
+        monkeypatch.setattr(orchestrator.client, "submit_many", submitted)
+        running = asyncio.create_task(orchestrator.run_with_shared_resources("sleep 9", "cpu", 1, ship=False))
+        launch = await worker.until(Launch)
+        running.cancel()
+        await asyncio.sleep(0)
+        told.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await worker.until(Stop)).allocation == launch.allocation
+        await worker.close()
+
+
+@pytest.mark.usefixtures("unhurried")
 async def test_a_cancelled_caller_cancels_its_job(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid, GridOrchestrator(config(grid.url)) as orchestrator:
         worker = await agent(grid.url, runs=runs_on)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.coordinator import client_orchestrator
 from distributed_grid.coordinator.config import load
 from distributed_grid.core import GridClient, GridOrchestrator, RequestRefused
 from distributed_grid.protocol.jobs import State
@@ -101,7 +102,8 @@ async def test_a_running_job_is_listed_cancelled_and_gone(grid: Grid) -> None:
         assert job in [view.id for view in await client.jobs(ended=True)]
 
 
-async def test_a_caller_who_gives_up_leaves_nothing_running(grid: Grid) -> None:
+async def test_a_caller_who_gives_up_leaves_nothing_running(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_orchestrator, "_GOODBYE", PATIENCE)  # on a busy machine
     config = load(None, environment={}, here=Path("/none"), flags={"coordinator.url": grid.url})
     async with GridOrchestrator(config) as orchestrator:
         asking = asyncio.create_task(
