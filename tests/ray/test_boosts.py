@@ -75,7 +75,7 @@ def test_a_raylet_that_is_killed_ends_its_boost_and_leaves_nothing(cluster: Clus
         (("gpu-master", "gpu", "1"), "No nodes have sufficient available resources"),
         (("nobody", "cpu", "1"), "Target node not found in cluster"),
         (("gpu-master", "cpu", "0.5"), "a raylet has whole cores"),
-        (("gpu-master", "disk", "1"), "'disk' cannot be borrowed"),
+        (("gpu-master", "disk", "1"), "unknown resource type 'disk'"),
     ],
 )
 def test_what_cannot_be_lent_says_why_and_changes_nothing(cluster: Cluster, words: tuple[str, ...], said: str) -> None:
