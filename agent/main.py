@@ -32,7 +32,7 @@ from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
-from distributed_grid.protocol.resources import format_bytes
+from distributed_grid.protocol.resources import format_bytes, format_ranges
 from distributed_grid.ray_token import find
 from distributed_grid.service import (
     announce,
@@ -244,7 +244,7 @@ def _ready(settings: AgentSettings, facts: NodeFacts, probe: Probe) -> None:
     log.info(
         f"agent {facts.name} is up",
         coordinator=settings.coordinator,
-        cores=_ranges(facts.cores) + (" (virtual)" if facts.virtual else ""),
+        cores=format_ranges(facts.cores) + (" (virtual)" if facts.virtual else ""),
         memory=format_bytes(facts.memory),
         gpus=gpus or probe.gpus.error or probe.gpus.note or "none",
         lends=str(facts.lendable),
@@ -252,14 +252,3 @@ def _ready(settings: AgentSettings, facts: NodeFacts, probe: Probe) -> None:
         incarnation=facts.incarnation,
     )
     sd_notify(f"READY=1\nSTATUS=serving {settings.coordinator}")
-
-
-def _ranges(cores: tuple[int, ...]) -> str:
-    """Core numbers as people write them: 0-3,6."""
-    parts: list[list[int]] = []
-    for core in cores:
-        if parts and core == parts[-1][1] + 1:
-            parts[-1][1] = core
-        else:
-            parts.append([core, core])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -19,6 +19,7 @@ from distributed_grid.agent.probe_trees import Spent, Trees, Usage, kin_roots
 from distributed_grid.agent.topology import numa_nodes
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
+from distributed_grid.protocol.resources import format_ranges
 
 __all__ = ["Probe", "Usage", "kin_roots", "now"]
 
@@ -69,8 +70,8 @@ class Probe:
         allowed = os.sched_getaffinity(0)
         if not virtual and (beyond := [core for core in self.cores if core not in allowed]):
             raise BadValue(
-                f"cores {', '.join(map(str, beyond))} cannot be managed",
-                why=f"this process may use the cores {', '.join(map(str, sorted(allowed)))}",
+                f"cores {format_ranges(beyond)} cannot be managed",
+                why=f"this process may use the cores {format_ranges(sorted(allowed))}",
                 hint="name cores among these, or let the agent number virtual ones",
             )
         self.gpus = gpus

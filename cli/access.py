@@ -6,6 +6,7 @@ import click
 
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import common, current
+from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.identity import PEOPLE, Role
@@ -14,7 +15,7 @@ from distributed_grid.protocol.messages import Access, Done, ListAccess, MakeTok
 ROLES = [Role.AGENT.value, *(role.value for role in PEOPLE)]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def token() -> None:
     """Make tokens with which nodes and people join, list them, take them back."""
@@ -42,6 +43,8 @@ def create(
         raise BadValue(f"for whom is this token of a {role}?", hint="say it with --user NAME")
     if role == "agent" and user:
         raise BadValue("--user is for people", hint="say --role client, operator or viewer; or --node for an agent")
+    if labels and role != "agent" and not bearer:
+        raise BadValue(f"--label is for nodes, and this token is for a {role}", hint="leave it out")
     if bearer and (role == "agent" or uses != 1 or labels):
         raise BadValue("a bearer token is for a person, without --uses and --label", hint="--role client --user NAME")
     ttl = ttl or ("30d" if bearer else "1h")
@@ -96,7 +99,7 @@ def revoke(token: str) -> None:
     invocation.say(done.text)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @common
 @click.pass_context
 def access(ctx: click.Context) -> None:

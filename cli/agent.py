@@ -93,6 +93,7 @@ def join(name: str | None, state_dir: str | None, invitation: str) -> None:
         raise GridError("this node has joined a grid already", why=f"by {where}", hint=f"remove {where} to leave it")
     joined = joining.join(asked, proposed, folder)
     run = "grid agent run" + (f" --name {joined.name}" if joined.name != platform.node().partition(".")[0] else "")
+    run += f" --state-dir {state_dir}" if state_dir else ""
     current().say(f"this machine is node {joined.name} of grid {joined.grid}; next: {run}")
 
 
@@ -126,10 +127,11 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     from distributed_grid.agent.main import AgentSettings, Bounds, Limits, RaySettings
     from distributed_grid.member import read_member
     from distributed_grid.protocol.gangs import parse_ports
+    from distributed_grid.protocol.identity import check_name
     from distributed_grid.tls import IDENTITY
 
     own = config.agent
-    name = own.name or platform.node().partition(".")[0] or "node"
+    name = check_name("a node", own.name or platform.node().partition(".")[0] or "node")
     member = read_member(config.agent_state_dir(name) / IDENTITY)
     url = config.coordinator_url()
     if member is not None and not config.names_coordinator():
@@ -183,6 +185,7 @@ def _show(
     invocation: Invocation, facts: "NodeFacts", sample: "Sample", offer: "Offer", missing: dict[str, str]
 ) -> None:
     from distributed_grid.cli import words
+    from distributed_grid.protocol.resources import format_ranges
 
     if invocation.output in ("json", "jsonl"):
         import msgspec
@@ -196,7 +199,7 @@ def _show(
     virtual = " virtual" if facts.virtual else ""
     lines = [
         f"node      {facts.name} on {facts.hostname}, Python {facts.python}, {os.cpu_count()} cores in the machine",
-        f"cores     {len(facts.cores)}{virtual} managed: {words.ranges(facts.cores)}; "
+        f"cores     {len(facts.cores)}{virtual} managed: {format_ranges(facts.cores)}; "
         f"others keep {sample.foreign_cpu:.1f} of them busy, load {sample.load:g}",
         f"memory    {words.memory(facts.memory)} managed; others use {words.memory(sample.memory_foreign)}",
         f"disk      {words.memory(sample.disk_free)} of {words.memory(sample.disk_total)} free",
@@ -215,7 +218,7 @@ def _show(
         lines.append(f"          no cgroup of {names}: {why}")
     lines += ["", f"would lend at most  {facts.lendable}", f"would offer now     {offer.resources}"]
     if offer.cores:
-        lines.append(f"                    cores {words.ranges(offer.cores)}")
+        lines.append(f"                    cores {format_ranges(offer.cores)}")
     lines += [f"                    {gpu.uuid} ({gpu.model})" for gpu in offer.gpus]
     lines += [f"not offered         {one.what}: {one.why}" for one in offer.withheld]
     words.emit("".join(printable(line) + "\n" for line in lines))

@@ -58,7 +58,9 @@ def stop(invocation: Invocation, state_dir: Path, at: services.Installed | None,
     """End the agent, by systemd where it is its service. How many jobs it left running. Raises GridError."""
     try:
         door = AgentDoor(state_dir)
-    except NoAgent:
+    except NoAgent as none:
+        if at is None and not state_dir.exists():
+            raise NoAgent(none.what, hint="--name or --state-dir say which agent is meant") from None
         if jobs != "keep":
             raise
         if at is not None:

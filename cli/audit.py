@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from distributed_grid.cli.invocation import common, current, printable
+from distributed_grid.cli.lazy import LazyGroup
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def audit() -> None:
     """Look at the coordinator's log of requests: verify."""
@@ -40,6 +41,11 @@ def verify(state_dir: str | None, file: Path | None) -> None:
     if invocation.output in ("json", "jsonl"):
         words.emit_json(invocation, asdict(found))
         return
+    if not found.lines:
+        raise GridError(
+            f"no line of {file} can be verified",
+            why=f"{found.earlier} of them are of a version that did not chain its lines",
+        )
     lines = [f"{found.lines} lines in order, numbers {found.first} to {found.last}, {found.since} to {found.until}"]
     lines += [f"the last one's hash is {found.hash}"]
     lines += [f"the store knows number {found.anchored}, and it is as it was"] if found.anchored else []

@@ -8,6 +8,7 @@ import click
 
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.ray_nodes import held, ray_json
 from distributed_grid.protocol.boosts import DURATION, Boost, amount_words, group_name
 from distributed_grid.protocol.durations import format_duration, parse_duration
@@ -36,7 +37,7 @@ EXCLUSIVE = """only programs that use its placement group run there:
 HISTORY = ("BOOST", "SOURCE", "TARGET", "LENT", "BEGAN", "LASTED", "END")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def boost() -> None:
     """Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history."""

@@ -9,6 +9,7 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.boost import stray_words
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.nodes import names, node_json, show_nodes
 from distributed_grid.cli.ray_nodes import amounts, ray_json
 from distributed_grid.protocol.messages import Boosts, Demand, GetStatus, ListBoosts, RayNode, Status
@@ -19,7 +20,7 @@ HEADER = ("IN RAY", "ADDRESS", "GRID NODE", "STATUS", "CPU USED", "GPU USED", "M
 COUNTED = ("CPU", "GPU", "memory")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def cluster() -> None:
     """Look at the nodes, and at what Ray shows of them: status."""

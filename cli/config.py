@@ -7,10 +7,11 @@ import click
 
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import common, current, printable
+from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import GridError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def config() -> None:
     """Show, check and write configuration."""

@@ -29,6 +29,7 @@ PING_SECONDS = 5.0
 SILENT_SECONDS = 15.0
 """A coordinator that was pinged and not heard for so long counts as gone."""
 READ_BYTES = 1 << 18
+UNKNOWN = "it answered 401"
 
 
 class Unreachable(GridError):
@@ -134,7 +135,9 @@ class Connection:
 
     def _not_let_in(self, error: ConnectionLost | OSError) -> GridError:
         if isinstance(error, TimeoutError) or self._answered:
-            return Unreachable(self.url, error.why if isinstance(error, ConnectionLost) else _reason(error))
+            why = error.why if isinstance(error, ConnectionLost) else _reason(error)
+            asked = "grid login, with a new token from one of its operators" if why.startswith(UNKNOWN) else ""
+            return Unreachable(self.url, why, asked)
         from distributed_grid.renewing import has_expired, hung_up
         from distributed_grid.tls import has_identity
 

@@ -15,6 +15,7 @@ import click
 from distributed_grid.cli import dev_processes as processes
 from distributed_grid.cli.dev_plan import Plan, make_plan
 from distributed_grid.cli.invocation import Invocation, common, current
+from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import GridError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ JOBS_SECONDS = 8.0
 LOG_LINES = 15
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def dev() -> None:
     """Start and end a whole grid on this machine, to try it out."""

@@ -53,7 +53,8 @@ def text_of(findings: list[Finding], colored: bool = False) -> str:
             lines += [printable(f"{'':{width + 11}}why: {one.why}")] * bool(one.why)
             lines += [printable(f"{'':{width + 11}}try: {one.remedy}")] * bool(one.remedy)
     errors, warnings = (sum(one.level is level for one in findings) for level in (Level.ERROR, Level.WARNING))
-    lines.append(f"{errors} errors, {warnings} warnings" if errors or warnings else "all is well")
+    counted = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    lines.append(counted if errors or warnings else "all is well")
     return "".join(line + "\n" for line in lines)
 
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Generator, Iterator
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ APART, FAR_APART = 2.0, 60.0
 ROUNDS = 5
 _NOBODY = "\U0010ffff"  # comes behind all names: a status without any nodes
 _SECONDS = 5.0
+_ANSWER_BYTES = 1 << 16
 
 
 def client_side(invocation: Invocation, node: str) -> Iterator[Finding]:
@@ -158,7 +160,7 @@ def node_side(state_dir: Path) -> Iterator[Finding]:
         try:
             wire.request("GET", AUTHORITY_PATH)
             answer = wire.getresponse()
-            answer.read()
+            said = answer.read(_ANSWER_BYTES).decode(errors="replace").strip()
         finally:
             wire.close()
     except GridError as error:
@@ -168,6 +170,10 @@ def node_side(state_dir: Path) -> Iterator[Finding]:
         hint = "grid doctor, on the master; and see whether a firewall is between"
         yield Finding("agent's way", Level.ERROR, f"the coordinator at {url} is not reached", why, hint)
     else:
+        if answer.status != HTTPStatus.OK:
+            hint = f"grid access, on the master; then remove {folder}, and grid agent join with a new token"
+            yield Finding("agent's way", Level.ERROR, f"{url} does not let this node in", said, hint)
+            return
         took = (time.monotonic() - began) * 1000
         yield Finding("agent's way", Level.OK, f"{url} answers in {took:.0f} ms, and takes this node's identity")
         if date := answer.headers.get("Date"):

@@ -6,12 +6,15 @@ from typing import Any
 import click
 
 from distributed_grid.cli.invocation import common, current, printable
+from distributed_grid.cli.lazy import LazyGroup
+
+PORT = 7433
 
 
 @click.command()
 @common
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name or address it is reached by; repeatable.")
-@click.option("--port", type=click.IntRange(1, 65535), default=7433, help="The port that it will listen on (7433).")
+@click.option("--port", type=click.IntRange(1, 65535), default=PORT, help="The port that it will listen on (7433).")
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
 @click.option("--context", "context", default="default", metavar="NAME", help="What your own access is called.")
 def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str) -> None:
@@ -34,12 +37,13 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
     if invocation.output in ("json", "jsonl"):
         words.emit_json(invocation, {"grid": founded.grid, "pin": founded.pin, "hosts": founded.hosts, "url": url})
         return
+    more = f" --port {port}" * (port != PORT) + (f" --state-dir {folder}" if state_dir else "")
     lines = [
         f"grid {founded.grid} is founded; its authority is in {folder / 'pki'} (keep ca.key secret, and a copy of it)",
         f"the coordinator's certificate is for {', '.join(founded.hosts)}",
         f"you ({user_name()}) are its first operator, by {contexts() / context}",
         "",
-        "next, on this machine:       grid coordinator run --host 0.0.0.0",
+        f"next, on this machine:       grid coordinator run --host 0.0.0.0{more}",
         "for each node, make a token: grid token create --role agent",
         "and on the node:             grid agent join grid://HOST:PORT/TOKEN",
     ]
@@ -96,7 +100,7 @@ def _keep_bearer(asked: Any, name: str, folder: Path) -> None:
     current().say(f"you are {connection.role} {connection.user} of grid {connection.grid}, by {folder}")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def context() -> None:
     """See and choose which grid is spoken to: list, use."""

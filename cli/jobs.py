@@ -9,6 +9,7 @@ import click
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import jobs as complete_jobs
 from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.limit_options import limits_words
 from distributed_grid.cli.many import (
     before_rows,
@@ -133,7 +134,7 @@ def why(job: str) -> None:
     show_why(invocation, invocation.ask(lambda n: AskWhy(id=n, job=job)))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @common
 def job() -> None:
     """Look at single jobs: show, wait, events."""

@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, lazy.summary) for name, lazy in self.table.items()]
-        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        rows += [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)

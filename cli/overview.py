@@ -11,7 +11,7 @@ from distributed_grid.cli.nodes import orders_words
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.messages import GetShared, GetStatus, Shared, Status
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView
-from distributed_grid.protocol.resources import Resources, format_milli
+from distributed_grid.protocol.resources import Resources, format_milli, format_ranges
 
 
 @click.command()
@@ -89,7 +89,7 @@ def _offer_row(offer: OfferView) -> list[str]:
         f"{format_milli(offer.room.cpu)}/{format_milli(offer.total.cpu)}{virtual}",
         words.memory(offer.room.memory),
         _gpu_words(offer.gpus, offer.room, offer.total),
-        words.ranges(offer.cores) or "-",
+        format_ranges(offer.cores) or "-",
         format_duration(offer.expires_in) if offer.expires_in > 0 else "-",
         format_duration(offer.idle_for) if offer.idle_for > 0 else "-",
         withheld or "-",

@@ -12,7 +12,15 @@ from distributed_grid.cli.invocation import Invocation, printable
 from distributed_grid.protocol.boosts import Boost, title
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State, exit_status
-from distributed_grid.protocol.resources import MILLI, Grant, Resources, ResourceType, format_bytes, format_milli
+from distributed_grid.protocol.resources import (
+    MILLI,
+    Grant,
+    Resources,
+    ResourceType,
+    format_bytes,
+    format_milli,
+    format_ranges,
+)
 from distributed_grid.protocol.usage import Used
 
 SCHEMA = 1
@@ -76,17 +84,6 @@ def paint(text: str, color: str) -> str:
     return f"\x1b[{_COLORS[color]}m{text}\x1b[0m" if color else text
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as people write them: 0-3,6."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
-
-
 def cpu(milli: int) -> str:
     """Cores for a table."""
     return format_milli(milli) if milli else "-"
@@ -102,7 +99,7 @@ def grant_words(grant: Grant) -> str:
     parts = []
     virtual = "virtual " if grant.virtual else ""
     if grant.cores:
-        parts.append(f"{virtual}core{'s' if len(grant.cores) > 1 else ''} {ranges(grant.cores)}")
+        parts.append(f"{virtual}core{'s' if len(grant.cores) > 1 else ''} {format_ranges(grant.cores)}")
     if grant.shared_core >= 0:
         parts.append(f"{format_milli(grant.shared_milli)} of {virtual}core {grant.shared_core}")
     if grant.memory:

@@ -69,6 +69,16 @@ class Admission:
             )
         return shown
 
+    def refuses(self, wire: ServerConnection) -> NotAdmitted | None:
+        """Why who shows a certificate would not be let in with it; None: would be, or shows none."""
+        socket: ssl.SSLObject = wire.transport.get_extra_info("ssl_object")
+        try:
+            if socket.getpeercert(binary_form=True) is not None:
+                self.presented(wire)
+        except NotAdmitted as error:
+            return error
+        return None
+
 
 def admitted(identity: Identity | None, hello: Hello) -> tuple[str, Role]:
     """The name and role that a peer has from now on. Raises NotAdmitted where its hello says something else."""

@@ -90,11 +90,19 @@ def verify(files: Iterable[tuple[str, bytes]], anchor: tuple[int, str] = (0, NOT
     return found
 
 
+def _of_before(line: bytes) -> bool:
+    """Whether a version that did not chain its lines may have written this one."""
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
 def _take(found: Verified, line: bytes, where: str, before: str, anchor: tuple[int, str]) -> None:
     try:
         read = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        if found.lines or b'"prev"' in line:
+        if found.lines or b'"prev"' in line or not _of_before(line):
             raise DoesNotFit(f"{where} is no line of an audit log", why=_shown(line)) from None
         found.earlier += 1
         return

@@ -33,12 +33,13 @@ def found(state_dir: Path, hosts: Iterable[str], user: str, context: Path, url: 
     """Found the grid whose coordinator keeps its state here, with `user` as its first operator, whose identity goes to
     the folder `context`. Raises GridError; then nothing has changed."""
     check_name("a user", user)
+    if context.exists():
+        hint = "give another --context, or remove that folder"
+        raise GridError(f"there is a context in {context} already", hint=hint)
     prepare(state_dir, OPEN_TO_PASS)
     hint = "stop it first; it reads its authority when it starts"
     with locked(state_dir, "coordinator", hint):
-        if context.exists():
-            hint = "give another --context, or remove that folder"
-            raise GridError(f"there is a context in {context} already", hint=hint)
+        (state_dir / "grid.db").touch(0o600)
         store = open_store(state_dir / "grid.db")
         try:
             grid = store.execute("SELECT value FROM meta WHERE name = 'grid'").fetchone()[0]

@@ -170,6 +170,8 @@ class Server:
             return wire.respond(HTTPStatus.FORBIDDEN, "Web pages may not connect to a grid.\n")
         host = host_of(request.headers.get("Host", ""))
         if self._pki is not None and request.path == AUTHORITY_PATH:
+            if (error := self._admission.refuses(wire)) is not None:  # a node that asks whether it is let in
+                return wire.respond(HTTPStatus.FORBIDDEN, f"{error.what}\n")
             return wire.respond(HTTPStatus.OK, self._pki.authority.pem.decode())
         if (self._pki is not None or self._loopback) and host not in self._hosts:
             return wire.respond(HTTPStatus.FORBIDDEN, f"This coordinator is not called {host[:HOST_CHARS]!r}.\n")

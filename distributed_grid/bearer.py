@@ -20,7 +20,9 @@ def bearer_in(folder: Path) -> str:
     if not named and not path.exists():
         return ""
     check_private(path)
-    token = path.read_text(errors="replace").strip()
+    token = path.read_text(errors="replace").strip().rpartition("/")[2]
+    if token.count(".") == 3:  # as it stands in an invitation, with the authority's pin
+        token = ".".join(part for number, part in enumerate(token.split(".")) if number != 1)
     if not token.startswith("gridu1.") or not token.isascii() or not token.isprintable() or " " in token:
         raise GridError(f"{path} holds no bearer token", hint="grid token create --bearer, by an operator")
     return token

@@ -103,10 +103,16 @@ def _authority(invitation: Invitation) -> str:
         answer = connection.getresponse()
         text = answer.read(AUTHORITY_BYTES).decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        why = str(error) or "it did not answer in time"
+        why = (
+            "nothing listens there" if isinstance(error, ConnectionRefusedError) else str(error) or "no answer in time"
+        )
         if isinstance(error, ssl.SSLError):
             why = "what answers there does not speak TLS 1.3, as the coordinator of a grid with identities does"
-        raise GridError(f"cannot reach a coordinator at {invitation.address}", why=why) from None
+        raise GridError(
+            f"cannot reach a coordinator at {invitation.address}",
+            why=why,
+            hint="see that the coordinator runs there, and that no firewall is between",
+        ) from None
     finally:
         connection.close()
     if answer.status != 200 or pin_in(text) != invitation.pin:

@@ -6,6 +6,7 @@ people, through the parsers at the end of this file, which refuse what is not a 
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 
@@ -188,6 +189,17 @@ def parse_amount(kind: ResourceType, text: str) -> Resources:
             return Resources(memory=parse_memory(text, bare=GIB))
         case ResourceType.GPU:
             return Resources(gpu=parse_gpu(text))
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Numbers as people write them: 0-3,6."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def format_milli(milli: int) -> str:

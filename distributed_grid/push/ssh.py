@@ -162,13 +162,16 @@ async def _connect(target: Target, way: Way) -> "asyncssh.SSHClientConnection":
         raise GridError("your ssh configuration cannot be read", why=str(error)) from None
     except (ssh.Error, OSError, ValueError) as error:
         why = "no answer in time" if isinstance(error, TimeoutError | ssh.TimeoutError) else _words(error)
-        raise GridError(f"cannot reach {target} by ssh", why=why) from None
+        hint = f"see that `ssh {target.user + '@' if target.user else ''}{target.host} true` works"
+        raise GridError(f"cannot reach {target} by ssh", why=why, hint=hint) from None
 
 
 def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and not error.strerror.startswith("Connect call"):
         return error.strerror.lower()
-    return "connection refused" if isinstance(error, ConnectionRefusedError) else str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
 
 
 def _readable(identity: str) -> str:

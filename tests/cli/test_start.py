@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.cli.main import COMMANDS, main
@@ -86,6 +87,12 @@ def test_every_command_has_help_and_takes_the_common_options(path: list[str]) ->
     for command in group.commands.values():
         assert command.get_short_help_str()
         assert {"-c", "-o", "--coordinator"} <= {name for parameter in command.params for name in parameter.opts}
+
+
+def test_the_help_of_a_group_has_the_whole_line_of_each_command() -> None:
+    said = " ".join(CliRunner().invoke(main, ["boost", "--help"]).output.split())
+    assert "Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster." in said
+    assert said.index("request Borrow") < said.index("status Show") < said.index("history Show")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

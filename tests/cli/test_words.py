@@ -6,11 +6,11 @@ import pytest
 
 from distributed_grid.cli import words
 from distributed_grid.cli.invocation import Invocation, printable
-from distributed_grid.cli.words import grant_words, iso, job_json, ranges, table, verdict
+from distributed_grid.cli.words import grant_words, iso, job_json, table, verdict
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
-from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources, ResourceType
+from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources, ResourceType, format_ranges
 
 
 def job(outcome: Outcome | None = None, **fields: object) -> JobView:
@@ -66,8 +66,8 @@ def test_no_end_but_a_plain_exit_is_silent(cause: Cause) -> None:
 
 
 def test_grants_and_ranges_read_well() -> None:
-    assert ranges([3, 0, 1, 2, 6]) == "0-3,6"
-    assert ranges([]) == ""
+    assert format_ranges([3, 0, 1, 2, 6]) == "0-3,6"
+    assert format_ranges([]) == ""
     grant = Grant(cores=(0, 1), memory=GIB, gpus=(GpuShare("GPU-a"), GpuShare("GPU-b", 250)), virtual=True)
     assert grant_words(grant) == "virtual cores 0-1, 1G memory, GPU-a, 0.25 of GPU-b"
     assert grant_words(Grant(shared_core=3, shared_milli=500)) == "0.5 of core 3"

@@ -150,6 +150,11 @@ def test_a_log_of_an_earlier_version_is_turned_over_and_said_to_be_unverifiable(
     assert (tmp_path / "audit.log.1").exists()
 
 
+def test_what_is_no_log_at_all_is_not_taken_for_one_of_an_earlier_version() -> None:
+    with pytest.raises(DoesNotFit, match="some.py, line 1 is no line of an audit log"):
+        verify([("some.py", b"print(42)\n")])
+
+
 def test_the_store_keeps_the_anchor(tmp_path: Path) -> None:
     store = Store(tmp_path / "grid.db")
     anchor = StoreAnchor(tmp_path / "grid.db")

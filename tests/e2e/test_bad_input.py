@@ -71,6 +71,11 @@ def test_unknown_jobs_commands_and_addresses(grid: Grid) -> None:
     assert "unknown state" in fails(grid, "jobs", "--state", "sleeping")
 
 
+@pytest.mark.parametrize("name", ["two words", "../../x", "n" * 65])
+def test_names_that_no_node_may_have(grid: Grid, name: str) -> None:
+    assert "a node cannot be called" in fails(grid, "agent", "run", "--name", name)
+
+
 def test_somebody_else_at_the_address(grid: Grid) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"ws://127.0.0.1:{deaf.getsockname()[1]}"

@@ -101,9 +101,12 @@ def test_a_token_file_takes_the_place_of_what_a_context_has_and_others_may_not_r
     job = elsewhere(grid, "eve", "run-shared", "-d", "--no-ship", "true", token_file=str(path))
     assert job.returncode == 0, job.stderr
     assert grid.job(job.stdout.strip())["user"] == "robot"
+    path.write_text(bearer(grid, "--role", "client", "--user", "robot"))  # the invitation as it was printed
+    whole = elsewhere(grid, "eve", "job", "show", job.stdout.strip(), token_file=str(path))
+    assert whole.returncode == 0, whole.stderr
     path.write_text("gridu1.0a1b2c3d.wrong")
     wrong = elsewhere(grid, "eve", "status", token_file=str(path))
-    assert wrong.returncode == 1 and "is not known here" in wrong.stderr
+    assert wrong.returncode == 1 and "is not known here" in wrong.stderr and "grid login" in wrong.stderr
     assert "this bearer token is not known here" in (grid.home / "coordinator.log").read_text()
 
 

@@ -69,6 +69,16 @@ def test_a_key_that_others_can_read_is_an_error_with_one_command(grid: Grid) -> 
     assert found["agent's identity"]["remedy"].startswith(f"chmod 600 {key}")
 
 
+def test_a_node_whose_access_was_taken_back_is_told_so(grid: Grid) -> None:
+    token = grid.run("token", "create", "--node", "lab9").stdout.strip()
+    assert grid.run("agent", "join", token, "--state-dir", str(grid.home / "lab9")).returncode == 0
+    assert grid.run("access", "revoke", "agent", "lab9").returncode == 0
+    code, found = examined(grid, "--agent-state-dir", str(grid.home / "lab9"))
+    way = found["agent's way"]
+    assert (code, way["level"]) == (1, "error")
+    assert way["why"] == "the certificate of agent lab9 was taken back" and "grid agent join" in way["remedy"]
+
+
 def test_with_no_coordinator_that_is_a_finding_and_all_else_is_looked_at(grid: Grid) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"ws://127.0.0.1:{free.getsockname()[1]}"

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -96,6 +97,16 @@ def test_a_token_opens_as_often_as_was_said_and_what_it_refused_has_left_nothing
     assert again.returncode == 1 and "is used up" in again.stderr
     assert not (grid.home / "other").exists()
     assert "is used up" in log(grid)
+
+
+def test_what_a_token_or_an_invitation_cannot_be_is_said_before_anything_is_sent(grid: Grid) -> None:
+    made = grid.run("token", "create", "--role", "client", "--user", "ann", "--label", "a=b")
+    assert (made.returncode, made.stdout) == (2, "") and "--label is for nodes" in made.stderr
+    with socket.socket() as silent:  # has the port, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        lost = joins(grid, re.sub(r":\d+/", f":{port}/", invitation(grid)), "lab3")
+    assert lost.returncode == 1 and "nothing listens there" in lost.stderr and "firewall" in lost.stderr
 
 
 def test_a_token_is_refused_when_it_was_taken_back_or_its_secret_is_wrong(grid: Grid) -> None:

@@ -77,6 +77,12 @@ def test_a_status_where_no_agent_runs_says_so(node: Grid) -> None:
     assert done.returncode == 1 and "no agent runs here" in done.stderr
 
 
+def test_where_no_agent_ever_was_nothing_is_said_to_be_stopped(grid: Grid) -> None:
+    done = grid.run("agent", "stop", "--state-dir", str(grid.home / "none"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no agent runs on" in done.stderr and "--name or --state-dir" in done.stderr
+
+
 def test_jobs_run_on_when_the_agent_is_stopped(node: Grid) -> None:
     job, ending = begin(node)
     assert "1 jobs run on" in stop(node)
