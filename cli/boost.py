@@ -155,6 +155,8 @@ def status(node: str) -> None:
             for one in answer.boosts:
                 if one.ending:
                     words.emit(printable(f"{one.job.id} ends: {one.ending}") + "\n")
+            for line in filter(None, map(_waits, answer.boosts)):
+                words.emit(printable(line) + "\n")
             for line in filter(None, (*map(_wrong, answer.boosts), *map(stray_words, strays))):
                 words.emit(f"! {printable(line)}\n")
             if not known:
@@ -188,11 +190,16 @@ def _number(kind: ResourceType, amount: int) -> float:
 def _row(one: BoostView, known: bool) -> tuple[str, ...]:
     view, lent = one.job, one.job.spec.boost
     expires = words.clock(_expires(view)) if view.started and view.spec.time_limit else "-"
-    state = f"{view.state}" + (f" ({view.reason.text or view.reason.code})" if view.reason is not None else "")
     allocated = words.clock(view.started) if view.started else "-"
     target, what = (lent.target, _lent(lent)) if lent is not None else ("", "")
     name = view.id or f"{view.user}'s"
-    return (name, view.node or "-", target, what, state, allocated, expires, _in_ray(one, known))
+    return (name, view.node or "-", target, what, str(view.state), allocated, expires, _in_ray(one, known))
+
+
+def _waits(one: BoostView) -> str:
+    """Why it waits; empty: it does not."""
+    reason = one.job.reason
+    return f"{one.job.id or f'a boost of {one.job.user}'} waits: {reason.text or reason.code}" if reason else ""
 
 
 def _in_ray(one: BoostView, known: bool) -> str:
@@ -238,13 +245,17 @@ def _named(invocation: Invocation, ref: str) -> str:
     """The boost that is meant, by its whole id: a boost is a job, and whoever releases one never means another job.
     Raises BadValue."""
     found: Jobs = invocation.ask(lambda n: ShowJobs(n, (ref,)))
-    if found.jobs and found.jobs[0].spec.boost is not None:
-        return found.jobs[0].id
+    newest = found.jobs[0] if found.jobs else None
+    boost = newest is not None and newest.spec.boost is not None
+    if newest is not None and boost and (ref != "last" or newest.state is not State.ENDED):
+        return newest.id
     job, user = (found.jobs[0].id, found.jobs[0].user) if found.jobs else (found.groups[0].id, found.groups[0].user)
-    if ref == "last":  # the newest of all jobs is no boost: the newest boost is meant
+    if ref == "last":  # the newest of all jobs is no boost that lives: the newest such boost is meant
         listed: Boosts = invocation.ask(lambda n: ListBoosts(n))
         if mine := [one.job.id for one in listed.boosts if one.job.user == user]:
             return mine[-1]
+    if boost:
+        return job
     raise BadValue(f"{job} is no boost", why="it is a job", hint="grid boost status shows the boosts there are")
 
 

@@ -110,9 +110,10 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
         return "declined", "refused a moment ago and is left alone for a while"
     if not node.synced or node.room is None:
         return "no-offer", "offers nothing now"
-    if request.ray and (words := ray_room.blocker(node, request)):
-        return "ray", words
     kind = node.room.lacks(wanted, request.constraints)
+    ours = kind and ray_room.fits(node, request, alone=True)  # what Ray has no room for is what our own jobs hold
+    if request.ray and not ours and (words := ray_room.blocker(node, request)):
+        return "ray", words
     if not kind:
         return "", ""
     need = f"{amount(kind, wanted)} needed, {amount(kind, node.room.left)} free"

@@ -54,6 +54,17 @@ async def test_released_and_extended_are_boosts_and_never_another_job(tmp_path: 
         assert (await manager.client.show(job)).state is not State.ENDED
 
 
+async def test_last_is_the_newest_that_lives_and_not_one_that_was_never_lent(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, _, _), ResourceBoostManager(config(grid.url)) as manager:
+        lent = await manager.request_boost(asked(3.0))
+        assert await manager.request_boost(asked(2.0)) is None
+        assert (await grid_command(grid.url, tmp_path, "boost", "release", "last"))[0] == 0
+        await manager.client.wait(lent or "")
+        assert await manager.get_active_boosts() == []
+        code, said = await grid_command(grid.url, tmp_path, "boost", "release", "last")
+        assert code == 0 and "ended already" in said
+
+
 @pytest.mark.parametrize(("kind", "amount"), [("gpu", "1"), ("cpu", "9")])
 async def test_what_no_node_has_is_said_in_the_guides_words(tmp_path: Path, kind: str, amount: str) -> None:
     async with scene(tmp_path) as (grid, _, worker):

@@ -89,6 +89,11 @@ def test_every_command_has_help_and_takes_the_common_options(path: list[str]) ->
         assert {"-c", "-o", "--coordinator"} <= {name for parameter in command.params for name in parameter.opts}
 
 
+def test_a_command_of_the_guides_is_answered_with_its_name_here() -> None:
+    with pytest.raises(click.UsageError, match="Did you mean 'shared-status'"):
+        main.main(["resource-sharing", "status"], standalone_mode=False)
+
+
 def test_the_help_of_a_group_has_the_whole_line_of_each_command() -> None:
     said = " ".join(CliRunner().invoke(main, ["boost", "--help"]).output.split())
     assert "Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster." in said

@@ -213,6 +213,13 @@ def test_who_finds_no_room_in_ray_is_told_so_and_starts_when_there_is(
     assert [type(one) for one in asked(step(ledger, shows(), 2.0))] == [Reserve]
 
 
+def test_who_waits_for_jobs_of_ours_is_told_so_and_not_that_ray_has_no_room() -> None:
+    ledger = scene()
+    submit(ledger, "all", Request(Resources(cpu=4000)))
+    submit(ledger, "j")
+    assert reason(ledger, "j") == "Resources: needs 1 cpu; lab has 0 cpu free"
+
+
 def test_what_ray_has_reserved_for_us_is_taken_off_once_and_is_room_again_when_it_is_over() -> None:
     ledger = scene(shows(cpu=1000))
     for name in ("a", "b", "c", "d"):
