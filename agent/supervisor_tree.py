@@ -23,6 +23,8 @@ class Tree:
     def __init__(self, log: Callable[[str], None], is_ours: Callable[[str], bool]) -> None:
         self.mains: dict[int, Job] = {}
         self.orphans: dict[int, Job | None] = {}
+        self._hidden: dict[int, list[Job]] = {}
+        """Of those that are nobody's, and so killed: whose they may be, all of which are not over before they are."""
         self.watched: set[Job] = set()
         self.ending: set[Job] = set()
         self._unsure = False
@@ -46,6 +48,7 @@ class Tree:
             reaped = True
             job = self.mains.pop(pid, None)
             owner = job or self.orphans.pop(pid, None)
+            self._hidden.pop(pid, None)
             if owner is not None:
                 owner.used(usage)
             if job is not None:
@@ -63,7 +66,7 @@ class Tree:
         """Whether anything is left of a job whose main process is gone."""
         if job.adopted:
             return bool(self.members(job))
-        return self._unsure or job in self.orphans.values()
+        return self._unsure or job in self.orphans.values() or any(job in jobs for jobs in self._hidden.values())
 
     def terminate(self, job: Job) -> None:
         """Ask all of it to end: SIGTERM, and SIGCONT so that what is stopped hears it. One that is to be asked gently
@@ -161,6 +164,7 @@ class Tree:
                 owner = _only(self.ending)
             self.orphans[pid] = owner
             if owner is None:
+                self._hidden[pid] = [*self.mains.values(), *self.ending]
                 procs.send(pid, seen.start, signal.SIGKILL)
 
     def _owner(self, pid: int, session: int) -> Job | None:
