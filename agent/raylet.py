@@ -136,30 +136,56 @@ def own_address(head: str) -> str:
         ) from None
 
 
-_given: dict[int, tuple[int, float]] = {}
-"""Rows of ports that were given to raylets which may not listen there yet: the first port, the last, and when."""
+BLOCK = 16
+"""Ports that are claimed as one."""
+_claimed: list[tuple[float, list[socket.socket]]] = []
+"""The claims on rows of ports that were given to raylets which may not listen there yet, and since when."""
 _giving = threading.Lock()
 
 
 def ports(first: int, last: int, cores: int) -> tuple[int, ...]:
-    """A row of ports of the range that are free, and not given to another raylet that is about to listen there: as many
-    as those for services, then the first and the last of the workers'. Raises GridError."""
+    """A row of ports of the range that are free, and not given to another raylet that is about to listen there, be it
+    by another agent of this machine: as many as those for services, then the first and the last of the workers'.
+    Raises GridError."""
     workers = SPARE_WORKERS + WORKERS * cores
     row = len(SERVICES) + workers
     with _giving:
         now = time.monotonic()
-        for begin in [begin for begin, (_, since) in _given.items() if now > since + LISTENS]:
-            del _given[begin]
-        for begin in range(first, last - row + 2, row):
+        while _claimed and now > _claimed[0][0] + LISTENS:
+            _release(_claimed.pop(0)[1])
+        for begin in range(first, last - row + 2, -(-row // BLOCK) * BLOCK):
             end = begin + row - 1
-            given = any(begin <= other_end and other <= end for other, (other_end, _) in _given.items())
-            if not given and all(map(is_free, range(begin, end + 1))):
-                _given[begin] = end, now
-                services = range(begin, begin + len(SERVICES))
-                return (*services, services.stop, end)
+            if (claim := _claim(begin, end)) is None:
+                continue
+            if not all(map(is_free, range(begin, end + 1))):
+                _release(claim)
+                continue
+            _claimed.append((now, claim))
+            services = range(begin, begin + len(SERVICES))
+            return (*services, services.stop, end)
     raise GridError(
         f"no {row} ports in a row are free for a raylet", why=f"between {first} and {last}", hint="see agent.ray_ports"
     )
+
+
+def _claim(begin: int, end: int) -> list[socket.socket] | None:
+    """Claim these ports of this machine, as long as the sockets are open; None: others have. By names that one process
+    can have at a time: those of sockets without a file, which are, as ports are, of one network namespace, whoever
+    their users are, and which go with their process."""
+    claim: list[socket.socket] = []
+    try:
+        for block in range(begin // BLOCK, end // BLOCK + 1):
+            claim.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            claim[-1].bind(f"\0{TEMP}/ports/{block * BLOCK}")
+    except OSError:
+        _release(claim)
+        return None
+    return claim
+
+
+def _release(claim: list[socket.socket]) -> None:
+    for one in claim:
+        one.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """What starts a raylet with exactly what was borrowed, and what is seen to before. Ray itself is not needed here: the
 program that stands in for it says versions as Ray's own environment does."""
 
+import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -91,6 +93,27 @@ def test_raylets_that_start_at_once_have_rows_of_their_own_also_where_one_has_mo
     rows = [raylet.ports(21000, 22999, cores) for cores in (1, 4, 1, 8)]
     ports = [set(range(row[0], row[-1] + 1)) for row in rows]
     assert len(set().union(*ports)) == sum(map(len, ports)), "no port is in two rows"
+
+
+ANOTHER = """
+import sys
+from distributed_grid.agent import raylet
+print(*raylet.ports(*map(int, sys.argv[1:])), flush=True)
+input()
+"""
+
+
+def test_two_agents_of_one_machine_give_their_raylets_other_ports_and_one_that_is_gone_has_none() -> None:
+    first = 25000 + os.getpid() % 70 * 100  # of our own, where other tests run beside these
+    said = str(first), str(first + 99), "1"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", ANOTHER, *said], stdin=pipe, stdout=pipe, text=True) as another:
+        assert another.stdout is not None
+        theirs = [int(port) for port in another.stdout.readline().split()]
+        ours = raylet.ports(first, first + 99, 1)
+        assert theirs and ours[0] > theirs[-1]
+        another.communicate("\n")
+    assert raylet.ports(first, first + 99, 1)[0] == theirs[0]
 
 
 def test_a_row_of_ports_is_taken_only_where_all_of_its_services_can_listen() -> None:

@@ -1,12 +1,15 @@
 """Boosts in a real Ray cluster. The tests named after boost-001 are the acceptance criteria of seed 003."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import RESOURCES, WHERE, Cluster, command_of
+from tests.ray.scene import RESOURCES, WHERE, Cluster, command_of, of_allocation
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -67,6 +70,28 @@ def test_a_raylet_that_is_killed_ends_its_boost_and_leaves_nothing(cluster: Clus
     assert "its raylet ended" in shown["outcome"]["text"]
     until(lambda: cluster.offered() == 2.0, "the node offers all its cores again")
     assert not cluster.master.processes_with(pid)
+
+
+LISTENS = """
+import socket
+held = [socket.create_server(("", port)) for port in range(20003, 24700, 48)]
+print("listens", flush=True)
+input()
+"""
+
+
+def test_another_program_has_a_port_of_each_row_but_the_last_and_it_gets_these(cluster: Cluster) -> None:
+    command = [*cluster.node.command[:-3], sys.executable, "-c", LISTENS]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as another:
+        assert another.stdout is not None and another.stdout.readline() == "listens\n"
+        boost = cluster.boost("cpu", "1")
+        said = of_allocation(cluster.master.job(boost)["allocation"]).values()
+        start = next(words for words in said if "--min-worker-port=" in words)
+        ports = [int(port) for port in re.findall(r"-port=(\d+)", start)]
+        assert len(ports) == 8 and min(ports) >= 24704, start
+        cluster.release(boost)
+        another.communicate("\n")
 
 
 @pytest.mark.parametrize(
