@@ -118,12 +118,12 @@ class Faults:
             if not pid:
                 continue
             fault = self._begin("stopped", f"supervisor of {node}")
-            os.kill(pid, signal.SIGSTOP)
+            _send(pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(dice.uniform(0.5, 8))
             finally:
                 if self._world.supervisor(node) == pid:
-                    os.kill(pid, signal.SIGCONT)
+                    _send(pid, signal.SIGCONT)
                 fault.end = uptime()
 
     async def _links_cut(self, dice: random.Random) -> None:
@@ -165,10 +165,9 @@ class Faults:
     def _kill_supervisor(self, node: str) -> None:
         pid = self._world.supervisor(node)
         if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
             fault = self._begin("killed", f"supervisor of {node}")
-            fault.end = fault.begin
+            _send(pid, signal.SIGKILL)
+            fault.end = uptime()
 
     def _mend(self) -> None:
         """Start what is down. (What was stopped or cut has been mended where that was done.)"""
@@ -177,3 +176,9 @@ class Faults:
                 self._world.start(name)
         for fault in self.log:
             fault.end = fault.end or uptime()
+
+
+def _send(pid: int, number: int) -> None:
+    """Signal a supervisor, which may leave by itself at any time."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
