@@ -24,6 +24,7 @@ class Peer:
     def __init__(self, socket: ClientConnection, link: Link | None) -> None:
         self.socket = socket
         self.link = link
+        self.name = ""
 
     async def say(self, *messages: Any) -> None:
         assert self.link is not None
@@ -40,7 +41,7 @@ class Peer:
                     if isinstance(message, kind):
                         return message
 
-    async def cut(self, seconds: float = 8) -> None:
+    async def cut(self, seconds: float = 60) -> None:
         """Wait until the coordinator ends it."""
         async with asyncio.timeout(seconds):
             with contextlib.suppress(ConnectionClosed):
@@ -51,7 +52,7 @@ class Peer:
 @asynccontextmanager
 async def stranger(url: str) -> AsyncIterator[Peer]:
     """A peer that has said nothing yet."""
-    socket = await connect(url, compression=None, ping_interval=None, max_size=None)
+    socket = await connect(url, compression=None, ping_interval=None, max_size=None, open_timeout=60)
     try:
         yield Peer(socket, None)
     finally:
@@ -67,7 +68,7 @@ async def known(url: str, role: str, name: str = "", **facts: Any) -> AsyncItera
     if role == "agent":
         hello = replace(hello, facts=node(name, **facts))
     async with stranger(url) as peer:
-        peer.link = Link.dial(hello, 0.0)
+        peer.link, peer.name = Link.dial(hello, 0.0), name
         await peer.say()
         peer.link.receive(await peer.socket.recv(), 0.0)
         yield peer
@@ -88,7 +89,7 @@ def masked(frame: bytes) -> bytes:
     return head + bytes(4) + frame
 
 
-async def flood(peer: Peer, data: bytes, seconds: float, read: bool) -> bool:
+async def flood(peer: Peer, data: bytes, read: bool, seconds: float = 60) -> bool:
     """Write the same all the time, reading or not, until it is cut or the time is over. Whether it was cut."""
     if not read:
         peer.socket.transport.pause_reading()
