@@ -81,8 +81,8 @@ class Control:
                 await self._prepare_to_stop(jobs, deadline, reader, writer)
             else:
                 _tell(writer, {"error": f"this agent knows no {op!r} of {jobs!r}"})
-        except OSError:
-            pass  # it went away
+        except (OSError, asyncio.CancelledError):
+            pass  # it went away, or we do
         finally:
             writer.close()
 
@@ -96,6 +96,7 @@ class Control:
         log.info("to be stopped", jobs=jobs)
         self._close(CLOSED)
         gone = asyncio.create_task(reader.read())
+        ending = False
         try:
             ready = False
             while not gone.done():
@@ -112,10 +113,14 @@ class Control:
                     told = left
                     _tell(writer, {"left": left})
                 await asyncio.wait({gone}, timeout=LOOK)
+        except asyncio.CancelledError:
+            ending = True  # as was asked; what is offered now would be lent by nobody
+            raise
         finally:
             gone.cancel()
-            self._close("")
-            log.info("not stopped: who asked for it went away")
+            if not ending:
+                self._close("")
+                log.info("not stopped: who asked for it went away")
 
     def _close(self, why: str) -> None:
         self.closed = why

@@ -27,6 +27,7 @@ PATIENCE = 60.0
 CONFIG = """
 resource_sharing:
   monitoring_interval_seconds: 1
+  owner_pressure: 100
   thresholds:
     cpu_percent_max: 100
     memory_percent_max: 100

@@ -39,6 +39,7 @@ def begin(grid: Grid, *flags: str, code: int = 7) -> tuple[str, Path]:
     script = f"touch {begun}; while [ ! -e {ending} ]; do sleep 0.05; done; exit {code}"
     job = grid.shared("-d", *flags, "sh", "-c", script).stdout.strip()
     until(begun.exists, f"{job} runs{grid.log('n1')}")
+    until(lambda: grid.job(job)["state"] == "running", "the agent knows, and has told")
     return job, ending
 
 
@@ -86,6 +87,8 @@ def test_where_no_agent_ever_was_nothing_is_said_to_be_stopped(grid: Grid) -> No
 def test_jobs_run_on_when_the_agent_is_stopped(node: Grid) -> None:
     job, ending = begin(node)
     assert "1 jobs run on" in stop(node)
+    said = (node.home / "n1.log").read_text().rpartition("to be stopped")[2]
+    assert "stopped; jobs go on" in said and "not stopped" not in said and "Traceback" not in said
     ending.touch()
     node.start_agent("n1", "--virtual", "--cores", "0-1")
     assert node.run("job", "wait", job).returncode == 7
