@@ -6,7 +6,7 @@ import time
 from distributed_grid.cli.invocation import Invocation, complain, printable
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.groups import GroupView
-from distributed_grid.protocol.jobs import JobView, State, exit_status
+from distributed_grid.protocol.jobs import Cause, JobView, State, exit_status
 
 LIVE_EVERY = 0.2
 SOBER_EVERY = 10.0
@@ -18,7 +18,7 @@ class Count:
     """Jobs by how they stand."""
 
     def __init__(self) -> None:
-        self.all = self.done = self.failed = self.working = 0
+        self.all = self.done = self.failed = self.cancelled = self.working = 0
         self.why = ""
         """Why one of those that wait does."""
 
@@ -29,12 +29,15 @@ class Count:
         if isinstance(view, GroupView):
             self.all += view.count
             self.done += view.states.get(State.ENDED.value, 0)
-            self.failed += view.failed + view.cancelled
+            self.failed += view.failed
+            self.cancelled += view.cancelled
             self.working += sum(view.states.get(state.value, 0) for state in AT_WORK)
         else:
             self.all += 1
             self.done += view.state is State.ENDED
-            self.failed += view.outcome is not None and exit_status(view.outcome) != 0
+            cancelled = view.outcome is not None and view.outcome.cause is Cause.CANCELLED
+            self.cancelled += cancelled
+            self.failed += view.outcome is not None and not cancelled and exit_status(view.outcome) != 0
             self.working += view.state in AT_WORK
 
 
@@ -78,7 +81,8 @@ class Progress:
 
 def words(count: Count, ended: int, seconds: float) -> str:
     """`431 of 1000 done (2 failed) · 8 running · 561 waiting · 21.3/s · 27s left`; `ended` of them in these seconds."""
-    failed = f" ({count.failed} failed)" if count.failed else ""
+    bad = [f"{number} {what}" for number, what in ((count.failed, "failed"), (count.cancelled, "cancelled")) if number]
+    failed = f" ({', '.join(bad)})" if bad else ""
     waiting = count.all - count.done - count.working
     parts = [f"{count.done} of {count.all} done{failed}"]
     parts += [f"{number} {what}" for number, what in ((count.working, "running"), (waiting, "waiting")) if number]

@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core.dependencies import end_words, group_end
 from distributed_grid.coordinator.core.groups import has_begun
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Job, JobsSubmitted
+from distributed_grid.coordinator.core.requests import which
 from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.lookup import Lookup, Unanswerable
@@ -17,6 +18,7 @@ from distributed_grid.coordinator.placing import neighbours, resolved
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import complaint, same_jobs
 from distributed_grid.protocol.after import Dependency
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import Array, GroupKind, count, indexes, member_id
 from distributed_grid.protocol.jobs import Cause, Request
 from distributed_grid.protocol.messages import Submission, Submit
@@ -70,9 +72,10 @@ class Submissions:
         """What is new in it and what is known. Raises GridError where one of it cannot be taken: then none is."""
         user = sight.user
         sound: Submission | None = None
-        for submission in message.jobs:
+        for number, submission in enumerate(message.jobs, 1):
             if problem := complaint(submission, sound):
-                raise problem
+                what = which(number, len(message.jobs), submission.spec.name) + problem.what
+                raise BadValue(what, problem.why, problem.hint)
             sound = submission
             if submission.spec.bundle and not self._blobs.has(submission.spec.bundle):
                 raise Unanswerable(

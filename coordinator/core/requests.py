@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 # --- submit ---------------------------------------------------------------------------------------------------------
 
 
+def which(number: int, count: int, name: str) -> str:
+    """Which of the jobs of one call is spoken of; nothing where it is the only one."""
+    called = f" ({name})" if name else ""
+    return f"job {number} of {count}{called}: " if count > 1 else ""
+
+
 def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
     """Take these jobs, all or none. A key that is known stands for the job that is there."""
     ids: list[str] = []
@@ -38,7 +44,7 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
     sound: set[Request] = set()
     stands_for: dict[str, str] = {}
     groups_of = {group.id: group for group in event.groups}
-    for job in event.jobs:
+    for number, job in enumerate(event.jobs, 1):
         key = (job.user, job.key)
         known = ledger.keys.get(key) or ledger.past_keys.get(key) or keys.get(key)
         if known is not None:
@@ -52,7 +58,8 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
             refused = refusal(ledger, event.token, job.request)
             sound.add(job.request)
         if refused is not None:
-            ledger.out.append(refused)
+            what = which(number, len(event.jobs), job.spec.name) + refused.what
+            ledger.out.append(replace(refused, what=what))
             return
         ids.append(job.id)
         new[job.id] = job

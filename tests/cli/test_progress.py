@@ -29,6 +29,11 @@ def test_groups_add_up() -> None:
     assert words(count, 400, 20.0) == "431 of 1002 done (2 failed) · 10 running · 561 waiting · 20.0/s · 29s left"
 
 
+def test_who_was_cancelled_has_not_failed() -> None:
+    ended = replace(group(9, 2, ended=9), cancelled=3)
+    assert words(counted(ended), 0, 0.0) == "9 of 9 done (2 failed, 3 cancelled)"
+
+
 def test_why_they_wait_is_told_where_none_is_at_work() -> None:
     reason = Reason("Resources", "needs 4 cpu; the most free on one node is 1 cpu")
     idle, busy = (

@@ -34,7 +34,11 @@ def test_one_job_that_can_never_run_takes_all_with_it(grid: Grid) -> None:
     text = '{"command": "true", "no_ship": true}\n{"command": "true", "no_ship": true, "gpus": 99}\n'
     done = grid.run("submit", "-f", "-", input=text)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "asks 99 gpu on one node" in done.stderr
+    assert "error: job 2 of 2: asks 99 gpu on one node" in done.stderr
+    assert grid.json("jobs", "-a")["jobs"] == before
+    named = '{"command": "true", "name": "one"}\n{"command": "true", "name": "\\u0007"}\n'
+    done = grid.run("submit", "-f", "-", input=named)
+    assert done.returncode == 1 and "error: job 2 of 2 (\\x07): the name" in done.stderr
     assert grid.json("jobs", "-a")["jobs"] == before
 
 
