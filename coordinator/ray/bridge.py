@@ -52,6 +52,10 @@ ANOTHER = "WrongClusterID"
 STARTED_ANEW = "Ray's head was started anew"
 
 
+UNTOLD = {"name": "", "host": "", "port": 0, "head": False}
+"""Of a node that Ray's list of nodes does not have (yet)."""
+
+
 class Refused(Exception):
     """It cannot be done: what, and why."""
 
@@ -65,42 +69,34 @@ class Cluster:
         self._driving = threading.Lock()
         self._driven = False
         self._counting = threading.Lock()
+        self._heads: list[str] = []
+        self._runs: dict[str, str] = {}
+        """The head, by its id, and what the cluster has run since it is there."""
         self._of_jobs: dict[str, bool] = {}
         """Of the groups that are there, by their id in Ray: whether it is one for a job of the grid."""
 
     def cluster(self, node: str = "") -> dict[str, Any]:
         """Which cluster it is, and what it runs; beside that what runs here, and whether a node is alive there that has
         this name or address (`knows`)."""
-        told = json.loads(self._gcs.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=STATE_SECONDS))
+        meant = (Selector(node_name=node), Selector(node_ip_address=node)) if node else ()
+        found = self._infos(Selector(is_head_node=True), *meant)
+        heads = sorted(key for key, one in found.items() if one["head"])
+        if not heads or heads != self._heads:  # what it runs changes with its head only
+            self._runs = json.loads(self._gcs.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=STATE_SECONDS))
+            self._heads = heads
         return {
             "id": self._gcs.cluster_id.hex(),
-            "ray": told["ray_version"],
-            "python": told["python_version"],
-            "knows": bool(node) and self._has(Selector(node_name=node), Selector(node_ip_address=node)),
+            "ray": self._runs["ray_version"],
+            "python": self._runs["python_version"],
+            "knows": any(node in (one["name"], one["ip"]) for one in found.values()),
             "here": {"ray": ray.__version__, "python": platform.python_version()},
         }
 
     def nodes(self) -> dict[str, Any]:
         """All nodes that are alive, with what they have and what of it is free (cores, GPUs, bytes), and what waits for
         room: how many requests, of which shapes."""
-        reply = autoscaler_pb2.GetClusterResourceStateReply.FromString(
-            self._gcs.get_cluster_resource_state(timeout_s=STATE_SECONDS)
-        )
-        state, infos = reply.cluster_resource_state, self._infos()
-        nodes = [
-            {
-                "id": node.node_id.hex(),
-                "ip": node.node_ip_address,
-                **infos.get(node.node_id.hex(), {"name": "", "host": "", "port": 0}),
-                "status": autoscaler_pb2.NodeStatus.Name(node.status).lower(),
-                "labels": dict(node.labels),
-                "total": dict(node.total_resources),
-                "available": dict(node.available_resources),
-                "idle": node.idle_duration_ms / 1000,
-            }
-            for node in state.node_states
-        ]
-        alive = [node for node in nodes if node["status"] != "dead"]
+        state = self._state()
+        alive = _nodes(state, self._infos())
         demand = [
             {"count": one.count, "shape": dict(one.request.resources_bundle)} for one in state.pending_resource_requests
         ]
@@ -110,22 +106,18 @@ class Cluster:
         return {"nodes": alive, "demand": demand}
 
     def joined(self, names: list[str], within: float, pause: float) -> dict[str, Any] | None:
-        """As `nodes`, once a node of one of these names is alive; None if none is within so many seconds. It is looked
-        at every `pause` seconds, as Ray tells nobody who is not one of its own processes. Ray is asked for these names
-        only: what that takes does not grow with the cluster."""
+        """As `nodes`, those of these names that are alive, once there is one; None if there is none within so many
+        seconds. It is looked at every `pause` seconds, as Ray tells nobody who is not one of its own processes, and
+        Ray is asked for these names only: what that takes hardly grows with the cluster."""
         meant, end = [Selector(node_name=name) for name in names], time.monotonic() + within
         while True:
             began = time.monotonic()
-            if self._has(*meant):
-                return self.nodes()
+            if (found := self._infos(*meant)) and (there := _nodes(self._state(), found, only=True)):
+                return {"nodes": there}
             now = time.monotonic()
             if now >= end:
                 return None
             time.sleep(min(end - now, max(pause, OF_LOOKING * (now - began))))
-
-    def _has(self, *meant: Any) -> bool:
-        """Whether Ray has a node that is alive and that one of these means."""
-        return bool(self._gcs.get_all_node_info(timeout=STATE_SECONDS, node_selectors=list(meant), state_filter=ALIVE))
 
     def usage(self) -> dict[str, Any]:
         """As `nodes`; beside that what the groups for jobs of the grid have of each node (`ours`), at the same moment:
@@ -148,12 +140,25 @@ class Cluster:
             self._of_jobs = {group: ours for group, ours in self._of_jobs.items() if group in groups}
             return {group for group, ours in self._of_jobs.items() if ours}
 
-    def _infos(self) -> dict[str, dict[str, Any]]:
-        known = self._gcs.get_all_node_info(timeout=STATE_SECONDS)
+    def _infos(self, *meant: Any) -> dict[str, dict[str, Any]]:
+        """What Ray's list of nodes has of those that are alive, by their ids: of all, or of those that one of these
+        means."""
+        known = self._gcs.get_all_node_info(timeout=STATE_SECONDS, node_selectors=list(meant), state_filter=ALIVE)
         return {
-            key.hex(): {"name": one.node_name, "host": one.node_manager_hostname, "port": one.node_manager_port}
+            key.hex(): {
+                "ip": one.node_manager_address,
+                "name": one.node_name,
+                "host": one.node_manager_hostname,
+                "port": one.node_manager_port,
+                "head": one.is_head_node,
+            }
             for key, one in known.items()
         }
+
+    def _state(self) -> Any:
+        """What Ray's scheduler has of all nodes, and what waits for room."""
+        told = self._gcs.get_cluster_resource_state(timeout_s=STATE_SECONDS)
+        return autoscaler_pb2.GetClusterResourceStateReply.FromString(told).cluster_resource_state
 
     def runs_on(self, selector: dict[str, str], within: float) -> str:
         """Have a task run on a node with these labels, and the id of the one where it did. It asks for no core, as
@@ -242,6 +247,25 @@ class Cluster:
         if not any(one.state == ALIVE and _is_mine(one.node_manager_address) for one in known):
             why = "none of Ray's nodes is on the coordinator's machine, through which it has to be asked"
             raise Refused("Ray cannot be asked to reserve anything", f"{why}: start one there (ray start)")
+
+
+def _nodes(state: Any, infos: dict[str, dict[str, Any]], only: bool = False) -> list[dict[str, Any]]:
+    """The nodes that are alive; `only`: that Ray's list of nodes has told of here."""
+    told = ((one, one.node_id.hex()) for one in state.node_states if one.status != autoscaler_pb2.NodeStatus.DEAD)
+    return [
+        {
+            "id": name,
+            "ip": one.node_ip_address,
+            **infos.get(name, UNTOLD),
+            "status": autoscaler_pb2.NodeStatus.Name(one.status).lower(),
+            "labels": dict(one.labels),
+            "total": dict(one.total_resources),
+            "available": dict(one.available_resources),
+            "idle": one.idle_duration_ms / 1000,
+        }
+        for one, name in told
+        if name in infos or not only
+    ]
 
 
 def _where() -> str:

@@ -148,8 +148,8 @@ def test_many_that_wait_keep_nobody_from_looking_or_letting_go_and_each_has_its_
 
 def test_who_waits_for_a_node_is_told_once_it_is_there_or_that_it_is_not(cluster: Cluster, bridge: Asking) -> None:
     there = next(one["name"] for one in bridge.ask("nodes")["ok"]["nodes"] if one["id"] == bridge.node)
-    told = bridge.ask("joined", names=["nobody", there], within=60.0, pause=0.01)["ok"]["nodes"]
-    assert bridge.node in [one["id"] for one in told]
+    (told,) = bridge.ask("joined", names=["nobody", there], within=60.0, pause=0.01)["ok"]["nodes"]
+    assert (told["id"], told["total"]["CPU"]) == (bridge.node, 1.0)
     assert bridge.ask("joined", names=["nobody"], within=0.1, pause=0.01)["ok"] is None
 
 
