@@ -97,6 +97,12 @@ class Coordinator:
             self.pki.close()
         self.store.close()
 
+    async def stored(self) -> None:
+        """Wait until all that happened is on disk: what ended before that is shown as it was."""
+        async with asyncio.timeout(PATIENCE):
+            while any(self.driver.being_stored()):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
     def member(self, role: Role, name: str) -> ssl.SSLContext:
         """How somebody comes who has this role and name in the grid that was founded."""
         assert self.pki is not None

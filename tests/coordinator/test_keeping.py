@@ -282,6 +282,7 @@ async def test_after_a_restore_nothing_is_run_again_and_each_job_says_what_is_kn
     async with coordinator(place) as running:
         stranger = Known("j-later.1", State.RUNNING, started_for=60.0)
         worker = await agent(running.url, node(cores=2, incarnation=2), runs_on, held={"j-later.1": stranger})
+        await running.stored()
         shown = await lost.show(running.url)
         assert {name: view.outcome and view.outcome.cause for name, view in shown.items()} == {
             "over": Cause.EXITED,

@@ -74,13 +74,6 @@ async def seen_in_trouble(ann: ClientEnd, yes: bool = True) -> str:
     raise AssertionError("it did not come")
 
 
-async def stored(grid: Coordinator) -> None:
-    """Wait until all that was told is on disk."""
-    async with asyncio.timeout(60):
-        while any(grid.driver.being_stored()):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 async def refused(ann: ClientEnd, message: Submit | Cancel | SignalJob) -> None:
     answer = await ann.ask(message)
     assert isinstance(answer, Failed) and answer.code == "unavailable", answer
@@ -94,7 +87,7 @@ async def test_orders_are_refused_questions_answered_and_keys_known_while_the_di
     first, second = job("sleep", key="first"), job("sleep", key="second")
     (running,) = await ann.submit(first)
     await ann.until(lambda seen: isinstance(seen, JobUpdate) and seen.job.state is State.RUNNING)
-    await stored(grid)  # that it runs may be told a moment before
+    await grid.stored()  # that it runs may be told a moment before
     full(True)
     await ann.say(Submit(100, (second,)))  # this one finds out
     assert "no space left" in await seen_in_trouble(ann)

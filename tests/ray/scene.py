@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,8 +27,25 @@ START = (
 ROOT = Path(__file__).parents[2]
 CORES = sorted(os.sched_getaffinity(0))[:2]
 NODE_CONFIG = CONFIG + f"  cores: {CORES[0]}-{CORES[-1]}\n"
-RESOURCES = "print(json.dumps(ray.cluster_resources()))"
 JOINED = f"import json, ray\nray.init(address='{HEAD}', logging_level='error', log_to_driver=False)\n"
+APART = """
+import os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # Ray writes there what it wants to be known
+"""
+LOOKS = """
+from ray.util import placement_group_table
+def groups():
+    nodes = {node["NodeID"]: node["Labels"].get("grid-node", "") for node in ray.nodes()}
+    there = [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
+    return {one["name"]: [one["state"], nodes.get(one["bundles_to_node_id"][0])] for one in there}
+def boosts():
+    return [node["Labels"]["grid-boost"] for node in ray.nodes() if node["Alive"] and "grid-boost" in node["Labels"]]
+at = {"groups": groups, "boosts": boosts, "resources": ray.cluster_resources}
+for line in sys.stdin:
+    print(json.dumps(at[line.strip()]()), file=answers, flush=True)
+"""
+"""A program that looks at the cluster whenever it is told to: to begin one each time takes seconds of a core."""
 WHERE = """
 @ray.remote
 def where(seconds=0.0):
@@ -54,6 +72,8 @@ class Cluster:
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)} if token else {"RAY_AUTH_MODE": "disabled"}
         # Ray asks each node so often; five times in vain, and it is gone. With 3000, as it is, a killed one stays 16 s.
         self.environment = master.environment | auth | {"HOME": str(place), "RAY_health_check_period_ms": "500"}
+        self._looks: subprocess.Popen[str] | None = None
+        self._looking = threading.Lock()
         self.start_head(place / "kept" if keeps else None)
 
     def start_head(self, kept: Path | None = None) -> None:
@@ -68,6 +88,7 @@ class Cluster:
 
     def kill_head(self) -> None:
         """Kill all of it with -9."""
+        self._look_no_more()
         doomed = [pid for pid in processes() if f"{self.folder}/" in command_of(pid)]
         for pid in [*doomed, self.head.pid]:
             with suppress(ProcessLookupError):
@@ -86,6 +107,40 @@ class Cluster:
         done = self._program(code)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])
+
+    def resources(self) -> dict[str, float]:
+        """What the cluster has in all, for a program of it."""
+        found: dict[str, float] = self._look("resources")
+        return found
+
+    def groups(self) -> dict[str, list[str]]:
+        """The placement groups there are: the state of each, and on which node of ours."""
+        found: dict[str, list[str]] = self._look("groups")
+        return found
+
+    def raylets(self) -> list[str]:
+        """The boosts whose raylets Ray shows."""
+        found: list[str] = self._look("boosts")
+        return found
+
+    def _look(self, at: str) -> Any:
+        with self._looking:
+            if self._looks is None:
+                command = [*self._enter, sys.executable, "-c", APART + JOINED + LOOKS]
+                pipe = subprocess.PIPE
+                self._looks = subprocess.Popen(command, env=self.environment, stdin=pipe, stdout=pipe, text=True)
+            asked, answers = self._looks.stdin, self._looks.stdout
+            assert asked is not None and answers is not None
+            print(at, file=asked, flush=True)
+            told = answers.readline()
+        assert told, "the program that looks at the cluster has ended"
+        return json.loads(told)
+
+    def _look_no_more(self) -> None:
+        if self._looks is not None:
+            self._looks.kill()
+            self._looks.communicate()
+            self._looks = None
 
     def begin(self, code: str) -> subprocess.Popen[str]:
         """A program of the cluster, not waited for."""
@@ -115,9 +170,10 @@ class Cluster:
         """Release it, and wait for its end, also in Ray."""
         assert self.master.run("boost", "release", boost).returncode == 0
         assert self.master.run("job", "wait", boost, timeout=60.0).returncode is not None
-        until(lambda: not self.master.json("boost", "status", timeout=60.0)["strays"], "Ray has seen it end", 60.0)
+        until(lambda: boost not in self.raylets(), "Ray has seen it end", 60.0)
 
     def close(self) -> None:
+        self._look_no_more()
         self.head.terminate()
         self.head.wait(60.0)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import RESOURCES, WHERE, Cluster
+from tests.ray.scene import WHERE, Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -50,7 +50,7 @@ print(json.dumps(asyncio.run(main())))
 
 
 def test_a_program_borrows_uses_exactly_what_it_borrowed_and_gives_it_back(cluster: Cluster) -> None:
-    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "nothing is lent from before")
+    until(lambda: cluster.resources()["CPU"] == 1, "nothing is lent from before")
     told = cluster.drive(PROGRAM)
     assert told["id"] and told["source"] == "lab1" and told["during"] == 3
     assert {node for node, _, _ in told["ran"]} == {told["node"]}
@@ -58,7 +58,7 @@ def test_a_program_borrows_uses_exactly_what_it_borrowed_and_gives_it_back(clust
     assert told["status"] == {"cpu": 2.0} and told["differences"] == {}
     assert told["released"] is True and told["left"] == 0
     assert told["elsewhere"] != told["node"], "what may run elsewhere does, once the boost has ended"
-    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before")
+    until(lambda: cluster.resources()["CPU"] == 1, "Ray has what it had before")
     until(lambda: cluster.offered() == 2.0, "the node offers all its cores again")
 
 
@@ -70,7 +70,7 @@ def test_the_program_in_the_documentation_runs_as_it_stands_there(cluster: Clust
     status, anywhere, there, ready = done.stdout.splitlines()[-4:]
     assert "'active': 1" in status and "'resources': {'cpu': 2.0}" in status and "'differences': {}" in status
     assert f"'ray_node_id': '{there}'" in status and len(anywhere) == len(there) and ready == "True"
-    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before")
+    until(lambda: cluster.resources()["CPU"] == 1, "Ray has what it had before")
 
 
 ORCHESTRATOR = """
@@ -99,6 +99,6 @@ print(json.dumps(asyncio.run(main())))
 
 
 def test_request_resources_of_the_sharing_guide_is_capacity_that_ray_has(cluster: Cluster) -> None:
-    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "nothing is lent from before")
+    until(lambda: cluster.resources()["CPU"] == 1, "nothing is lent from before")
     assert cluster.drive(ORCHESTRATOR) == [2.0, 2.0, {"cpu": 2.0}, True]
-    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before")
+    until(lambda: cluster.resources()["CPU"] == 1, "Ray has what it had before")

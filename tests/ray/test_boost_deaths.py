@@ -5,12 +5,13 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import RESOURCES, WHERE, Cluster, a_cluster, of_allocation
+from tests.ray.scene import WHERE, Cluster, a_cluster, of_allocation
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -24,11 +25,9 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def lasting(mortal: Cluster) -> Iterator[str]:
-    """One boost that outlives all that it is to outlive."""
-    made = mortal.boost("cpu", "1")
-    yield made
-    mortal.release(made)
+def lasting(mortal: Cluster) -> str:
+    """One boost that outlives all that it is to outlive. It ends with its head, or with its cluster."""
+    return mortal.boost("cpu", "1")
 
 
 def one(cluster: Cluster, boost: str) -> dict[str, object]:
@@ -39,8 +38,12 @@ def one(cluster: Cluster, boost: str) -> dict[str, object]:
 
 def goes_on(cluster: Cluster, boost: str, before: dict[str, object]) -> None:
     """It is what it was: the same raylet for Ray, with the same end, and a program can use it."""
-    until(lambda: one(cluster, boost).get("in_ray"), "Ray shows it", 60.0)
-    now = one(cluster, boost)
+
+    def shown() -> dict[str, object] | None:
+        now = one(cluster, boost)
+        return now if now.get("in_ray") else None
+
+    now = until(shown, "Ray shows it", 60.0)
     same = ("state", "started", "allocation", "differs")
     assert [now[word] for word in same] == [before[word] for word in same]
     assert str(now["in_ray"]).split()[-1] == str(before["in_ray"]).split()[-1]
@@ -53,8 +56,8 @@ def is_over(cluster: Cluster, boost: str, offered: float) -> str:
     until(lambda: cluster.master.job(boost)["state"] == "ended", "it has ended", 90.0)
     ended = cluster.master.job(boost)
     until(lambda: cluster.offered() == offered, "its source offers again what it did", 60.0)
-    assert not of_allocation(ended["allocation"])
-    assert not cluster.master.processes_with(ended["allocation"])
+    until(lambda: not of_allocation(ended["allocation"]), "no process of it is left", 60.0)
+    until(lambda: not cluster.master.processes_with(ended["allocation"]), "nor one that names it", 60.0)
     return str(ended["outcome"]["text"])
 
 
@@ -98,8 +101,9 @@ def test_the_agent_and_the_supervisor_are_killed_and_it_goes_on(mortal: Cluster,
 def test_the_process_that_asks_ray_is_killed_and_the_next_question_has_another(mortal: Cluster, lasting: str) -> None:
     before = one(mortal, lasting)
     for bridge in mortal.master.processes_with("distributed_grid.coordinator.ray.bridge"):
-        if f"XDG_STATE_HOME={mortal.master.home}".encode() in Path(f"/proc/{bridge}/environ").read_bytes():
-            os.kill(bridge, signal.SIGKILL)
+        with suppress(OSError):  # one of another coordinator on this machine may just have ended
+            if f"XDG_STATE_HOME={mortal.master.home}".encode() in Path(f"/proc/{bridge}/environ").read_bytes():
+                os.kill(bridge, signal.SIGKILL)
     until(lambda: mortal.lent() is not None, "Ray is asked again", 60.0)
     goes_on(mortal, lasting, before)
 
@@ -141,18 +145,25 @@ def test_it_expires_on_time_while_the_coordinator_is_away_and_history_knows(mort
     until(lambda: not one(mortal, boost), "it is over")
     assert "time limit of 20 s" in is_over(mortal, boost, offered)
     past = mortal.master.json("boost", "history")["boosts"][0]
-    assert past["id"] == boost and 20.0 <= past["outcome"]["seconds"] < 60.0
-    assert mortal.drive(RESOURCES)["CPU"] <= 2
+    assert past["id"] == boost and 20.0 <= past["outcome"]["seconds"] < 100.0
+    until(lambda: mortal.resources()["CPU"] <= 2, "Ray has seen it end", 60.0)
 
 
 def test_the_coordinator_is_killed_while_it_joins_and_it_joins(mortal: Cluster) -> None:
+    before = {each["id"] for each in mortal.lent() or []}
     asked = mortal.master.begin("boost", "request", "gpu-master", "cpu", "1")
-    until(lambda: mortal.lent() and [each for each in mortal.lent() or [] if each["state"] == "starting"], "it starts")
+
+    def begun() -> str | None:
+        """On a busy machine it may have joined by the time that we hear of it."""
+        new = [each for each in mortal.lent() or [] if each["id"] not in before]
+        return new[0]["id"] if new and new[0]["state"] in ("starting", "running") else None
+
+    boost = until(begun, "it starts")
     mortal.master.kill("coordinator")
     mortal.master.start_coordinator()
     asked.communicate(timeout=60.0)
     until(lambda: (found := mortal.lent()) and all(each["state"] == "running" for each in found), "it has joined", 90.0)
-    boost = mortal.lent()[-1]["id"]  # type: ignore[index]
+    assert one(mortal, boost)["state"] == "running"
     assert mortal.master.run("boost", "release", boost).returncode == 0
     is_over(mortal, boost, 1.0)
 

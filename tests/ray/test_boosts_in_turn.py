@@ -13,21 +13,18 @@ import pytest
 from distributed_grid.agent.raylet import folder
 from tests.grid_fixture import until
 from tests.network import NODE
-from tests.ray.scene import CORES, RESOURCES, Cluster, command_of, of_allocation, processes, short_folder
+from tests.ray.scene import CORES, Cluster, command_of, of_allocation, processes, short_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(600)]
 
 FOREIGN = f"{NODE}:6500"
-GROUPS = """
-from ray.util import placement_group_table
-print(json.dumps([one["name"] for one in placement_group_table().values() if one["state"] != "REMOVED"]))
-"""
 THEIRS = f"""
 import ray, sys, time
 ray.init(address="{FOREIGN}", logging_level="error", log_to_driver=False)
 @ray.remote(max_retries=0)
 def undisturbed(gate):
     import os, time
+    open(gate + ".waits", "w").close()
     while not os.path.exists(gate):
         time.sleep(0.1)
     return "undisturbed"
@@ -58,6 +55,7 @@ def a_foreign_cluster(cluster: Cluster, place: Path, folder: Path) -> Iterator[s
         try:
             assert program.stdout is not None
             assert program.stdout.readline() == "began\n"
+            until((place / "gate.waits").exists, "its task is at work", 60.0)
             yield program
         finally:
             program.kill()
@@ -69,14 +67,17 @@ def a_foreign_cluster(cluster: Cluster, place: Path, folder: Path) -> Iterator[s
 
 
 def of_cluster(folder: Path) -> set[int]:
-    return {pid for pid in processes() if f"{folder}/" in command_of(pid)}
+    """The services of a cluster of Ray. Its workers come and go as it likes."""
+    named = {pid: command_of(pid) for pid in processes()}
+    return {pid for pid, command in named.items() if f"{folder}/" in command and "_worker.py" not in command}
 
 
 def test_twenty_boosts_in_turn_leave_nothing_and_a_foreign_cluster_beside_them_is_untouched(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     place, theirs = Path(tmp_path_factory.mktemp("f", numbered=True)), short_folder()
-    base = cluster.drive(RESOURCES)
+    until(lambda: cluster.offered() == len(CORES), "the node offers all its cores", 60.0)
+    base = cluster.resources()
     offers = cluster.master.json("shared-status")["offers"][0]["offered"]
     boosts: list[str] = []
     with a_foreign_cluster(cluster, place, theirs) as program:
@@ -96,13 +97,13 @@ def test_twenty_boosts_in_turn_leave_nothing_and_a_foreign_cluster_beside_them_i
         assert program.communicate(timeout=60)[0] == "undisturbed\n"
     assert len(set(boosts)) == 20
     until(lambda: cluster.offered() == len(CORES), "the node offers all its cores again")
-    now = cluster.master.json("shared-status")
-    assert now["offers"][0]["offered"]["gpu"] == offers["gpu"] and now["allocations"] == []
-    until(lambda: cluster.drive(RESOURCES) == base, "Ray has just what it had", 60.0)
-    assert cluster.drive(GROUPS) == []
+    until(lambda: cluster.master.json("shared-status")["allocations"] == [], "nothing is lent", 60.0)
+    assert cluster.master.json("shared-status")["offers"][0]["offered"]["gpu"] == offers["gpu"]
+    until(lambda: cluster.resources() == base, "Ray has just what it had", 60.0)
+    assert cluster.groups() == {}
     allocations = [cluster.master.job(one)["allocation"] for one in boosts]
-    assert [pid for one in allocations for pid in of_allocation(one)] == []
-    assert [one for one in allocations if folder(one).exists()] == []
+    until(lambda: not [pid for one in allocations for pid in of_allocation(one)], "no process of them is left", 60.0)
+    until(lambda: not [one for one in allocations if folder(one).exists()], "nor a folder", 60.0)
 
 
 def test_what_a_task_left_in_a_session_of_its_own_ends_with_the_boost_too(cluster: Cluster) -> None:
@@ -120,4 +121,4 @@ print(json.dumps(ray.get(leave.remote(), timeout=60)))
     allocation = cluster.master.job(boost)["allocation"]
     cluster.release(boost)
     until(lambda: cluster.offered() == len(CORES), "the node offers all its cores again")
-    assert of_allocation(allocation) == {} and not command_of(left)
+    until(lambda: of_allocation(allocation) == {} and not command_of(left), "it has ended", 60.0)

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,11 +133,10 @@ def test_a_strategy_that_ray_does_not_have_is_refused_before_anything_is_made(br
 
 def test_many_that_wait_keep_nobody_from_looking_or_letting_go_and_each_has_its_turn(bridge: Asking) -> None:
     assert bridge.reserve("grid-job-first.1", 1.0)["ok"]
-    waiting = [bridge.reserving(f"grid-job-w{number}.1", 0.125) for number in range(8)]
-    began = time.monotonic()
+    # They wait for longer than any answer is waited for here.
+    waiting = [bridge.reserving(f"grid-job-w{number}.1", 0.125, 200.0) for number in range(8)]
     for _ in range(5):
         assert bridge.ask("nodes")["ok"]["nodes"]
-    assert time.monotonic() - began < 20.0, "they wait for 30 s"
     assert not any(number in bridge.answers for number in waiting)
     assert bridge.ask("release", name="grid-job-first.1")["ok"] is True
     assert [bridge.take(number)["ok"] for number in waiting] == [[bridge.node]] * 8

@@ -1,11 +1,9 @@
 """Exclusive boosts in a real Ray cluster: acceptance 11 of reference/ray.md."""
 
-from typing import Any
-
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import HEAD, RESOURCES, WHERE, Cluster
+from tests.ray.scene import HEAD, WHERE, Cluster
 from tests.ray.test_status import program
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
@@ -16,12 +14,6 @@ ray.init(address='{HEAD}', namespace='grid', logging_level='error', log_to_drive
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray.util.placement_group import get_placement_group, placement_group, placement_group_table, remove_placement_group
 """
-GROUPS = (
-    IN_GRID
-    + """
-print(json.dumps([one["name"] for one in placement_group_table().values() if one["state"] != "REMOVED"]))
-"""
-)
 BACKLOG = f"""
 import ray, sys
 ray.init(address='{HEAD}', logging_level='error', log_to_driver=False)
@@ -34,10 +26,6 @@ def wait():
 asked = [wait.remote() for _ in range(30)]
 sys.stdin.read()
 """
-
-
-def groups(cluster: Cluster) -> Any:
-    return cluster.drive(GROUPS)
 
 
 def test_plain_tasks_stay_off_an_exclusive_boost_and_tasks_in_its_group_all_run_there(cluster: Cluster) -> None:
@@ -61,8 +49,8 @@ print(json.dumps([plain, ray.get([there.remote(0.2) for _ in range(8)], timeout=
     assert {where[0] for where in mine} == {shown["ray_node"]["id"]}
     assert len({where[0] for where in plain}) == 1 and plain[0][0] != shown["ray_node"]["id"]
     cluster.release(boost)
-    assert groups(cluster) == []
-    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before", 60.0)
+    until(lambda: cluster.groups() == {}, "its group is gone", 60.0)
+    until(lambda: cluster.resources()["CPU"] == 1, "Ray has what it had before", 60.0)
     text = cluster.master.job(boost)["outcome"]["text"]
     assert text == "released"
 
@@ -98,13 +86,13 @@ print(json.dumps(asyncio.run(main())))
 
 
 def test_a_program_borrows_exclusively_and_its_tasks_use_the_group_in_whatever_namespace(cluster: Cluster) -> None:
-    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "nothing is lent from before", 60.0)
+    until(lambda: cluster.resources()["CPU"] == 1, "nothing is lent from before", 60.0)
     boost, exclusive, node, plain, mine, refused = cluster.drive(PROGRAM)
     assert exclusive is True
     assert {where[0] for where in mine} == {node} and node not in {where[0] for where in plain}
     assert refused == f"{boost} has a placement group already"
-    until(lambda: groups(cluster) == [], "its group is gone", 60.0)
-    until(lambda: cluster.drive(RESOURCES)["CPU"] == 1, "Ray has what it had before", 60.0)
+    until(lambda: cluster.groups() == {}, "its group is gone", 60.0)
+    until(lambda: cluster.resources()["CPU"] == 1, "Ray has what it had before", 60.0)
 
 
 def test_groups_that_a_coordinator_left_are_gone_when_the_next_one_starts_also_if_ray_places_no_jobs_any_more(
@@ -119,8 +107,8 @@ for name in {names}:
 print(1)
 """
     )
-    assert sorted(groups(cluster)) == names
+    assert sorted(cluster.groups()) == names
     cluster.master.kill("coordinator")
     cluster.master.start_coordinator()
-    until(lambda: groups(cluster) == [], "it is gone", 60.0)
+    until(lambda: cluster.groups() == {}, "it is gone", 60.0)
     cluster.master.await_offers(1)

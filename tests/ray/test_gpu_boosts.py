@@ -4,17 +4,17 @@ there is nothing to compute on, and who sees which of them is what is looked at.
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import GPUS, RESOURCES, WHERE, Cluster
+from tests.ray.scene import GPUS, WHERE, Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
 
 def test_a_plain_program_with_num_gpus_runs_on_the_lent_gpu_and_sees_no_other(guarded: Cluster) -> None:
-    before = guarded.drive(RESOURCES)
+    before = guarded.resources()
     boost = guarded.boost("gpu", "1")
     view = guarded.master.job(boost)
     (lent,) = view["grant"]["gpus"]
-    during = guarded.drive(RESOURCES)
+    during = guarded.resources()
     assert (during["GPU"], during["CPU"], during["boost_gpu-master"]) == (1, before["CPU"] + 1, 1)
     node, cores, visible = guarded.drive(
         WHERE + "print(json.dumps(ray.get(where.options(num_gpus=1).remote(), timeout=60)))"
@@ -22,7 +22,7 @@ def test_a_plain_program_with_num_gpus_runs_on_the_lent_gpu_and_sees_no_other(gu
     assert guarded.lent()[0]["in_ray"].split()[-1] == node[:12]
     assert (visible, cores) == (lent["uuid"], view["grant"]["cores"]) and lent["uuid"] in GPUS
     guarded.release(boost)
-    until(lambda: "GPU" not in guarded.drive(RESOURCES), "Ray has no GPU, as before", 60.0)
+    until(lambda: "GPU" not in guarded.resources(), "Ray has no GPU, as before", 60.0)
 
 
 def test_tasks_on_two_lent_gpus_see_one_each(guarded: Cluster) -> None:
@@ -36,16 +36,16 @@ def test_tasks_on_two_lent_gpus_see_one_each(guarded: Cluster) -> None:
 
 def test_a_boost_of_cores_on_a_node_with_gpus_brings_and_sees_none(guarded: Cluster) -> None:
     boost = guarded.boost("cpu", "1")
-    assert "GPU" not in guarded.drive(RESOURCES)
+    assert "GPU" not in guarded.resources()
     named = """where.options(resources={"boost_gpu-master": 1})"""
     assert guarded.drive(WHERE + f"print(json.dumps(ray.get({named}.remote(), timeout=60)))")[2] == ""
     guarded.release(boost)
 
 
 def test_a_boost_of_memory_shows_in_ray_and_ends_where_a_task_takes_more(guarded: Cluster) -> None:
-    before = guarded.drive(RESOURCES)
+    before = guarded.resources()
     boost = guarded.boost("memory", "0.5")
-    during = guarded.drive(RESOURCES)
+    during = guarded.resources()
     assert during["memory"] == before["memory"] + (1 << 29) and during["CPU"] == before["CPU"] + 1
     code = f"""
 @ray.remote(max_retries=0, label_selector={{"grid-boost": "{boost}"}})
@@ -64,4 +64,4 @@ except Exception as error:
     ended = guarded.master.job(boost)["outcome"]
     assert ended["cause"] == "out-of-memory" and "more memory than its limit of 1G" in ended["text"]
     assert guarded.lent() == []
-    until(lambda: guarded.drive(RESOURCES)["CPU"] == before["CPU"], "Ray's head has noticed", 60.0)
+    until(lambda: guarded.resources()["CPU"] == before["CPU"], "Ray's head has noticed", 60.0)

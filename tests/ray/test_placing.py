@@ -17,12 +17,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 AS_GRID = f"""
 ray.shutdown()
 ray.init(address='{HEAD}', namespace='grid', logging_level='error', log_to_driver=False)
-from ray.util.placement_group import placement_group, placement_group_table
-"""
-GROUPS = """
-nodes = {node["NodeID"]: node["Labels"].get("grid-node", "") for node in ray.nodes()}
-groups = [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
-print(json.dumps({one["name"]: [one["state"], nodes.get(one["bundles_to_node_id"][0])] for one in groups}))
+from ray.util.placement_group import placement_group
 """
 LEFT_BEHIND = """
 group = placement_group([{"CPU": 0.5}], name="grid-job-j-gone.1", lifetime="detached")
@@ -79,12 +74,6 @@ def runs(cluster: Cluster, *argv: str) -> bool:
     return cluster.master.shared("--immediate", *argv).returncode == 0
 
 
-def groups(cluster: Cluster) -> dict[str, list[str]]:
-    """The groups there are: the state of each, and on which node of ours."""
-    found: dict[str, list[str]] = cluster.drive(AS_GRID + GROUPS)
-    return found
-
-
 def submit(cluster: Cluster, *argv: str) -> str:
     done = cluster.master.shared("-d", *argv)
     assert done.returncode == 0, done.stderr
@@ -108,11 +97,11 @@ def ends_well(cluster: Cluster, job: str) -> None:
 def test_a_job_runs_where_ray_reserved_it_and_the_group_is_there_just_as_long(cluster: Cluster, held: Held) -> None:
     job = submit(cluster, *held.argv)
     until(lambda: state(cluster, job) == "running", "it runs", 60.0)
-    assert groups(cluster) == {f"grid-job-{job}.1": ["CREATED", "lab1"]}
+    assert cluster.groups() == {f"grid-job-{job}.1": ["CREATED", "lab1"]}
     assert any("Ray reserved it on its node" in event["text"] for event in cluster.master.job(job)["events"])
     held.go()
     ends_well(cluster, job)
-    until(lambda: groups(cluster) == {}, "nothing is reserved any more", 60.0)
+    until(lambda: cluster.groups() == {}, "nothing is reserved any more", 60.0)
 
 
 def test_where_rays_programs_have_all_a_job_waits_and_says_so_and_starts_when_they_end(
@@ -160,7 +149,7 @@ def test_jobs_and_rays_tasks_compete_for_a_node_and_never_use_more_than_its_core
         assert len(cores) == len(set(cores)), "each job has a core of its own"
     assert all(set(cores) <= set(CORES) for _, _, cores in spans)
     assert all(len(cores) == 1 for _, _, cores in by_grid)
-    until(lambda: groups(cluster) == {}, "nothing is reserved any more", 60.0)
+    until(lambda: cluster.groups() == {}, "nothing is reserved any more", 60.0)
 
 
 def test_a_coordinator_that_was_killed_finds_its_groups_again_and_lets_go_of_those_of_nobody(
@@ -170,13 +159,13 @@ def test_a_coordinator_that_was_killed_finds_its_groups_again_and_lets_go_of_tho
     until(lambda: state(cluster, job) == "running", "it runs", 60.0)
     cluster.master.kill("coordinator", signal.SIGKILL)
     cluster.drive(AS_GRID + LEFT_BEHIND)
-    assert set(groups(cluster)) == {f"grid-job-{job}.1", "grid-job-j-gone.1"}
+    assert set(cluster.groups()) == {f"grid-job-{job}.1", "grid-job-j-gone.1"}
     cluster.master.start_coordinator()
-    until(lambda: set(groups(cluster)) == {f"grid-job-{job}.1"}, "what is nobody's is let go of", 60.0)
+    until(lambda: set(cluster.groups()) == {f"grid-job-{job}.1"}, "what is nobody's is let go of", 60.0)
     until(lambda: state(cluster, job) == "running", "it is adopted", 60.0)
     held.go()
     ends_well(cluster, job)
-    until(lambda: groups(cluster) == {}, "nothing is reserved any more", 60.0)
+    until(lambda: cluster.groups() == {}, "nothing is reserved any more", 60.0)
 
 
 def test_a_node_of_ray_that_ends_and_comes_back_reserves_once_more_what_runs_there(
@@ -188,14 +177,14 @@ def test_a_node_of_ray_that_ends_and_comes_back_reserves_once_more_what_runs_the
         if "raylet/raylet" in command_of(pid):
             os.kill(pid, signal.SIGKILL)
     lost = {f"grid-job-{job}.1": ["RESCHEDULING", None]}
-    until(lambda: groups(cluster) == lost, "Ray has noticed", 60.0)
+    until(lambda: cluster.groups() == lost, "Ray has noticed", 60.0)
     with a_raylet(cluster, Path(tmp_path_factory.mktemp("q", numbered=True))):
         again = {f"grid-job-{job}.1": ["CREATED", "lab1"]}
-        until(lambda: groups(cluster) == again, "it is reserved once more", 90.0)
+        until(lambda: cluster.groups() == again, "it is reserved once more", 90.0)
         assert state(cluster, job) == "running"
         held.go()
         ends_well(cluster, job)
-        until(lambda: groups(cluster) == {}, "nothing is reserved any more", 60.0)
+        until(lambda: cluster.groups() == {}, "nothing is reserved any more", 60.0)
 
 
 def test_where_ray_is_down_a_job_waits_and_says_so_and_nobody_hangs(cluster: Cluster) -> None:
@@ -203,6 +192,12 @@ def test_where_ray_is_down_a_job_waits_and_says_so_and_nobody_hangs(cluster: Clu
     cluster.head.wait(60.0)
     job = submit(cluster, "true")
     until(lambda: "cannot be asked" in why(cluster, job), "it says why it waits", 90.0)
-    refused = cluster.master.shared("--immediate", "true")
-    assert refused.returncode == 75 and f"there is no Ray at {HEAD}" in refused.stderr, refused.stderr
+
+    def refused() -> bool:
+        """Until its connection has ended, a Ray that is down is one that does not answer."""
+        done = cluster.master.shared("--immediate", "true")
+        assert done.returncode == 75, done.stderr
+        return f"there is no Ray at {HEAD}" in done.stderr
+
+    until(refused, "it is refused since there is no Ray", 60.0)
     assert cluster.master.run("cancel", job).returncode == 0

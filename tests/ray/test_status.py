@@ -1,5 +1,6 @@
 """What is shown of the cluster and of boosts, with a real Ray."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import HEAD, Cluster
+from tests.ray.scene import HEAD, Cluster, short_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -58,6 +59,8 @@ def viewer(cluster: Cluster, role: str = "viewer") -> Iterator[None]:
 
 
 def test_cluster_status_marks_what_is_borrowed_and_sums_it(cluster: Cluster, boost: str) -> None:
+    # What programs of before have used is told for a moment after their end.
+    until(lambda: in_ray(cluster)["available"]["CPU"] == 2, "nothing is used", 60.0)
     told = in_ray(cluster)
     assert (told["address"], told["trouble"], told["differs"]) == (HEAD, None, [])
     assert told["version"] == cluster.drive("print(json.dumps(ray.__version__))")
@@ -102,10 +105,8 @@ def test_boost_status_has_what_the_guide_names_and_what_ray_shows(cluster: Clust
     assert "there are gpu-master, lab1" in unknown.stderr
 
 
-def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_a_stray(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    place = tmp_path_factory.mktemp("s")  # short: Ray's sockets lie below it
+def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_a_stray(cluster: Cluster) -> None:
+    place = short_folder()
     ray = str(Path(sys.executable).with_name("ray"))
     name = "j-strayaaaaaaa"
     command = [*cluster.node.command[:-3], ray, "start", "--block", f"--address={HEAD}", "--node-ip-address=192.0.2.2"]
@@ -124,6 +125,7 @@ def test_a_raylet_with_the_label_of_no_boost_of_ours_is_shown_as_a_stray(
     finally:
         stray.terminate()
         stray.wait(60.0)
+        shutil.rmtree(place, ignore_errors=True)
     until(lambda: not cluster.master.json("boost", "status", timeout=60.0)["strays"], "Ray has let it go", 60.0)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import CORES, GPUS, RESOURCES, Cluster, of_allocation
+from tests.ray.scene import CORES, GPUS, Cluster, of_allocation
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -53,7 +53,7 @@ def ended(cluster: Cluster, boost: str) -> dict[str, dict[str, str]]:
     """How it ended, once it has; nothing of it is left."""
     until(lambda: cluster.master.job(boost)["state"] == "ended", "it has ended", 90.0)
     view: dict[str, dict[str, str]] = cluster.master.job(boost)
-    assert not of_allocation(str(view["allocation"]))
+    until(lambda: not of_allocation(str(view["allocation"])), "nothing of it is left", 60.0)
     return view
 
 
@@ -82,7 +82,7 @@ def test_its_owner_takes_the_gpu_back_and_the_task_there_is_told_and_may_end(gua
         story = guarded.master.run("job", "events", boost).stdout
         assert "recalled: the owner of lab1 is back" in story and "suspended" not in story
         until(lambda: guarded.offered() == len(CORES), "the cores are offered again")
-        until(lambda: "GPU" not in guarded.drive(RESOURCES), "Ray has it no more", 60.0)
+        until(lambda: "GPU" not in guarded.resources(), "Ray has it no more", 60.0)
     finally:
         strangers(guarded)
 
@@ -110,6 +110,6 @@ def test_a_low_job_gives_way_to_a_critical_boost_that_waits(guarded: Cluster) ->
     until(lambda: guarded.master.job(low)["state"] == "running", "the job runs")
     boost = guarded.boost("cpu", str(len(CORES)), "--priority", "critical", "--wait")
     assert guarded.master.job(low)["state"] == "waiting"
-    assert guarded.drive(RESOURCES)["CPU"] >= 1 + len(CORES)
+    assert guarded.resources()["CPU"] >= 1 + len(CORES)
     guarded.master.run("cancel", low)
     guarded.release(boost)
