@@ -60,6 +60,8 @@ DRAIN = 5.0
 REACH_SECONDS = 3.0
 ASK_SECONDS = 20.0
 TEMP = "grid-ray"
+OPEN = "r"
+"""What Ray is given of the raylet's own folder: it lets everybody write there."""
 
 
 def program(named: str) -> Path:
@@ -221,7 +223,7 @@ def prepare(launch: Launch, boost: Boost, node: str, settings: RaySettings, acco
     temp = make_folder(launch.allocation, account)
     if token is not None:
         said["RAY_AUTH_TOKEN_PATH"] = str(raylet_token.give(token, temp, account))
-    return Lease(tuple(command(launch, boost, node, ray, address, row, temp)), said)
+    return Lease(tuple(command(launch, boost, node, ray, address, row, temp / OPEN)), said)
 
 
 def as_job(launch: Launch, lease: Lease) -> Launch:
@@ -279,9 +281,10 @@ def for_ray(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def folder(allocation: str) -> Path:
-    """Where Ray keeps its sockets and logs: a short path, as a socket's has 107 bytes at most."""
-    base = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")  # noqa: S108 (its own folder is 0700 and checked)
-    return base / f"{TEMP}-{os.getuid()}" / allocation
+    """Where Ray keeps its sockets and logs: a short path, as a socket's has 107 bytes at most, and Ray needs 64."""
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    base = Path(own, "grid-r") if own else Path(f"/tmp/{TEMP}-{os.getuid()}")  # noqa: S108 (its own folder is checked)
+    return base / allocation
 
 
 def make_folder(allocation: str, account: Account | None = None) -> Path:

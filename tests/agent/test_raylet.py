@@ -142,5 +142,14 @@ def test_its_folder_is_its_own_users_alone(tmp_path: Path, monkeypatch: pytest.M
         raylet.make_folder("j-2.1")
 
 
+def test_rays_sockets_have_a_path_that_is_short_enough_also_for_a_service_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rays = "session_2026-11-22_09-06-03_721508_4194304/sockets/plasma_store"
+    for runtime in ("", "/run/user/1000000"):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        assert len(str(raylet.folder("j-4l4ayiy26beo.1") / raylet.OPEN / rays)) <= 107
+
+
 def test_threads_are_not_told_to_ray_which_tells_each_of_its_tasks() -> None:
     assert raylet.for_ray({"OMP_NUM_THREADS": "2", "PATH": "/bin"}) == {"PATH": "/bin"}
