@@ -104,7 +104,7 @@ input()
 
 
 def test_two_agents_of_one_machine_give_their_raylets_other_ports_and_one_that_is_gone_has_none() -> None:
-    first = 25000 + os.getpid() % 70 * 100  # of our own, where other tests run beside these
+    first = 25008 + os.getpid() % 60 * 112  # whole blocks of our own, where other tests run beside these
     said = str(first), str(first + 99), "1"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", ANOTHER, *said], stdin=pipe, stdout=pipe, text=True) as another:
