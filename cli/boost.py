@@ -285,19 +285,22 @@ def extend(boost_id: str, time_: str) -> None:
 
 @boost.command()
 @common
-@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, help="Of how many jobs at most (1000).")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="How many at most (200).")
 def history(limit: int) -> None:
     """Show boosts that have ended, the newest first."""
     invocation = current()
-    answer: Jobs = invocation.ask(lambda n: ListJobs(n, True, (State.ENDED,), "", limit))
+    answer: Jobs = invocation.ask(lambda n: ListJobs(n, True, (State.ENDED,), "", limit, boosts=True))
     ended = [view for view in answer.jobs if view.spec.boost is not None]
     match invocation.output:
         case "json" | "jsonl":
-            words.emit_json(invocation, {"boosts": [words.job_json(view) for view in ended]}, rows="boosts")
+            rows = [words.job_json(view) for view in ended]
+            words.emit_json(invocation, {"boosts": rows, "more": answer.more}, rows="boosts")
         case "quiet":
             words.emit("".join(f"{view.id}\n" for view in ended))
         case _:
             words.emit(words.table(invocation, HISTORY, [_past(view) for view in ended]))
+            if answer.more:
+                invocation.say(f"there are more; see them with --limit {2 * limit}")
 
 
 def _past(view: JobView) -> tuple[Any, ...]:

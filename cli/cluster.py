@@ -42,7 +42,7 @@ def cluster_status() -> None:
             words.emit_json(invocation, {"nodes": list(map(node_json, grid.nodes)), "ray": _json(ray)})
         case "jsonl":
             rows = [{"kind": "node", **node_json(node)} for node in grid.nodes]
-            rows += [{"kind": "ray-node", **ray_json(node)} for node in ray.nodes]
+            rows += [{"kind": "ray-node", **ray_json(node)} for node in _in_order(ray)]
             words.emit_json(invocation, {"rows": rows}, rows="rows")
         case "quiet":
             words.emit(names(grid))
@@ -59,7 +59,7 @@ def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
     count = f"{len(ray.nodes)} node{'' if len(ray.nodes) == 1 else 's'}"
     lent = f", {len(borrowed)} of them borrowed" if borrowed else ""
     words.emit("\n" + printable(f"Ray {ray.ray} at {ray.address} (Python {ray.python}): {count}{lent}") + "\n")
-    rows = [_row(node, grid.nodes) for node in ray.nodes]
+    rows = [_row(node, grid.nodes) for node in _in_order(ray)]
     rows.append(("all", "", "", "", *_uses(ray.nodes), ""))
     if borrowed:
         rows.append(("of it borrowed", "", "", "", *_uses(borrowed), ""))
@@ -77,6 +77,11 @@ def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
         if boost.differs:
             name = boost.job.id or f"a boost of {boost.job.user}"
             words.emit(f"! {printable(f'{name} is not in Ray as it was lent: {boost.differs}')} → grid boost status\n")
+
+
+def _in_order(ray: Boosts) -> list[RayNode]:
+    """What is lent behind what was there, each by name."""
+    return sorted(ray.nodes, key=lambda node: (_is_borrowed(node), node.name or node.host, node.id))
 
 
 def _is_borrowed(node: RayNode) -> bool:
@@ -146,7 +151,7 @@ def _json(ray: Boosts) -> dict[str, Any] | None:
         "version": ray.ray or None,
         "python": ray.python or None,
         "trouble": ray.trouble or None,
-        "nodes": list(map(ray_json, ray.nodes)),
+        "nodes": list(map(ray_json, _in_order(ray))),
         "total": _sum(node.total for node in ray.nodes),
         "available": _sum(node.available for node in ray.nodes),
         "borrowed": _sum(node.total for node in borrowed),

@@ -239,7 +239,7 @@ class GridClient:
 
     async def boosts(self, target: str = "") -> Boosts:
         """The boosts that have not ended, for all nodes or one, and what Ray shows."""
-        answer: Boosts = await self._session.ask(ListBoosts(id=self._session.number(), target=target))
+        answer: Boosts = await self._session.ask_all(ListBoosts(id=self._session.number(), target=target))
         return answer
 
     # --- the grid -----------------------------------------------------------------------------------------------------

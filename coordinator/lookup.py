@@ -187,7 +187,7 @@ class Lookup:
         found: list[Job] = list(itertools.islice(self._living(message), most + 1))
         if len(found) <= most and message.ended and (not message.states or State.ENDED in message.states):
             past = message.past and (message.past[0], message.past[2]) if message.past and message.past[0] else None
-            found += self._store.list_ended(most + 1 - len(found), message.user, past, message.fold)
+            found += self._store.list_ended(most + 1 - len(found), message.user, past, message.fold, message.boosts)
         views: list[JobView] = []
         size = 0
         for job in found[:most]:
@@ -223,7 +223,7 @@ class Lookup:
         for at, together in itertools.groupby(newest, attrgetter("submitted")):
             if at <= submitted:
                 for job in sorted(together, key=attrgetter("id"), reverse=True):
-                    if message.fold and job.group:
+                    if (message.fold and job.group) or (message.boosts and job.spec.boost is None):
                         continue
                     fits = (not message.states or job.state in message.states) and message.user in ("", job.user)
                     if fits and (at < submitted or job.id < last):

@@ -1,5 +1,5 @@
-"""What is more than one answer holds, node by node: the answer names the last node it has, and the client asks for what
-is behind that one.
+"""What is more than one answer holds: the answer names the last that it has, most often a node, and the client asks for
+what is behind that one.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ import msgspec
 from distributed_grid.coordinator import lookup
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.sight import Sight
-from distributed_grid.protocol.messages import Shared
+from distributed_grid.protocol.messages import Boosts, BoostView, RayNode, Shared
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 
 T = TypeVar("T")
@@ -37,6 +37,32 @@ def shared(ledger: Ledger, sight: Sight, now: float, number: int, only: str, pas
         tuple(allocation for _, on_one in found for allocation in on_one),
         last,
     )
+
+
+def boosts(whole: Boosts, past: tuple[float, str] | None) -> Boosts:
+    """Of all boosts, and then of Ray's nodes, as many as fit behind that boost and that node. Of boosts the time is
+    told and not the id, which not everybody may know: those that were requested at one moment are in one answer."""
+    after, node = past or (-1.0, "")
+    size = 0
+    found: list[BoostView] = []
+    nodes: list[RayNode] = []
+    for one in sorted(whole.boosts, key=lambda one: one.job.submitted):
+        if one.job.submitted <= after:
+            continue
+        size += len(msgspec.msgpack.encode(one))
+        if size > lookup.LIST_BYTES and found and one.job.submitted > found[-1].job.submitted:
+            return msgspec.structs.replace(whole, boosts=tuple(found), nodes=(), past=(found[-1].job.submitted, node))
+        found.append(one)
+    after = found[-1].job.submitted if found else after
+    for there in sorted(whole.nodes, key=lambda there: there.id):
+        if there.id <= node:
+            continue
+        size += len(msgspec.msgpack.encode(there))
+        if size > lookup.LIST_BYTES and (found or nodes):
+            last = nodes[-1].id if nodes else node
+            return msgspec.structs.replace(whole, boosts=tuple(found), nodes=tuple(nodes), past=(after, last))
+        nodes.append(there)
+    return msgspec.structs.replace(whole, boosts=tuple(found), nodes=tuple(nodes))
 
 
 def _page(of: Iterable[tuple[str, T]], past: str) -> tuple[list[T], str]:

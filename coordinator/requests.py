@@ -345,7 +345,8 @@ class Requests:
                 self._driver.trouble.refuse()
                 self._driver.put(ExtendAsked(self._answer_plainly(asked), job, message.seconds))
             case ListBoosts():
-                self._reply(client, await self._boosts.shown(message, sight, self._lookup.views))
+                shown = await self._boosts.shown(message, sight, self._lookup.views)
+                self._reply(client, pages.boosts(shown, message.past))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 

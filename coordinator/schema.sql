@@ -18,6 +18,7 @@ CREATE TABLE jobs (
     node TEXT NOT NULL,
     body BLOB NOT NULL,
     allocation BLOB, -- the job's newest one: both change together, so one row holds both
+    boost INTEGER NOT NULL DEFAULT 0, -- whether it is one
     UNIQUE (user, key)
 ) STRICT;
 
@@ -25,6 +26,7 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_live ON jobs (submitted) WHERE state <> 'ended';
 CREATE INDEX jobs_ended ON jobs (ended) WHERE state = 'ended';
 CREATE INDEX jobs_ended_of ON jobs (user, ended) WHERE state = 'ended';
+CREATE INDEX jobs_boosts ON jobs (ended, id) WHERE boost = 1 AND state = 'ended';
 CREATE INDEX jobs_named ON jobs (name) WHERE name <> '';
 CREATE INDEX jobs_mine ON jobs (user, submitted);
 

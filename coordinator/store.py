@@ -185,7 +185,7 @@ class Store:
                 out.past_allocations.append((a.id, a.node, _encode(a)))
         for id_, j in jobs.items():
             searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
-            out.jobs.append((*searched, _encode(j), newest.get(id_)))
+            out.jobs.append((*searched, _encode(j), newest.get(id_), int(j.spec.boost is not None)))
         out.groups = [(g.id, g.key, g.user, g.submitted, g.ended, _encode(g)) for g in groups.values()]
         out.gone_nodes = [(name,) for name in gone]
         out.nodes = [(facts.name, clock, _encode(facts)) for facts in nodes.values()]
@@ -328,14 +328,20 @@ class Store:
         return [_group(row[0]) for row in rows]
 
     def list_ended(
-        self, limit: int, user: str = "", past: tuple[float, str] | None = None, alone: bool = False
+        self,
+        limit: int,
+        user: str = "",
+        past: tuple[float, str] | None = None,
+        alone: bool = False,
+        boosts: bool = False,
     ) -> list[Job]:
         """The jobs that ended last, newest end first; of one user only if one is given; behind the one that ended then
-        and has this id; `alone`: without the members of groups."""
+        and has this id; `alone`: without the members of groups; `boosts`: those alone."""
         which: list[tuple[str, tuple[Any, ...]]] = [("state = 'ended'", ())]
         which += [("user = ?", (user,))] if user else []
         which += [("(ended, id) < (?, ?)", past)] if past else []
         which += [("instr(id, '_') = 0", ())] if alone else []
+        which += [("boost = 1", ())] if boosts else []
         rows = self._reader.execute(
             f"SELECT body FROM jobs WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
             "ORDER BY ended DESC, id DESC LIMIT ?",

@@ -32,10 +32,10 @@ class Snapshot:
 
 _WRITES = {
     "jobs": (
-        "INSERT INTO jobs (id, key, user, name, state, submitted, ended, node, body, allocation) VALUES {} "
+        "INSERT INTO jobs (id, key, user, name, state, submitted, ended, node, body, allocation, boost) VALUES {} "
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended = excluded.ended, node = excluded.node, "
         "body = excluded.body, allocation = coalesce(excluded.allocation, allocation)",
-        10,
+        11,
     ),
     "past_allocations": ("INSERT OR REPLACE INTO past_allocations (id, node, body) VALUES {}", 3),
     "groups": (

@@ -35,10 +35,12 @@ class ExtendBoost(Message, frozen=True, tag="extend-boost"):
 
 
 class ListBoosts(Message, frozen=True, tag="list-boosts"):
-    """Which boosts live, of this target (empty: of all), and what Ray shows of them? Answered by Boosts."""
+    """Which boosts live, of this target (empty: of all), and what Ray shows of them? Answered by Boosts. `past`: only
+    the boosts that were requested after then, and the nodes of Ray behind the one of this id."""
 
     id: int
     target: str = ""
+    past: tuple[float, str] | None = None
 
 
 class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,8 +84,9 @@ class BoostView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Boosts(Message, frozen=True, tag="boosts"):
-    """The boosts, and all nodes that Ray shows, its versions, and what waits there for room; `trouble` says why it
-    cannot be asked, if so."""
+    """The boosts, the oldest first, and all nodes that Ray shows, in the order of their ids, its versions, and what
+    waits there for room; `trouble` says why it cannot be asked, if so. `past` is where to go on, where there is more
+    than one answer holds."""
 
     id: int
     boosts: tuple[BoostView, ...]
@@ -93,3 +96,4 @@ class Boosts(Message, frozen=True, tag="boosts"):
     ray: str = ""
     python: str = ""
     demand: tuple[Demand, ...] = ()
+    past: tuple[float, str] | None = None

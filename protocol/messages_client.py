@@ -8,6 +8,7 @@ from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.groups import Array, GroupView
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, State
+from distributed_grid.protocol.messages_boosts import BoostView, ListBoosts, RayNode
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 from distributed_grid.protocol.numbers import Span
@@ -110,7 +111,7 @@ class SignalJob(Message, frozen=True, tag="signal-job"):
 class ListJobs(Message, frozen=True, tag="list-jobs"):
     """Jobs, at most `limit`: those not ended, the newest first, and with `ended` then the others, the newest end first.
     `past`: the list goes on behind the job that had ended then (0: not yet), was submitted then, and has this id.
-    `fold`: groups as wholes, without their members."""
+    `fold`: groups as wholes, without their members. `boosts`: those alone."""
 
     id: int
     ended: bool = False
@@ -119,6 +120,7 @@ class ListJobs(Message, frozen=True, tag="list-jobs"):
     limit: int = 1000
     past: tuple[float, float, str] | None = None
     fold: bool = False
+    boosts: bool = False
 
 
 class Jobs(Message, frozen=True, tag="jobs"):
@@ -182,10 +184,10 @@ class Shared(Message, frozen=True, tag="shared"):
 
 
 def next_page(asked: Any, told: Any, number: int) -> Any:
-    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus or GetShared; None: that
-    was all, or as many as were wanted. A job that ends between two pages may be in both."""
+    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared or ListBoosts;
+    None: that was all, or as many as were wanted. A job that ends between two pages may be in both."""
     if not isinstance(asked, ListJobs):
-        past = told.past if isinstance(asked, GetStatus | GetShared) else ""
+        past = told.past if isinstance(asked, GetStatus | GetShared | ListBoosts) else ""
         return msgspec.structs.replace(asked, id=number, past=past) if past else None
     left = asked.limit - len(told.jobs)
     if not told.more or not told.jobs or left <= 0:
@@ -195,18 +197,20 @@ def next_page(asked: Any, told: Any, number: int) -> Any:
 
 
 def joined(answer: Any, page: Any) -> Any:
-    """One Jobs, Status or Shared of two, of which the second was asked for behind the first. What is no list is the
-    second's."""
+    """One Jobs, Status, Shared or Boosts of two, of which the second was asked for behind the first. What is no list is
+    the second's."""
     lists = {
         name: tuple({_key(view) or object(): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
-        for name in ("jobs", "groups", "nodes", "offers", "allocations")
+        for name in ("jobs", "groups", "nodes", "offers", "allocations", "boosts")
         if hasattr(page, name)
     }
     return msgspec.structs.replace(page, **lists)
 
 
-def _key(view: JobView | GroupView | NodeView | OfferView | AllocationView) -> str:
+def _key(view: JobView | GroupView | NodeView | OfferView | AllocationView | BoostView | RayNode) -> str:
     match view:
+        case BoostView():
+            return view.job.id
         case NodeView():
             return view.facts.name
         case OfferView():

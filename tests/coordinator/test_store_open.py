@@ -94,6 +94,12 @@ def test_all_that_an_older_store_has_is_in_it_when_it_is_opened(tmp_path: Path, 
     store.close()
 
 
+def test_the_boosts_of_an_older_store_are_known_as_such(tmp_path: Path) -> None:
+    store = Store(lay(tmp_path, 6))
+    assert [job.id for job in store.list_ended(100, boosts=True)] == ["j-aaaaaaaaaaab"]
+    store.close()
+
+
 @pytest.mark.parametrize("schema", OLD)
 def test_an_older_store_becomes_what_a_new_one_is(tmp_path: Path, schema: int) -> None:
     path = lay(tmp_path, schema)
