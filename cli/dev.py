@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from distributed_grid.protocol.messages import Shared
 
 DEFAULT_PORT = 7433
-START_SECONDS = 15.0
+START_SECONDS = 60.0
+"""That a process may take to start, on a slow machine; one that ends is told of at once."""
+OFFER_SECONDS = 15.0
+"""That nodes which are up may take to offer all they have, until it is told what they do not."""
 JOBS_SECONDS = 8.0
 LOG_LINES = 15
 
@@ -58,8 +61,8 @@ def up(directory: str | None, **wanted: int | None) -> None:
         plan.write()
         url = _start_coordinator(plan)
         started = _start_agents(plan, url)
-    _await_offers(invocation, plan, url, time.monotonic() + START_SECONDS)
-    _tell(invocation, plan, url, started, time.monotonic() - began)
+    _await_offers(invocation, plan, url, started)
+    _tell(invocation, plan, url, list(started), time.monotonic() - began)
 
 
 @dev.command()
@@ -177,9 +180,9 @@ def _not_started(what: str, log: Path, begin: int) -> GridError:
     return GridError(f"{what} did not start in time", why=text[-1000:] or "it said nothing", hint=f"see {log}")
 
 
-def _start_agents(plan: Plan, url: str) -> list[str]:
-    """Start the agents that do not run; their names."""
-    started = []
+def _start_agents(plan: Plan, url: str) -> dict[str, processes.Process]:
+    """Start the agents that do not run; these, by name."""
+    started = {}
     for agent in plan.agents:
         state = plan.home / agent.name
         if processes.read(state / "agent.pid") is not None:
@@ -190,8 +193,8 @@ def _start_agents(plan: Plan, url: str) -> list[str]:
             "-c", plan.config, "--coordinator", url, "agent", "run", "--name", agent.name, "--state-dir", str(state),
             "--kin", str(plan.home), *agent.flags(),
         )  # fmt: skip
-        processes.start(argv, plan.environment(agent.environment(state)), plan.home, plan.home / f"{agent.name}.log")
-        started.append(agent.name)
+        log = plan.home / f"{agent.name}.log"
+        started[agent.name] = processes.start(argv, plan.environment(agent.environment(state)), plan.home, log)
     return started
 
 
@@ -199,10 +202,11 @@ def _grid(*words: str) -> list[str]:
     return [sys.executable, "-m", "distributed_grid.cli.main", *words]
 
 
-def _await_offers(invocation: Invocation, plan: Plan, url: str, until: float) -> None:
+def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[str, processes.Process]) -> None:
     """Wait until every node is up and offers; one that is up and withholds is told, one that is not up is an error."""
     from distributed_grid.cli.connection import Connection
 
+    began = time.monotonic()
     connection = Connection(url)
     try:
         while True:
@@ -210,12 +214,14 @@ def _await_offers(invocation: Invocation, plan: Plan, url: str, until: float) ->
             missing = [name for name in plan.names if offers.get(name, "not up")]
             if not missing:
                 return
-            if time.monotonic() > until:
+            not_up = [name for name in missing if offers.get(name, "not up") == "not up"]
+            died = [name for name in not_up if name in started and not started[name].alive]
+            if died or time.monotonic() > began + (START_SECONDS if not_up else OFFER_SECONDS):
                 break
             time.sleep(0.05)
     finally:
         connection.close()
-    for name in missing:
+    for name in died or missing:
         if offers.get(name, "not up") == "not up":
             raise _not_started(name, plan.home / f"{name}.log", 0)
         invocation.say(f"{name} is up and does not offer all it has now: {offers[name]}")

@@ -25,7 +25,7 @@ class Dev:
 
     def grid(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*GRID, *words], env=self.environment, cwd=self.home.parent, capture_output=True, text=True, timeout=60
+            [*GRID, *words], env=self.environment, cwd=self.home.parent, capture_output=True, text=True, timeout=100
         )
 
     def up(self, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -122,6 +122,14 @@ def test_up_again_starts_only_what_has_died_and_jobs_run_on(dev: Dev) -> None:
     assert changed == {"coordinator/coordinator.pid", "node1/agent.pid"}
     (dev.home.parent / "gate").touch()
     assert dev.grid("job", "wait", ident).returncode == 5
+
+
+def test_a_node_that_ends_at_once_is_told_of_at_once_with_what_it_said(dev: Dev) -> None:
+    (dev.home / "node2").mkdir(parents=True)
+    (dev.home / "node2" / "agent.sock").mkdir()  # nobody can listen there
+    done = dev.up("--nodes", "2")
+    assert done.returncode == 1
+    assert "node2 did not start" in done.stderr and "agent.sock" in done.stderr
 
 
 def test_another_shape_needs_down_first(dev: Dev) -> None:
