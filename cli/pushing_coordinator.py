@@ -3,10 +3,11 @@ in a thread, so that several hosts do not wait for each other."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from distributed_grid.cli.connection import Denied
 from distributed_grid.cli.invocation import Invocation
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Role
@@ -17,6 +18,7 @@ from distributed_grid.protocol.messages import (
     GetStatus,
     ListAccess,
     MakeToken,
+    MemberView,
     Status,
     TokenMade,
     UndrainNodes,
@@ -45,9 +47,8 @@ class Asking:
     async def known(self, name: str) -> Known:
         """What it knows of a node."""
         status: Status = await self._ask(lambda number: GetStatus(id=number))
-        access: Access = await self._ask(lambda number: ListAccess(id=number))
         view = _named(status, name)
-        mine = [one for one in access.members if one.role is Role.AGENT and one.name == name]
+        mine = [one for one in await self._members() if one.role is Role.AGENT and one.name == name]
         return Known(
             grid=status.grid,
             there=view is not None,
@@ -55,6 +56,16 @@ class Asking:
             incarnation=view.facts.incarnation if view is not None else 0,
             certified=any(not one.revoked and one.expires > time.time() for one in mine),
         )
+
+    async def _members(self) -> Sequence[MemberView]:
+        """Who has certificates; nobody where there is no authority that gives any."""
+        try:
+            access: Access = await self._ask(lambda number: ListAccess(id=number))
+        except Denied as denied:
+            if denied.code != "no-authority":
+                raise
+            return ()
+        return access.members
 
     async def seen(self, name: str) -> NodeView | None:
         """A node as it is now."""

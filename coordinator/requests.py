@@ -43,7 +43,7 @@ from distributed_grid.coordinator.placing import neighbours, resolved
 from distributed_grid.coordinator.ray.boosting import Boosting, no_boosts, no_other_boost
 from distributed_grid.coordinator.ray.placing import Placing
 from distributed_grid.coordinator.relay import Relay
-from distributed_grid.coordinator.requests_access import AccessDesk
+from distributed_grid.coordinator.requests_access import AccessDesk, NoAuthority
 from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.submissions import LONGEST
@@ -162,7 +162,8 @@ class Requests:
         except BadValue as error:
             asked.fail("bad-value", error.what, error.why, error.hint)
         except GridError as error:
-            asked.fail("unavailable", error.what, error.why, error.hint)
+            code = "no-authority" if isinstance(error, NoAuthority) else "unavailable"
+            asked.fail(code, error.what, error.why, error.hint)
         except sqlite3.Error as error:
             what, hint = "the coordinator's store cannot be read now", "look at the disk it is on"
             asked.fail("unavailable", what, str(error), hint)

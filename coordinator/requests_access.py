@@ -24,6 +24,10 @@ from distributed_grid.protocol.messages import (
 Cut = Callable[[Role | None, str, Collection[str]], int]
 
 
+class NoAuthority(GridError):
+    """This grid gives nobody certificates or tokens."""
+
+
 class AccessDesk:
     """Answers them. `cut` ends the live connections of a role and name, and of bearer tokens; how many there were."""
 
@@ -35,7 +39,7 @@ class AccessDesk:
     def answer(self, user: str, message: MakeToken | ListAccess | Withdraw) -> TokenMade | Access | Done:
         """Do one of them. Raises GridError, BadValue."""
         if self._pki is None:
-            raise GridError(
+            raise NoAuthority(
                 "this grid has no authority, so there is nothing to give access to",
                 why="everybody who can connect to this machine's loopback address is let in",
                 hint="grid init, then start the coordinator again",

@@ -45,8 +45,9 @@ async def forget(coordinator: Coordinator, name: str, say: Say) -> None:
         raise GridError(f"the coordinator knows no node {name}", hint="see `grid nodes`")
     if known.there:
         await coordinator.drain(name, now=True)
-    say("taking its certificate back")
-    await coordinator.revoke(name)
+    if known.certified:
+        say("taking its certificate back")
+        await coordinator.revoke(name)
     await _forgotten(coordinator, name, say)
 
 

@@ -10,6 +10,7 @@ import pytest
 from distributed_grid.coordinator.client import GridClient, RequestRefused, describe_job
 from distributed_grid.protocol.jobs import Cause, State
 from tests.e2e.scenes import Scene, scene
+from tests.grid_fixture import running_grid
 
 
 def grid(on: Scene, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -87,3 +88,12 @@ async def test_labels_are_set_on_several_nodes_at_once_or_on_none() -> None:
             await client.drain("n1", deadline=0)
             view = await client.wait(job)
             assert view.outcome is not None and view.outcome.cause is Cause.DRAINED
+
+
+def test_a_node_that_is_gone_is_forgotten_also_where_there_is_no_authority(tmp_path: Path) -> None:
+    with running_grid(tmp_path) as grid:
+        (name,) = [node["name"] for node in grid.json("nodes")["nodes"]]
+        grid.kill(name)
+        done = grid.run("node", "remove", name, "--forget")
+        assert done.returncode == 0, done.stderr
+        assert grid.json("nodes")["nodes"] == []
