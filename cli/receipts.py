@@ -6,8 +6,9 @@ import click
 
 from distributed_grid.cli import words
 from distributed_grid.cli.completion_of import nodes as complete_nodes
-from distributed_grid.cli.invocation import common, current, printable
-from distributed_grid.protocol.messages import GetReceipts, Receipts
+from distributed_grid.cli.invocation import Invocation, common, current, printable
+from distributed_grid.protocol.messages import GetReceipts, GetStatus, Receipts
+from distributed_grid.protocol.naming import unknown_node
 from distributed_grid.protocol.receipts import Alternative, Place, Receipt, Victim
 
 HEADER = ("RECEIPT", "WHEN", "NODE", "FOR", "USER", "VICTIMS", "LOST", "WAITED", "RESULT")
@@ -27,6 +28,8 @@ def receipts(job: str, node: str, limit: int) -> None:
     """
     invocation = current()
     answer: Receipts = invocation.ask(lambda n: GetReceipts(id=n, job=job, node=node, limit=limit))
+    if node and not answer.receipts:
+        _check_name(invocation, node)
     match invocation.output:
         case "json" | "jsonl":
             words.emit_json(invocation, {"receipts": [_json(one) for one in answer.receipts]}, rows="receipts")
@@ -36,6 +39,13 @@ def receipts(job: str, node: str, limit: int) -> None:
             words.emit(words.table(invocation, HEADER, [_row(one) for one in answer.receipts]))
             if not answer.receipts:
                 invocation.say("nobody was preempted")
+
+
+def _check_name(invocation: Invocation, node: str) -> None:
+    """Raise BadValue for a node that is not there: that nobody was preempted there has another reason."""
+    names = [one.facts.name for one in invocation.ask(lambda n: GetStatus(id=n)).nodes]
+    if node not in names:
+        raise unknown_node(node, names)
 
 
 def _row(one: Receipt) -> list[str]:

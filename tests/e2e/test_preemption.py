@@ -71,7 +71,8 @@ async def test_an_urgent_job_starts_within_notice_and_grace_and_who_gave_way_fin
         await on.coordinator()
         (kept,) = receipts(on, "--node", "n1")
         assert kept["id"] == told.id and kept["seconds_until_start"] == told.waited
-        assert receipts(on, "--node", "elsewhere") == []
+        refused = grid(on, "receipts", "--node", "elsewhere")
+        assert refused.returncode == 2 and "unknown node 'elsewhere'" in refused.stderr and "n1" in refused.stderr
 
 
 async def test_one_that_does_not_heed_its_notice_is_killed_and_a_restart_meanwhile_loses_no_plan() -> None:
