@@ -41,7 +41,7 @@ def groups():
     return {one["name"]: [one["state"], nodes.get(one["bundles_to_node_id"][0])] for one in there}
 def boosts():
     return [node["Labels"]["grid-boost"] for node in ray.nodes() if node["Alive"] and "grid-boost" in node["Labels"]]
-at = {"groups": groups, "boosts": boosts, "resources": ray.cluster_resources}
+at = {"groups": groups, "boosts": boosts, "resources": ray.cluster_resources, "free": ray.available_resources}
 for line in sys.stdin:
     print(json.dumps(at[line.strip()]()), file=answers, flush=True)
 """
@@ -111,6 +111,11 @@ class Cluster:
     def resources(self) -> dict[str, float]:
         """What the cluster has in all, for a program of it."""
         found: dict[str, float] = self._look("resources")
+        return found
+
+    def free(self) -> dict[str, float]:
+        """What of it nobody uses or has reserved."""
+        found: dict[str, float] = self._look("free")
         return found
 
     def groups(self) -> dict[str, list[str]]:
@@ -219,12 +224,12 @@ def a_cluster(place: Path, keeps: bool = False) -> Iterator[Cluster]:
 
 
 @contextmanager
-def a_raylet(cluster: Cluster, place: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A node of Ray on the host of lab1, with just the cores that lab1 has."""
+def a_raylet(cluster: Cluster, place: Path, gpus: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """A node of Ray on the host of lab1, with just the cores that lab1 has, and so many GPUs."""
     ports = "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export"
     words = (
         "start", "--block", f"--address={HEAD}", f"--node-ip-address={NODE}", f"--num-cpus={len(CORES)}",
-        "--num-gpus=0", "--memory=1000000000", "--object-store-memory=80000000", "--labels=grid-node=lab1",
+        f"--num-gpus={gpus}", "--memory=1000000000", "--object-store-memory=80000000", "--labels=grid-node=lab1",
         "--disable-usage-stats", "--include-log-monitor=false", f"--temp-dir={(folder := short_folder())}",
         *(f"--{name}-port={9100 + number}" for number, name in enumerate(ports)),
     )  # fmt: skip
@@ -242,37 +247,41 @@ def a_raylet(cluster: Cluster, place: Path) -> Iterator[subprocess.Popen[bytes]]
         shutil.rmtree(folder, ignore_errors=True)
 
 
+TOKEN = "0123456789abcdef" * 4
+GPUS = ("GPU-11111111-1111-1111-1111-111111111111", "GPU-22222222-2222-2222-2222-222222222222")
+
+
+def stand_ins(place: Path) -> dict[str, str]:
+    """What an agent has in its environment that is to find these GPUs, at the vendor's library (standins/nvml)."""
+    (place / "gpus.json").write_text(json.dumps([{"uuid": uuid, "memory": 8 << 30} for uuid in GPUS]))
+    return {"PYTHONPATH": str(ROOT / "standins" / "nvml"), "GRID_STANDIN_GPUS": str(place / "gpus.json")}
+
+
 @contextmanager
 def a_placing_cluster(place: Path) -> Iterator[Cluster]:
-    """One where Ray reserves what jobs are granted, and has a node of its own on lab1."""
+    """One where Ray reserves what jobs are granted. It has a node of its own on lab1, whose two GPUs are stand-ins."""
     config = CONFIG + f"ray: {{address: '{HEAD}'}}\nplacement: ray\nname: gpu-master\n"
-    with two_hosts(place, config, NODE_CONFIG) as (master, node):
+    with two_hosts(place, config, NODE_CONFIG, stand_ins(place)) as (master, node):
         made = Cluster(master, node, place)
         try:
-            with a_raylet(made, place):
+            with a_raylet(made, place, len(GPUS)):
                 yield made
         finally:
             made.close()
 
 
-TOKEN = "0123456789abcdef" * 4
-GPUS = ("GPU-11111111-1111-1111-1111-111111111111", "GPU-22222222-2222-2222-2222-222222222222")
-
-
 @contextmanager
 def a_guarded_cluster(place: Path) -> Iterator[Cluster]:
-    """One whose head wants a token, and whose source has two GPUs: stand-ins at the vendor's library (standins/nvml).
+    """One whose head wants a token, and whose source has two GPUs: stand-ins.
     Master and source have the token in a file each, `master.token` and `node.token`."""
     files = {name: place / f"{name}.token" for name in ("master", "node")}
     for path in files.values():
         path.touch(0o600)
         path.write_text(TOKEN)
-    (place / "gpus.json").write_text(json.dumps([{"uuid": uuid, "memory": 8 << 30} for uuid in GPUS]))
-    there = {"PYTHONPATH": str(ROOT / "standins" / "nvml"), "GRID_STANDIN_GPUS": str(place / "gpus.json")}
     config = CONFIG + f"ray: {{address: '{HEAD}', auth: token, token: '{files['master']}'}}\nname: gpu-master\n"
     config += "preemption: {min_hold: 0}\n"
     node_config = NODE_CONFIG + f"  ray_token: '{files['node']}'\n"
-    with two_hosts(place, config, node_config, there) as (master, node):
+    with two_hosts(place, config, node_config, stand_ins(place)) as (master, node):
         made = Cluster(master, node, place, files["master"])
         try:
             yield made

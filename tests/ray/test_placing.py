@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.grid_fixture import until
-from tests.ray.scene import CORES, HEAD, Cluster, a_placing_cluster, a_raylet, command_of
+from tests.ray.scene import CORES, GPUS, HEAD, Cluster, a_placing_cluster, a_raylet, command_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -102,6 +102,23 @@ def test_a_job_runs_where_ray_reserved_it_and_the_group_is_there_just_as_long(cl
     held.go()
     ends_well(cluster, job)
     until(lambda: cluster.groups() == {}, "nothing is reserved any more", 60.0)
+
+
+def test_a_job_with_a_gpu_has_the_one_its_agent_chose_and_rays_programs_have_none_there_meanwhile(
+    cluster: Cluster, held: Held
+) -> None:
+    script = f"echo $CUDA_VISIBLE_DEVICES; {held.argv[-1]}"
+    done = cluster.master.run("run-shared", "-d", "--no-ship", "--cpus", "1", "--gpus", "1", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    until(lambda: state(cluster, job) == "running", "it runs", 60.0)
+    (lent,) = cluster.master.job(job)["grant"]["gpus"]
+    assert lent["uuid"] in GPUS and cluster.groups() == {f"grid-job-{job}.1": ["CREATED", "lab1"]}
+    until(lambda: "GPU" not in cluster.free(), "Ray has none left to give", 60.0)
+    held.go()
+    ends_well(cluster, job)
+    assert cluster.master.run("logs", job).stdout == lent["uuid"] + "\n"
+    until(lambda: cluster.free().get("GPU") == len(GPUS), "Ray has all of them again", 60.0)
 
 
 def test_where_rays_programs_have_all_a_job_waits_and_says_so_and_starts_when_they_end(
