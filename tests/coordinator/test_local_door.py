@@ -57,8 +57,8 @@ async def come(folder: Path, uid: int, says: str) -> ClientEnd:
 
 async def is_operator(end: ClientEnd) -> bool:
     answer = await end.ask(ListAccess(id=1))
-    assert isinstance(answer, Failed) and answer.code in ("not-allowed", "unavailable"), answer
-    return answer.code == "unavailable"  # the grid has no authority, which an operator is told
+    assert isinstance(answer, Failed) and answer.code in ("not-allowed", "no-authority"), answer
+    return answer.code == "no-authority"  # the grid has no authority, which an operator is told
 
 
 async def submitter(end: ClientEnd) -> str:
