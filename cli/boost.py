@@ -212,8 +212,12 @@ def _wrong(one: BoostView) -> str:
     """What to do about a boost that Ray does not show as it was lent; empty: it does."""
     if not one.differs:
         return ""
-    name = one.job.id or f"a boost of {one.job.user}"
-    return f"{name} is not in Ray as it was lent: {one.differs} → grid job events {one.job.id}".rstrip()
+    return f"{difference(one)} → grid job events {one.job.id}".rstrip()
+
+
+def difference(one: BoostView) -> str:
+    """That Ray does not show a boost as it was lent, and how."""
+    return f"{one.job.id or f'a boost of {one.job.user}'} is not in Ray as it was lent: {one.differs}"
 
 
 def stray_words(node: RayNode) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import words
-from distributed_grid.cli.boost import stray_words
+from distributed_grid.cli.boost import difference, stray_words
 from distributed_grid.cli.invocation import Invocation, common, current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.nodes import names, node_json, show_nodes
@@ -75,8 +75,7 @@ def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
             words.emit(f"! {printable(stray_words(node))}\n")
     for boost in ray.boosts:
         if boost.differs:
-            name = boost.job.id or f"a boost of {boost.job.user}"
-            words.emit(f"! {printable(f'{name} is not in Ray as it was lent: {boost.differs}')} → grid boost status\n")
+            words.emit(f"! {printable(difference(boost))} → grid boost status\n")
 
 
 def _in_order(ray: Boosts) -> list[RayNode]:
