@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -339,15 +340,26 @@ def setting() -> Iterator[str]:
     until(lambda: all(removed(group) for group in groups), "the kernel is done with the groups")
 
 
-async def test_a_job_that_is_frozen_as_a_group_hears_of_a_cancel(
-    make_bench: Callable[..., Awaitable[Bench]], setting: str
-) -> None:
+class Grouped(NamedTuple):
+    """A bench whose supervisor freezes jobs as groups, where those are, and what it has told of that."""
+
+    bench: Bench
+    place: Place
+    told: list[Suspended]
+
+
+@pytest.fixture
+async def grouped(make_bench: Callable[..., Awaitable[Bench]], setting: str) -> Grouped:
     place = cgroups.freezer(setting)
     if place is None:
         pytest.skip("no cgroup that freezes can be made here")
-    bench = await make_bench(cgroup=setting)
-    told: list[Suspended] = []
-    bench.launcher.suspended = told.append
+    made = Grouped(await make_bench(cgroup=setting), place, [])
+    made.bench.launcher.suspended = made.told.append
+    return made
+
+
+async def test_a_job_that_is_frozen_as_a_group_hears_of_a_cancel(grouped: Grouped) -> None:
+    bench, place, told = grouped
     id = bench.launch("sh", "-c", "trap 'echo bye; exit 3' TERM; echo there; while :; do sleep 0.01; done")
     await bench.wrote(id)
     bench.launcher.freeze(id, WHY, 60.0)
@@ -359,15 +371,8 @@ async def test_a_job_that_is_frozen_as_a_group_hears_of_a_cancel(
     await bench.until(lambda: not os.path.exists(f"{place.path}/{id}"))
 
 
-async def test_a_frozen_group_whose_last_process_is_slow_to_go_is_removed_without_another_job(
-    make_bench: Callable[..., Awaitable[Bench]], setting: str
-) -> None:
-    place = cgroups.freezer(setting)
-    if place is None:
-        pytest.skip("no cgroup that freezes can be made here")
-    bench = await make_bench(cgroup=setting)
-    told: list[Suspended] = []
-    bench.launcher.suspended = told.append
+async def test_a_frozen_group_whose_last_process_is_slow_to_go_is_removed_without_another_job(grouped: Grouped) -> None:
+    bench, place, told = grouped
     id = bench.launch("sleep", "1000")
     await bench.started(id)
     bench.launcher.freeze(id, WHY, 600.0)
