@@ -29,10 +29,11 @@ class Inventory(Message, frozen=True, tag="inventory"):
 
 
 class Started(Message, frozen=True, tag="started"):
-    """The allocation's command runs since now."""
+    """The allocation's command runs since now, behind these `walls` (protocol/walls.py)."""
 
     allocation: str
     pid: int = 0
+    walls: str = ""
 
 
 class Stale(Message, frozen=True, tag="stale"):

@@ -8,6 +8,7 @@ from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.numbers import Count, Finite, Span
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
+from distributed_grid.protocol.walls import Trust
 
 
 class NodeState(StrEnum):
@@ -49,6 +50,9 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
     `numa` holds the cores of each NUMA node by its number; empty: not known.
     `ray` and `ray_python` are the versions of the Ray that would run its boosts, and of that one's Python; empty: none.
+    `walls` is the level behind which jobs run there (protocol/walls.py), `walls_why` why none stronger; an older agent
+    tells neither, which counts as `none`. Below `namespace` the node runs jobs of its `owners` (users of the grid)
+    only, unless it `trusts` everyone.
     """
 
     name: str
@@ -70,6 +74,10 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     numa: tuple[tuple[int, ...], ...] = ()
     ray: str = ""
     ray_python: str = ""
+    walls: str = ""
+    walls_why: str = ""
+    owners: tuple[str, ...] = ()
+    trusts: str = Trust.OWNER.value
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -215,9 +223,11 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One allocation an agent knows of, told whole after every reconnect. `outcome` once it is over."""
+    """One allocation an agent knows of, told whole after every reconnect. `outcome` once it is over; `walls` is the
+    level behind which its command runs or ran."""
 
     allocation: str
     state: State
     outcome: Outcome | None = None
     started_for: Span = 0.0
+    walls: str = ""

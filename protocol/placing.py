@@ -12,6 +12,7 @@ import msgspec
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.numbers import Count
 from distributed_grid.protocol.resources import GIB, MOST_MEMORY, format_bytes, parse_memory
+from distributed_grid.protocol.walls import Walls, parse_walls
 
 NODES_MOST = 1000
 """Nodes that one request may name, of each kind."""
@@ -72,6 +73,8 @@ class Constraints(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True,
 
     `near` are jobs or groups by their ids: where one of each holds a place, or anywhere when it is over. `apart` are
     such ids, or names as `user/name`: on no node where one called so holds a place.
+
+    `walls`: jobs run there behind this level or a stronger one.
     """
 
     only: tuple[str, ...] = ()
@@ -81,6 +84,7 @@ class Constraints(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True,
     gpu_memory: Count = 0
     near: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+    walls: Walls = Walls.NONE
 
 
 NO_CONSTRAINTS = Constraints()
@@ -136,6 +140,7 @@ def parse_placing(
     gpu_memory: float | str | None = None,
     near: Iterable[str] = (),
     apart: Iterable[str] = (),
+    walls: str | None = None,
 ) -> dict[str, Any]:
     """The fields `strategy` and `constraints` of a Request for `gpu` milli-GPUs. `gpu_memory` without a unit is in GB.
     Raises BadValue."""
@@ -147,6 +152,7 @@ def parse_placing(
         gpu_memory=parse_memory(str(gpu_memory), bare=GIB) if gpu_memory is not None else 0,
         near=_unique(near),
         apart=_unique(apart),
+        walls=parse_walls(walls) if walls is not None else Walls.NONE,
     )
     if problem := complaint(constraints, gpu):
         raise problem
