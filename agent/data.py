@@ -14,6 +14,7 @@ from distributed_grid.agent.run_as import rights_of
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.filenames import from_wire
 from distributed_grid.protocol.messages import (
     BlobData,
     FileData,
@@ -156,7 +157,7 @@ class Data:
 
     async def _list(self, want: WantFiles) -> Files:
         found = await asyncio.to_thread(self._find, want)
-        if sum(len(entry.path) + 24 for entry in found) > FILES_BYTES:
+        if sum(len(entry.path.encode()) + len(entry.raw) + 32 for entry in found) > FILES_BYTES:
             raise GridError(f"{len(found)} files match, and their names are more than one answer carries")
         return Files(id=want.id, files=tuple(found))
 
@@ -173,7 +174,7 @@ class Data:
     def _part(self, want: WantFile, size: int) -> tuple[bytes, bool]:
         directory = self._directory(want.allocation)
         with rights_of(workdir.folder(self._dir, want.allocation) / "workdir"):
-            return workdir.read_file(directory, want.path, want.offset, size)
+            return workdir.read_file(directory, from_wire(want.path, want.raw), want.offset, size)
 
     def _directory(self, allocation: str) -> Path:
         """Where the allocation's command runs or ran."""

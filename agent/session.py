@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import broadcast
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
@@ -24,6 +25,9 @@ ANSWER_SECONDS = 10.0
 """A coordinator that is quiet is asked by a ping, and counts as gone when it has not answered for so long."""
 BACKLOG = 1 << 20
 """Bytes that may wait for the coordinator to read before nothing is said any more that can be left out."""
+
+
+log = structlog.get_logger("agent")
 
 
 class CannotConnect(GridError):
@@ -76,7 +80,10 @@ class Session:
         self._flush_due = True
         self.last()
         self._flush_due = False
-        for frame in self._link.data_to_send():
+        frames, unsent = self._link.data_to_send_anyway()
+        for message, error in unsent:
+            log.warning("a message cannot be sent as it is", kind=type(message).__name__, error=error.what)
+        for frame in frames:
             self._write(frame)
 
     @fault("agent.send")

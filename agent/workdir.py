@@ -22,9 +22,10 @@ from distributed_grid.protocol.bundle import (
     check_path,
     check_target,
     is_blob_hash,
-    parse_glob,
 )
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.filenames import check_relative, to_wire
+from distributed_grid.protocol.globs import Globs, Match
 from distributed_grid.protocol.messages import FileEntry, Launch
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
@@ -186,29 +187,24 @@ def _make(entry: Entry, name: str, parent: int, blobs: Path) -> None:
 
 # --- what comes back --------------------------------------------------------------------------------------------------
 
-GLOB_CHARS = 64 << 10
-"""The most that the patterns of one question may have together."""
-
 
 def find_files(directory: Path, globs: Sequence[str]) -> list[FileEntry]:
-    """The regular files below `directory` that match any glob, ordered by path; `**` is any number of directories, and
-    a directory that matches stands for all that is in it. Links count as what they lead to, as long as that is a file
+    """The regular files below `directory` that match any glob, ordered by path, hidden files in a directory that
+    matches too: the client leaves them out and says so. Links count as what they lead to, as long as that is a file
     inside. Raises BadValue for a glob that leads out, or matches too much."""
-    if sum(map(len, globs)) > GLOB_CHARS:
-        raise BadValue("the patterns are too long", why=f"they may have {GLOB_CHARS} characters together")
-    patterns = [parse_glob(glob) for glob in globs]
+    asked = Globs(globs)
     root = _root(directory)
     found: dict[str, FileEntry] = {}
     for here, below, names in os.walk(root):
         below.sort()
         for name in names:
             path = os.path.relpath(os.path.join(here, name), root)
-            parts = path.split("/")
-            if not any(_matches(parts[:depth], one) for one in patterns for depth in range(1, len(parts) + 1)):
+            if asked.match(path) is Match.NO:
                 continue
             seen = _stat_inside(root, path)
             if seen is not None:
-                found[path] = FileEntry(path, seen.st_size, stat.S_IMODE(seen.st_mode) & MODE_BITS)
+                text, raw = to_wire(path)
+                found[path] = FileEntry(text, seen.st_size, stat.S_IMODE(seen.st_mode) & MODE_BITS, raw)
             if len(found) > MOST_ENTRIES:
                 raise BadValue(f"more than {MOST_ENTRIES} files match", hint="ask for fewer, or pack them in the job")
     return [found[path] for path in sorted(found)]
@@ -217,7 +213,7 @@ def find_files(directory: Path, globs: Sequence[str]) -> list[FileEntry]:
 def read_file(directory: Path, path: str, offset: int, size: int) -> tuple[bytes, bool]:
     """Up to `size` bytes of a file below `directory`, and whether they are its last. Raises GridError for what is not
     a regular file inside, wherever links lead."""
-    check_path(path)
+    check_relative(path)
     root = _root(directory)
     try:
         fd = _open_inside(root, path)
@@ -263,31 +259,3 @@ def _stat_inside(root: str, path: str) -> os.stat_result | None:
         if real.startswith(root + "/") and stat.S_ISREG(seen.st_mode):
             return seen
     return None
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the pattern fits all the parts. Followed are all places in the pattern where one may be, at the same
-    time, so that many `**` cost little."""
-    places = _beyond_stars({0}, pattern)
-    for part in parts:
-        hidden = part.startswith(".")  # as in a shell, what is hidden has to be named
-        after = set()
-        for at in places:
-            if at == len(pattern):
-                continue
-            if pattern[at] == "**":
-                if not hidden:
-                    after.add(at)
-            elif (not hidden or pattern[at].startswith(".")) and fnmatch.fnmatchcase(part, pattern[at]):
-                after.add(at + 1)
-        places = _beyond_stars(after, pattern)
-    return len(pattern) in places
-
-
-def _beyond_stars(places: set[int], pattern: Sequence[str]) -> set[int]:
-    """With the places behind each `**`, which may stand for nothing."""
-    for at in list(places):
-        while at < len(pattern) and pattern[at] == "**":
-            at += 1
-            places.add(at)
-    return places

@@ -24,7 +24,7 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...]) -> None:
     """
     from distributed_grid.cli.attached import Attached
     from distributed_grid.cli.attached_gang import AttachedGang, gang_of
-    from distributed_grid.protocol.bundle import parse_glob
+    from distributed_grid.protocol.globs import parse_glob
 
     invocation = current()
     invocation.failure = GRID_FAILED

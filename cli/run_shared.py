@@ -237,7 +237,7 @@ def _detach(invocation: Invocation, connection: Any, submission: Any) -> None:
 
 def _check_globs(options: dict[str, Any]) -> None:
     """Raise BadValue where --get could bring nothing back, before anything runs."""
-    from distributed_grid.protocol.bundle import parse_glob
+    from distributed_grid.protocol.globs import parse_glob
 
     for glob in options["globs"]:
         parse_glob(glob)

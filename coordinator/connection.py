@@ -208,7 +208,11 @@ class Connection:
 
     def _flush(self) -> None:
         self._flush_due = False
-        for frame in self.link.data_to_send():
+        frames, unsent = self.link.data_to_send_anyway()
+        for message, error in unsent:
+            kind = type(message).__name__
+            log.warning("a message cannot be sent as it is", to=self.name, kind=kind, error=error.what)
+        for frame in frames:
             if self.role == "client":
                 _reply(self.wire, frame)
             else:

@@ -137,14 +137,6 @@ def check_path(path: str) -> None:
         _check_name(part, path)
 
 
-def parse_glob(glob: str) -> list[str]:
-    """The parts of a pattern of files that are to come back. Raises BadValue where none of a job's could be meant."""
-    parts = [part for part in glob.split("/") if part not in ("", ".")]
-    if glob.startswith("/") or ".." in parts or not parts:
-        raise BadValue(f"{glob!r} does not lead into the working directory", hint="give a path relative to it")
-    return [*parts, "*"] if glob.endswith("/") else parts  # with a slash at its end it means directories
-
-
 def check_target(path: str, target: str) -> None:
     """Hold that a link at `path` points inside the tree: a relative target whose `..` all lead. (A `..` further on
     could step out of what another link leads to.) Raises BadValue."""

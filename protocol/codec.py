@@ -56,12 +56,34 @@ _DECODERS: dict[str, Decoder] = {}
 
 
 def encode(sequence: int, messages: list[Any]) -> bytes:
-    """One frame. Raises BadValue for text that has no UTF-8."""
+    """One frame. Raises BadValue for what cannot be written, such as text that has no UTF-8."""
     try:
         return _encoder.encode((sequence, messages))
     except UnicodeEncodeError as error:
         what = f"{error.object[:100]!r} cannot be sent"
         raise BadValue(what, why="commands, variables, paths and names must be UTF-8") from None
+    except (TypeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise BadValue("a message cannot be sent", why=str(error) or type(error).__name__) from None
+
+
+def escaped(message: T) -> T:
+    """The same message with what is not UTF-8 in its texts written as `\\xff`. Raises BadValue where that is not
+    enough."""
+    try:
+        plain = _escaped(msgspec.to_builtins(message, builtin_types=(bytes,)))
+        return msgspec.convert(plain, type(message))
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadValue("a message cannot be sent", why=str(error) or type(error).__name__) from None
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(item) for item in value]
+    return value
 
 
 def decode(direction: str, frame: bytes | bytearray | memoryview) -> tuple[int, list[Any]]:

@@ -7,9 +7,9 @@ messages up, write `data_to_send()`, and close when it raises.
 
 from typing import Any
 
-from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES, decode, decode_first, encode
-from distributed_grid.protocol.errors import BadFrame, ProtocolMismatch
-from distributed_grid.protocol.messages import Hello, Refused, Welcome
+from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES, decode, decode_first, encode, escaped
+from distributed_grid.protocol.errors import BadFrame, BadValue, ProtocolMismatch
+from distributed_grid.protocol.messages import BlobData, Failed, FileData, Files, Hello, Output, Refused, Welcome
 
 PROTOCOL = (1, 0)
 """Major and minor. Another major is refused; minors differ by what messages may carry, one apart works."""
@@ -28,6 +28,30 @@ SILENCE = 10.0
 def compatible(ours: tuple[int, int], theirs: tuple[int, int]) -> bool:
     """Whether two protocol versions can talk: the same major, minors at most one apart."""
     return ours[0] == theirs[0] and abs(ours[1] - theirs[1]) <= 1
+
+
+class _Unsendable(Exception):
+    """A message cannot be encoded."""
+
+    def __init__(self, unsent: Any, reason: BadValue) -> None:
+        super().__init__(str(reason))
+        self.unsent = unsent
+        self.reason = reason
+
+
+def _no_answer(message: Any, error: BadValue, to_client: bool) -> Any:
+    """The answer to the same question that says why there is none. Raises BadValue for what answers no question."""
+    text = f"the answer cannot be sent: {error.what}: {error.why}".encode(errors="backslashreplace").decode()[:1000]
+    match message:
+        case Output():
+            return Output(id=message.id, offset=message.offset, error=text)
+        case Files() | FileData() | BlobData():
+            return type(message)(id=message.id, error=text)
+        case _:
+            number = getattr(message, "id", None)
+            if not to_client or not isinstance(number, int):
+                raise error
+            return Failed(id=number, code="internal", what=text)
 
 
 class Link:
@@ -130,28 +154,77 @@ class Link:
 
     def data_to_send(self) -> list[bytes]:
         """The frames to write now. A hello, welcome or refusal is a frame of its own; the rest travels together, in as
-        many frames as the peer's limit asks for. Nothing but these three leaves before the link is open."""
-        frames = []
+        many frames as the peer's limit asks for. Nothing but these three leaves before the link is open. A message that
+        cannot be encoded raises BadValue and is dropped; the others leave with the next call."""
+        sent, queue = self._sent, list(self._queue)
+        try:
+            return self._frames(None)
+        except _Unsendable as error:
+            self._sent = sent
+            self._queue = [message for message in queue if message is not error.unsent]
+            raise error.reason from None
+
+    def data_to_send_anyway(self) -> tuple[list[bytes], list[tuple[Any, BadValue]]]:
+        """The same for services, where one message must not harm another. What cannot be encoded is sent with its texts
+        escaped; else as an answer that says why there is none, where it answers a question; else not at all. Also
+        returned: these messages, each with what is wrong with it."""
+        unsent: list[tuple[Any, BadValue]] = []
+        return self._frames(unsent), unsent
+
+    def _frames(self, unsent: list[tuple[Any, BadValue]] | None) -> list[bytes]:
+        frames: list[bytes] = []
         while self._queue and isinstance(self._queue[0], Hello | Welcome | Refused):
-            frames.append(self._frame([self._queue.pop(0)]))
+            first = self._queue.pop(0)
+            try:
+                frames.append(self._frame([first]))
+            except BadValue as error:
+                self._replace(first, error, frames, unsent)
         if self._queue and self.open:
             queue, self._queue = self._queue, []
-            self._split(queue, frames)
+            self._split(queue, frames, unsent)
         return frames
 
     def _frame(self, messages: list[Any]) -> bytes:
+        """A frame has its number once it is encoded, so no number is left out."""
+        frame = encode(self._sent + 1, messages)
         self._sent += 1
-        return encode(self._sent, messages)
+        return frame
 
-    def _split(self, messages: list[Any], frames: list[bytes]) -> None:
-        frame = self._frame(messages)
-        if len(frame) <= self._limit or len(messages) == 1:
-            frames.append(frame)
-            return
-        self._sent -= 1
+    def _split(self, messages: list[Any], frames: list[bytes], unsent: list[tuple[Any, BadValue]] | None) -> None:
+        """Append the frames for these messages."""
+        try:
+            frame = self._frame(messages)
+            if len(frame) <= self._limit:
+                frames.append(frame)
+                return
+            self._sent -= 1
+            why = f"{self._limit} bytes are the most that the other side reads"
+            raise BadValue(f"a message of {len(frame)} bytes cannot be sent", why=why)
+        except BadValue as error:
+            if len(messages) == 1:
+                self._replace(messages[0], error, frames, unsent)
+                return
         half = len(messages) // 2
-        self._split(messages[:half], frames)
-        self._split(messages[half:], frames)
+        self._split(messages[:half], frames, unsent)
+        self._split(messages[half:], frames, unsent)
+
+    def _replace(
+        self, message: Any, error: BadValue, frames: list[bytes], unsent: list[tuple[Any, BadValue]] | None
+    ) -> None:
+        if unsent is None:
+            raise _Unsendable(message, error)
+        unsent.append((message, error))
+        to_client = not self._dialling and self.hello is not None and self.hello.role == "client"
+        for answers in (False, True):
+            try:
+                instead = _no_answer(message, error, to_client) if answers else escaped(message)
+                frame = encode(self._sent + 1, [instead])
+            except BadValue:
+                continue
+            if len(frame) <= self._limit:
+                self._sent += 1
+                frames.append(frame)
+                return
 
     def deadline(self) -> float:
         """When the peer counts as gone unless it is heard before."""

@@ -188,11 +188,13 @@ class WantFiles(Message, frozen=True, tag="want-files"):
 
 
 class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file by its path relative to the working directory; `mode` is its permission bits."""
+    """A file by its path relative to the working directory; `mode` is its permission bits. `raw`: the path's bytes
+    where they are not UTF-8; `path` then only shows them."""
 
     path: str
     size: int
     mode: int = 0o644
+    raw: bytes = b""
 
 
 class Files(Message, frozen=True, tag="files"):
@@ -204,13 +206,14 @@ class Files(Message, frozen=True, tag="files"):
 
 
 class WantFile(Message, frozen=True, tag="want-file"):
-    """Up to `size` bytes of a file in the allocation's working directory."""
+    """Up to `size` bytes of a file in the allocation's working directory. `raw` as in FileEntry."""
 
     id: int
     allocation: str
     path: str
     offset: int
     size: int
+    raw: bytes = b""
 
 
 class FileData(Message, frozen=True, tag="file-data"):

@@ -8,6 +8,7 @@ import pytest
 from distributed_grid.agent import workdir
 from distributed_grid.protocol.bundle import Entry, Kind, Manifest, blob_hash
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.filenames import from_wire
 from distributed_grid.protocol.jobs import PASSED_ON, JobSpec
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import GpuShare, Grant
@@ -225,6 +226,15 @@ def test_files_are_read_in_pieces_with_an_end(results: Path) -> None:
     assert workdir.read_file(results, "out.txt", 0, 3) == (b"out", False)
     assert workdir.read_file(results, "out.txt", 3, 100) == (b".txt", True)
     assert workdir.read_file(results, "inside", 0, 100) == (b"out.txt", True)
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"a\nb", b"x" * 255, b"caf\xe9 d"])
+def test_a_file_of_any_name_is_found_by_a_message_that_can_be_sent_and_read_by_it(results: Path, name: bytes) -> None:
+    (results / os.fsdecode(name)).write_text("here")
+    found = {from_wire(one.path, one.raw): one for one in workdir.find_files(results, ["*"])}
+    entry = found[os.fsdecode(name)]
+    entry.path.encode()
+    assert workdir.read_file(results, from_wire(entry.path, entry.raw), 0, 100) == (b"here", True)
 
 
 @pytest.mark.parametrize("path", ["outside", "dir/secret", "../secret", "/etc/passwd", "pipe", "d", "nothing"])

@@ -1,11 +1,23 @@
 """The session of two ends without a socket between them."""
 
+from typing import Any
+
 import pytest
 
 from distributed_grid.protocol import codec
-from distributed_grid.protocol.errors import BadFrame, ProtocolMismatch
+from distributed_grid.protocol.errors import BadFrame, BadValue, ProtocolMismatch
 from distributed_grid.protocol.link import PROTOCOL, SILENCE, Link, compatible
-from distributed_grid.protocol.messages import Hello, Output, Refused, Started, Welcome
+from distributed_grid.protocol.messages import (
+    FileData,
+    FileEntry,
+    Files,
+    Hello,
+    Output,
+    Refused,
+    Started,
+    WantOutput,
+    Welcome,
+)
 from tests.protocol.samples import FACTS, MESSAGES
 
 WELCOME = Welcome(protocol=PROTOCOL, software="0.1.0", epoch=1, grid="g", session="s")
@@ -126,3 +138,60 @@ def test_what_is_too_much_for_one_frame_travels_in_several_in_order() -> None:
     assert len(frames) > 1
     assert all(len(frame) <= codec.BULK_BYTES for frame in frames)
     assert [message for frame in frames for message in far.receive(frame, 0.0)] == many
+
+
+# --- what cannot be encoded -------------------------------------------------------------------------------------------
+
+
+def sent_by_service(near: Link, far: Link) -> tuple[list[Any], list[Any]]:
+    """What arrives, and which messages could not be sent as they were."""
+    frames, unsent = near.data_to_send_anyway()
+    return [message for frame in frames for message in far.receive(frame, 0.0)], [message for message, _ in unsent]
+
+
+def test_a_text_that_is_not_utf_8_is_escaped_and_harms_no_other_message() -> None:
+    near, far = joined("agent-data")
+    bad = FileData(id=2, error="\udcff: no such file")
+    near.send(Output(id=1, offset=0), bad, Output(id=3, offset=0))
+    arrived, unsent = sent_by_service(near, far)
+    assert arrived == [Output(id=1, offset=0), FileData(id=2, error="\\xff: no such file"), Output(id=3, offset=0)]
+    assert unsent == [bad]
+    near.send(Output(id=4, offset=0))
+    assert sent_by_service(near, far) == ([Output(id=4, offset=0)], [])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        FileData(id=7, data=b"x" * (codec.BULK_BYTES + 1)),
+        Files(id=7, files=(FileEntry("a", 1 << 70),)),
+        Output(id=7, offset=5, data=b"x" * (codec.BULK_BYTES + 1)),
+    ],
+    ids=["too large", "number", "output"],
+)
+def test_an_answer_that_cannot_be_sent_becomes_an_error_answer(bad: Any) -> None:
+    near, far = joined("agent-data")
+    near.send(Output(id=1, offset=0), bad, Output(id=2, offset=0))
+    (before, instead, after), unsent = sent_by_service(near, far)
+    assert unsent == [bad]
+    assert (before, after) == (Output(id=1, offset=0), Output(id=2, offset=0))
+    assert type(instead) is type(bad) and instead.id == 7
+    assert instead.error.startswith("the answer cannot be sent: a message")
+
+
+def test_a_message_that_answers_nothing_and_cannot_be_sent_is_left_out() -> None:
+    near, far = joined()
+    near.send(Started(allocation="a"), Started(allocation="b", pid=1 << 70), Started(allocation="c"))
+    arrived, unsent = sent_by_service(near, far)
+    assert [message.allocation for message in arrived] == ["a", "c"]
+    assert [message.allocation for message in unsent] == ["b"]
+
+
+def test_a_client_is_told_and_its_other_messages_and_numbers_are_whole() -> None:
+    near, far = joined("client")
+    near.send(WantOutput(id=1, allocation="a", stream="stdout", offset=0, size=1))
+    near.send(WantOutput(id=2, allocation="\udcff", stream="stdout", offset=0, size=1))
+    with pytest.raises(BadValue, match="cannot be sent"):
+        near.data_to_send()
+    near.send(WantOutput(id=3, allocation="c", stream="stdout", offset=0, size=1))
+    assert [message.id for message in pass_on(near, far)] == [1, 3]

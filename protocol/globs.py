@@ -1,0 +1,86 @@
+"""The patterns of `--get`: which files of a working directory they name.
+
+The node uses them to find files, and the client to compare the node's answer with its question. A path is text; bytes
+in it that are not UTF-8 are surrogate escapes, as the operating system's interface has them.
+"""
+
+import fnmatch
+from collections.abc import Sequence
+from enum import Enum
+
+from distributed_grid.protocol.errors import BadValue
+
+GLOB_CHARS = 64 << 10
+"""The largest number of characters that the patterns of one question may have together."""
+
+
+class Match(Enum):
+    """Whether a path is among the files that were asked for."""
+
+    NO = "no"
+    HIDDEN = "hidden"
+    """It lies in a directory that was asked for, but has a name that begins with a dot, which no pattern names."""
+    YES = "yes"
+
+
+def parse_glob(glob: str) -> list[str]:
+    """The parts of a pattern. Raises BadValue for a pattern that does not lead into the working directory."""
+    parts = [part for part in glob.split("/") if part not in ("", ".")]
+    if glob.startswith("/") or ".." in parts or not parts:
+        raise BadValue(f"{glob!r} does not lead into the working directory", hint="give a path relative to it")
+    parts = [part for number, part in enumerate(parts) if part != "**" or parts[number - 1 : number] != ["**"]]
+    return [*parts, "*"] if glob.endswith("/") else parts  # with a slash at its end it means directories
+
+
+class Globs:
+    """Several patterns. `**` is any number of directories, and a directory that matches stands for all that is in it.
+    As in a shell, a wildcard does not match a name that begins with a dot. Raises BadValue."""
+
+    def __init__(self, globs: Sequence[str]) -> None:
+        if sum(map(len, globs)) > GLOB_CHARS:
+            raise BadValue("the patterns are too long", why=f"they may have {GLOB_CHARS} characters together")
+        self._patterns = [parse_glob(glob) for glob in globs]
+
+    def match(self, path: str) -> Match:
+        """Whether the file at this path is asked for."""
+        parts = path.split("/")
+        found = Match.NO
+        for pattern in self._patterns:
+            for depth in _matching_depths(parts, pattern):
+                if not any(part.startswith(".") for part in parts[depth:]):
+                    return Match.YES
+                found = Match.HIDDEN
+        return found
+
+
+def _matching_depths(parts: Sequence[str], pattern: Sequence[str]) -> list[int]:
+    """How many leading parts of the path match the whole pattern: all such numbers. All places in the pattern where a
+    match may be are followed at the same time, so that many `**` cost little."""
+    depths = []
+    places = _beyond_stars({0}, pattern)
+    for depth, part in enumerate(parts, 1):
+        hidden = part.startswith(".")
+        after = set()
+        for at in places:
+            if at == len(pattern):
+                continue
+            if pattern[at] == "**":
+                if not hidden:
+                    after.add(at)
+            elif (not hidden or pattern[at].startswith(".")) and fnmatch.fnmatchcase(part, pattern[at]):
+                after.add(at + 1)
+        places = _beyond_stars(after, pattern)
+        if len(pattern) in places:
+            depths.append(depth)
+        if not places:
+            break
+    return depths
+
+
+def _beyond_stars(places: set[int], pattern: Sequence[str]) -> set[int]:
+    """With the places behind each `**`, which may stand for nothing."""
+    for at in list(places):
+        while at < len(pattern) and pattern[at] == "**":
+            at += 1
+            places.add(at)
+    return places
