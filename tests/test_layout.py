@@ -320,10 +320,10 @@ def commands_that_hit_strangers(sources: list[Source]) -> Iterator[str]:
 def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
     threads = {"asyncio", "threading", "multiprocessing", "concurrent"}
     for one in sources:
-        for seen in imports(one) if covers("agent.supervisor", one.name) else ():
+        for seen in imports(one) if covered({"agent.supervisor", "agent.walls"}, one.name) else ():
             target, top = ours(seen.target), seen.target.split(".")[0]
             if target is not None:
-                if not covered({"agent.supervisor", "faults", "unix"}, target):
+                if not covered({"agent.supervisor", "agent.walls", "faults", "unix"}, target):
                     yield one.at(seen.line, f"the supervisor outlives the agent and may not import {target}")
             elif top in threads or top not in sys.stdlib_module_names:
                 yield one.at(seen.line, f"the supervisor is single-threaded and stdlib only, without {top}")
@@ -416,6 +416,7 @@ OFFENCES = [
     (supervisors_that_lean_on_others, "agent/supervisor.py", "import psutil"),
     (supervisors_that_lean_on_others, "agent/supervisor_journal.py", "import threading"),
     (supervisors_that_lean_on_others, "agent/supervisor.py", "from distributed_grid.protocol import errors"),
+    (supervisors_that_lean_on_others, "agent/walls/beneath.py", "import msgspec"),
 ]
 
 
