@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from distributed_grid import __version__
-from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid import __version__, peer
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.probe import now as boot_clock
@@ -128,15 +126,10 @@ class Control:
 
     def _stranger(self, theirs: socket.socket) -> str:
         """Why whoever connected is not let in; empty: they are."""
-        pid, uid, _ = struct.unpack("3i", theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid not in (0, os.geteuid()):
-            return f"user {uid} does not run this agent"
-        ours = {os.getpid(), self._launcher.supervisor_pid} - {0}
-        while pid > 1:
-            if pid in ours:
-                return "a job may not order its own node"
-            seen = procs.stat(pid)
-            pid = seen.parent if seen is not None else 0
+        try:
+            peer.judge(theirs, "this agent", {os.getpid(), self._launcher.supervisor_pid} - {0})
+        except peer.PeerRefused as refused:
+            return f"a job may not order its own node: {refused}" if refused.job else str(refused)
         return ""
 
 

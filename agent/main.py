@@ -29,6 +29,8 @@ from distributed_grid.agent.runtime import Runtime
 from distributed_grid.agent.supervisor_cgroups import described, survey
 from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.agent.supervisor_procs import become_subreaper
+from distributed_grid.peer import AGENT as PROCESS_NAME
+from distributed_grid.peer import name_process
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
@@ -93,6 +95,7 @@ def main(settings: AgentSettings) -> int:
     configure_logs(settings.log_level)
     try:
         forbid_dumps()
+        name_process(PROCESS_NAME)
         prepare(settings.state_dir)
         if settings.ray.token:
             find(settings.ray.token, "agent.ray_token")

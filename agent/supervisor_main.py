@@ -26,7 +26,9 @@ def _name_our_files() -> None:
 def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from distributed_grid.agent import supervisor, supervisor_hide, supervisor_procs
+    from distributed_grid.peer import SUPERVISOR, name_process
 
+    name_process(SUPERVISOR)
     supervisor_hide.forbid_dumps()
     state_dir = os.path.abspath(argv[1])
     limit = int(argv[2]) if len(argv) > 2 else supervisor.OUTPUT_LIMIT

@@ -6,13 +6,13 @@ import json
 import os
 import selectors
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.faults import fault
+from distributed_grid.peer import AGENT, PeerRefused, judge, process_name
 from distributed_grid.unix import bound
 
 PATIENCE = 0.002
@@ -87,13 +87,12 @@ class AgentSocket:
             peer, _ = self._listener.accept()
         except OSError:
             return
-        pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid not in (os.geteuid(), 0):
-            self._log(f"user {uid} is not let in")
-            peer.close()
-            return
-        if self._of_a_job(pid):
-            self._log(f"process {pid} of a job is not let in")
+        try:
+            pid = judge(peer, "this supervisor", self._roots()).pid
+            if self._of_a_job(pid):
+                raise PeerRefused(f"process {pid} is a job's")
+        except PeerRefused as refused:
+            self._log(f"a connection is refused: {refused}")
             peer.close()
             return
         if self._agent is not None:
@@ -103,6 +102,11 @@ class AgentSocket:
         self._agent, self.connected = peer, True
         self._selector.register(peer, selectors.EVENT_READ, self._read)
         self.tell(self._greet())
+
+    def _roots(self) -> set[int]:
+        """Whose descendants are jobs: ours, and our agent's, which are what a killed supervisor before us left."""
+        parent = os.getppid()
+        return {os.getpid()} | ({parent} if process_name(parent) == AGENT else set())
 
     def _read(self) -> None:
         peer = self._agent

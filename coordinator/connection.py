@@ -57,6 +57,8 @@ class Wire(ServerConnection):
 
     outbox = OUTBOX_STRANGER
     address = ""
+    accepted = 0.0
+    """When it was, by `peer.boot_clock`."""
     bearer: Bearer | None = None
     """The token that it came with, which was judged."""
     let_in: Callable[[], None] = staticmethod(lambda: None)

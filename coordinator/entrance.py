@@ -20,6 +20,7 @@ from distributed_grid.coordinator.door import Door
 from distributed_grid.coordinator.first_bytes import answer_plainly, first_byte, misled, reason
 from distributed_grid.coordinator.local_door import peer_uid
 from distributed_grid.coordinator.seldom import Seldom
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.codec import HELLO_BYTES
 
 TLS_SECONDS = 5.0
@@ -41,6 +42,7 @@ class Guest:
         self.sock = sock
         self.address = address
         self.tls = tls
+        self.accepted = boot_clock()
         self.wire: Wire | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -252,6 +254,6 @@ class Entrance:
             close_timeout=CLOSE_SECONDS,
             max_queue=QUEUE,
         )
-        wire.address = guest.address
+        wire.address, wire.accepted = guest.address, guest.accepted
         wire.let_in = lambda: self._known(guest)
         return wire

@@ -1,31 +1,38 @@
 """The Unix socket in the state directory, by which who is on this machine comes in without a certificate: the kernel
 says who is at the other end. Root and the coordinator's own user are operators, everybody else is a client under the
-name of their user.
+name of their user. Jobs are nobody here, whichever user they run as: a job may not submit under the name of its node's
+service account, nor of its owner.
 
 Everybody may open the socket, as with Slurm's and MUNGE's: what one may do is decided by who one is. Who is to be kept
 out altogether is kept out by the mode of the state directory (0711 when it is made; 0700 keeps all others out).
 """
 
-import asyncio
+import contextlib
 import os
 import pwd
 import re
 import socket
 import stat
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection
 
+from distributed_grid import peer
+from distributed_grid.coordinator.admission import NotAdmitted
 from distributed_grid.local import SOCKET
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Identity, Role
+from distributed_grid.protocol.walls import is_wall_uid
 from distributed_grid.unix import bound
 
 OPEN_TO_PASS = 0o711
 """The mode of a state directory when it is made: others may go through it to the socket, and not look around."""
+SERVICE_ACCOUNT, UNIT = "grid-agent", "grid-agent.service"
+UNITS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
+OTHERWISE = "for a program that is to submit jobs, make a token of its own: grid token create --bearer --role client"
+_USER = re.compile(r"^User=(\S+)", re.MULTILINE)
 _NUMBERED = re.compile(r"uid-\d+")
 
 
@@ -66,24 +73,46 @@ def closed_to_others(state_dir: Path) -> Iterator[None]:
         os.umask(before)
 
 
-def local_uid(wire: ServerConnection) -> int | None:
-    """The user at the other end of a Unix socket, as the kernel noted it at the connect; None: it is another kind."""
-    ours = wire.transport.get_extra_info("socket")
-    if ours is None or ours.family != socket.AF_UNIX:
-        return None
-    return peer_uid(ours)
+def local_peer(wire: ServerConnection) -> socket.socket | None:
+    """The Unix socket that a connection came by; None: it is of another kind."""
+    ours: socket.socket | None = wire.transport.get_extra_info("socket")
+    return ours if ours is not None and ours.family == socket.AF_UNIX else None
 
 
 def peer_uid(ours: socket.socket) -> int:
-    """The same of a connection over a Unix socket that was just accepted."""
-    _, uid, _ = struct.unpack("iII", ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")))
-    return int(uid)
+    """The user at the other end of a Unix socket, as the kernel noted it at the connect."""
+    return peer.credentials(ours).uid
 
 
-async def identity_of_user(uid: int, grid: str) -> Identity:
-    """Who a user of this machine is to the grid. The name is looked up each time, for users may change."""
-    role = Role.OPERATOR if uid in (0, os.geteuid()) else Role.CLIENT
-    return Identity(grid, role, await asyncio.to_thread(user_name, uid))
+def identity_of_peer(ours: socket.socket, accepted: float, grid: str) -> Identity:
+    """Who is at the other end of a Unix socket that was accepted then (by `peer.boot_clock`), to the grid. The name is
+    looked up each time, for users may change. Raises NotAdmitted for jobs, and for peers that are gone."""
+    try:
+        uid = peer.judge(ours, accepted=accepted).uid
+        if is_wall_uid(uid):
+            raise peer.PeerRefused(f"user {uid} is of the range that walls give to jobs", job=True)
+    except peer.PeerRefused as refused:
+        what = "a job may not come in by the coordinator's socket" if refused.job else "this connection is refused"
+        raise NotAdmitted(what, str(refused), OTHERWISE) from None
+    own = os.geteuid()
+    if uid not in (0, own) and uid in service_accounts():
+        why = f"{user_name(uid)} is the user of this machine's agent, and jobs may run as it"
+        raise NotAdmitted("a service account is no client of the grid", why, OTHERWISE)
+    return Identity(grid, Role.OPERATOR if uid in (0, own) else Role.CLIENT, user_name(uid))
+
+
+def service_accounts() -> set[int]:
+    """The users of agents that this machine's systemd runs: the default one, and those that their unit names."""
+    named = {SERVICE_ACCOUNT}
+    for folder in UNITS:
+        for path in (folder / UNIT, *folder.glob(f"{UNIT}.d/*.conf")):
+            with contextlib.suppress(OSError):
+                named |= set(_USER.findall(path.read_text(errors="replace")))
+    found = set()
+    for name in named:
+        with contextlib.suppress(KeyError):
+            found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+    return found
 
 
 def user_name(uid: int) -> str:

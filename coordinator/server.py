@@ -4,6 +4,7 @@ What they send becomes events for the driver or requests; what the ledger comman
 own connection and nothing else.
 """
 
+import asyncio
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -43,7 +44,7 @@ from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.joining import Joining
-from distributed_grid.coordinator.local_door import bind, identity_of_user, local_uid
+from distributed_grid.coordinator.local_door import bind, identity_of_peer, local_peer, peer_uid
 from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.people import People
 from distributed_grid.coordinator.pki import Pki
@@ -190,19 +191,19 @@ class Server:
             await door(wire)
             return
         connection = Connection(wire)
-        uid, peer = local_uid(wire), wire.address
+        local, peer = local_peer(wire), wire.address
         try:
             hello = await connection.hello()  # read with the limits for strangers, so that they can be answered
-            if uid is None and wire.bearer is not None:
+            if local is None and wire.bearer is not None:
                 who: Identity | None = Identity(self._store.grid, wire.bearer.role, wire.bearer.name)
                 connection.via = f"bearer {wire.bearer.id}"
-            elif uid is None:
+            elif local is None:
                 shown = connection.presented = self._admission.presented(wire)
                 who = shown.identity if shown is not None else None
                 connection.via = f"certificate {shown.serial}" if shown is not None else ""
             else:
-                who = await identity_of_user(uid, self._store.grid)
-                connection.via = f"uid {uid}"
+                who = await asyncio.to_thread(identity_of_peer, local, wire.accepted, self._store.grid)
+                connection.via = f"uid {peer_uid(local)}"
             connection.name, connection.rights = admitted(who, hello)
             match hello.role:
                 case "agent":

@@ -38,12 +38,12 @@ EDGES: dict[str, set[str]] = {
         "member",
     },
     "coordinator.shipping": {"protocol", "coordinator.shipping"},
-    "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys", "unix"},
-    "agent": {"", "protocol", "agent", "faults", "tls", "keys", "unix"},
+    "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys", "unix", "peer"},
+    "agent": {"", "protocol", "agent", "faults", "tls", "keys", "unix", "peer"},
     "agent.raylet": {"", "protocol", "agent", "ray_token"},
     "ray_token": {"protocol"},
     # There is one schema of settings.
-    "agent.main": {"", "protocol", "agent", "coordinator.config", "service", "tls", "ray_token"},
+    "agent.main": {"", "protocol", "agent", "coordinator.config", "service", "tls", "ray_token", "peer"},
     "coordinator.main": {"", "protocol", "coordinator", "service", "tls", "ray_token"},
     "coordinator.founding": {"", "protocol", "coordinator", "service", "tls", "keys", "member"},
     "coordinator.keeping": {"", "protocol", "coordinator", "service"},  # a restore holds the coordinator's lock
@@ -62,6 +62,7 @@ EDGES: dict[str, set[str]] = {
     "push.far_side": {"push.far_service"},  # these are read by the Python of another host, which has nothing of ours
     "faults": set(),
     "unix": set(),
+    "peer": set(),
     "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
     "cli": {
         "",
@@ -323,7 +324,7 @@ def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
         for seen in imports(one) if covered({"agent.supervisor", "agent.walls"}, one.name) else ():
             target, top = ours(seen.target), seen.target.split(".")[0]
             if target is not None:
-                if not covered({"agent.supervisor", "agent.walls", "faults", "unix"}, target):
+                if not covered({"agent.supervisor", "agent.walls", "faults", "unix", "peer"}, target):
                     yield one.at(seen.line, f"the supervisor outlives the agent and may not import {target}")
             elif top in threads or top not in sys.stdlib_module_names:
                 yield one.at(seen.line, f"the supervisor is single-threaded and stdlib only, without {top}")

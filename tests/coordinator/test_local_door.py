@@ -1,10 +1,13 @@
 """The Unix socket of the coordinator: the kernel says who comes, and what they say themselves does not matter."""
 
+import asyncio
 import os
 import pwd
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,11 +16,13 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
+from distributed_grid.coordinator import local_door
 from distributed_grid.coordinator.local_door import bind, closed_to_others, user_name
 from distributed_grid.local import LOCAL_URI, SOCKET, NoSocket, dial, socket_path
 from distributed_grid.protocol.codec import decode, encode
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Failed, Hello, ListAccess, Refused, ShowJobs, Welcome
+from distributed_grid.protocol.walls import UID_RANGE
 from tests.coordinator.ends import ClientEnd, Coordinator, client, coordinator, job, node
 
 NOBODY = 65534
@@ -91,6 +96,78 @@ async def test_a_node_does_not_come_in_by_the_socket(master: Coordinator) -> Non
         answer = decode("ToAgent", bytes(await wire.recv()))[1][0]  # type: ignore[arg-type]
     assert isinstance(answer, Refused) and answer.final and "may not speak for node 'n1'" in answer.what
     assert not master.ledger.nodes
+
+
+ASK = """
+import os, socket, sys
+from websockets.sync.client import connect
+from distributed_grid.local import LOCAL_URI
+from distributed_grid.protocol.codec import decode, encode
+from distributed_grid.protocol.messages import Hello
+folder, name = os.path.split(sys.argv[1])
+os.chdir(folder)
+os.seteuid(int(sys.argv[2]))
+ours = socket.socket(socket.AF_UNIX)
+ours.connect(name)
+def ask():
+    with connect(LOCAL_URI, sock=ours) as wire:
+        wire.send(encode(0, [Hello(protocol=(1, 0), software="test", role="client", name="root")]))
+        told = decode("ToClient", wire.recv())[1][0]
+        print(type(told).__name__, getattr(told, "why", "") or getattr(told, "role", ""), flush=True)
+        os._exit(0)
+"""
+JOB = (
+    "import ctypes, os, subprocess, sys; ctypes.CDLL(None).prctl(15, b'grid-supervisor', 0, 0, 0)\n"
+    "sys.exit(subprocess.run([sys.executable, '-c', sys.argv[1], *sys.argv[2:]]).returncode)"
+)
+
+
+async def asked(master: Coordinator, *words: str) -> str:
+    """What a process is told that comes to the socket."""
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        return await asyncio.to_thread(process.stdout.readline)
+
+
+@pytest.mark.parametrize("uid", [os.geteuid(), pytest.param(NOBODY, marks=as_root)])
+async def test_a_job_is_nobody_whichever_user_it_runs_as(master: Coordinator, uid: int) -> None:
+    path = str(master.state_dir / SOCKET)
+    assert await asked(master, "-c", JOB, ASK + "ask()", path, str(uid)) == (
+        "Refused it is a job's process, or was started by one\n"
+    )
+    assert (await asked(master, "-c", ASK + "ask()", path, str(uid))).startswith("Welcome")
+
+
+async def test_a_connection_that_a_process_passed_on_before_it_ended_is_refused(master: Coordinator) -> None:
+    passed = ASK + "if os.fork() == 0:\n    import time; time.sleep(0.5); ask()\nos._exit(0)"
+    said = await asked(master, "-c", passed, str(master.state_dir / SOCKET), str(os.geteuid()))
+    assert said.startswith("Refused the process that connected is gone")
+
+
+@as_root
+@pytest.mark.parametrize("uid", UID_RANGE)
+async def test_a_user_of_the_walls_is_refused(master: Coordinator, uid: int) -> None:
+    end = await come(master.state_dir, uid, "root")
+    assert isinstance(end.seen[0], Refused) and "the range that walls give to jobs" in end.seen[0].why
+    await end.close()
+
+
+@as_root
+async def test_the_user_that_the_agents_unit_names_is_no_client(
+    master: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_door, "UNITS", (tmp_path,))
+    (tmp_path / "grid-agent.service").write_text("[Service]\nUser=nobody\n")
+    (tmp_path / "grid-agent.service.d").mkdir()
+    (tmp_path / "grid-agent.service.d" / "x.conf").write_text(f"[Service]\nUser={NAMELESS}\n")
+    for uid in (NOBODY, NAMELESS):
+        end = await come(master.state_dir, uid, "root")
+        assert isinstance(end.seen[0], Refused) and end.seen[0].what == "a service account is no client of the grid"
+        await end.close()
+    (tmp_path / "grid-agent.service").write_text("[Service]\nUser=root\n")
+    end = await come(master.state_dir, os.geteuid(), "root")
+    assert isinstance(end.seen[0], Welcome)
+    await end.close()
 
 
 async def test_what_a_killed_coordinator_left_is_replaced_and_a_path_may_be_long(tmp_path: Path) -> None:
