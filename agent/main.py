@@ -53,6 +53,7 @@ __all__ = ["AgentSettings", "Bounds", "Limits", "RaySettings", "detect", "gpus",
 
 log = structlog.get_logger("agent")
 
+MOST_INSTANCE = 64
 ANOTHER = "use that one, stop it first, or give this one another --state-dir and --name"
 
 
@@ -150,7 +151,7 @@ def _identity(state_dir: Path) -> tuple[int, str]:
     """This life's incarnation, one on from the last, and the node's instance, which stays. Raises OSError."""
     incarnation = 1
     with contextlib.suppress(OSError, ValueError):
-        incarnation = int((state_dir / "incarnation").read_text()) + 1
+        incarnation = min(max(0, int((state_dir / "incarnation").read_text())), 1 << 52) + 1
     write_whole(state_dir / "incarnation", f"{incarnation}\n")
     return incarnation, _instance(state_dir)
 
@@ -158,8 +159,11 @@ def _identity(state_dir: Path) -> tuple[int, str]:
 def _instance(state_dir: Path) -> str:
     path = state_dir / "instance"
     with contextlib.suppress(OSError):
-        if known := path.read_text().strip():
+        known = path.read_bytes()[: MOST_INSTANCE + 1].decode(errors="replace").strip()
+        if known.isascii() and known.isprintable() and 0 < len(known) <= MOST_INSTANCE:
             return known
+        if known:
+            log.warning("the file instance was damaged: to the grid this is another node now", file=str(path))
     write_whole(path, secrets.token_hex(8) + "\n")
     return path.read_text().strip()
 

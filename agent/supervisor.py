@@ -36,6 +36,7 @@ BATCH = 32
 """Launches that one turn spawns at most, so that ends are reported meanwhile."""
 LINGER = 10.0
 """Seconds that a supervisor without jobs and without an agent stays. All it knows is in the journal."""
+LONGEST_WAIT = 86400.0  # seconds: epoll takes at most 2^31 milliseconds
 _DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
@@ -290,7 +291,7 @@ class Supervisor:
             due.append(self.idle_since + LINGER)
         due.append(self.leases.next)
         soonest = min(due)
-        return max(0.0, soonest - procs.now()) if soonest < NEVER else None
+        return max(0.0, min(soonest - procs.now(), LONGEST_WAIT)) if soonest < NEVER else None
 
     def _fire(self) -> None:
         """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs and at the limits."""

@@ -12,6 +12,7 @@ from distributed_grid.cli.invocation import Invocation, printable
 from distributed_grid.protocol.boosts import Boost, title
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State, exit_status
+from distributed_grid.protocol.numbers import LATEST
 from distributed_grid.protocol.resources import (
     MILLI,
     Grant,
@@ -116,14 +117,20 @@ def age(since: float, until: float = 0.0) -> str:
 
 def clock(at: float) -> str:
     """A moment of grid time in local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(_in_calendar(at)))
 
 
 def iso(at: float) -> str | None:
     """A moment for programs: ISO 8601 in UTC; None where it has not come."""
     if not at:
         return None
+    at = _in_calendar(at)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03}Z"
+
+
+def _in_calendar(at: float) -> float:
+    """The moment, or the last one that a calendar has: records of earlier versions may hold any number."""
+    return max(-LATEST, min(at, LATEST)) if at == at else 0.0
 
 
 def job_label(view: JobView) -> str:

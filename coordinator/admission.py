@@ -13,9 +13,11 @@ from websockets.datastructures import Headers
 from distributed_grid.coordinator.bearers import Bearer
 from distributed_grid.coordinator.ca import Presented, presented
 from distributed_grid.coordinator.pki import Pki
-from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.errors import BadValue, GridError, ProtocolMismatch
 from distributed_grid.protocol.identity import PEOPLE, Identity, Role
 from distributed_grid.protocol.messages import Hello
+from distributed_grid.protocol.node_facts import check_facts
+from distributed_grid.protocol.nodes import NodeFacts
 
 
 class NotAdmitted(GridError):
@@ -93,3 +95,20 @@ def admitted(identity: Identity | None, hello: Hello) -> tuple[str, Role]:
     if not agent and identity.role not in PEOPLE:
         raise NotAdmitted("a node may not ask what people ask", why=f"the certificate is that of node {identity.name}")
     return identity.name, identity.role
+
+
+def sane(name: str) -> bool:
+    """Whether a peer may be called so."""
+    return 0 < len(name) <= 64 and name.isprintable()
+
+
+def facts_of(hello: Hello) -> NodeFacts:
+    """What an agent's hello says of its node. Raises ProtocolMismatch for what no node is."""
+    facts, name = hello.facts, hello.name
+    if facts is None or facts.name != name or not sane(name):
+        raise ProtocolMismatch(f"an agent cannot be called {name[:80]!r}", why="1 to 64 printable characters")
+    try:
+        check_facts(facts)
+    except BadValue as error:
+        raise ProtocolMismatch(f"node {name}: {error.what}", error.why) from None
+    return facts

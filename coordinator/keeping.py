@@ -15,12 +15,15 @@ import msgspec
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.store_failed import failure
 from distributed_grid.coordinator.store_open import refuse_strangers, sync
+from distributed_grid.protocol import lenient
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, is_blob_hash
 from distributed_grid.protocol.errors import BadValue, GridError
 
 STORE = "grid.db"
 BLOBS = "blobs"
 LIVE = "SELECT body FROM jobs WHERE state <> 'ended'"
+
+_job = lenient.reader(Job)
 
 
 class Content(NamedTuple):
@@ -102,7 +105,7 @@ def blobs_of_the_living(db: sqlite3.Connection, folder: Path) -> tuple[set[str],
     missing: dict[str, str] = {}
     for (body,) in db.execute(LIVE):
         try:
-            job = msgspec.msgpack.decode(body, type=Job)
+            job = _job(body)
         except msgspec.DecodeError as error:
             hint = f"grid coordinator check --state-dir {folder}"
             raise GridError(f"a job in {folder} cannot be read", why=str(error), hint=hint) from None

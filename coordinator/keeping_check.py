@@ -12,6 +12,7 @@ from distributed_grid.coordinator import keeping_pki
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.keeping import STORE, Content, blob_path, blobs_of_the_living, content, looking_into
+from distributed_grid.protocol import lenient
 from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
@@ -108,12 +109,12 @@ class _Rows:
 
     def findings(self) -> list[Finding]:
         for name, body in self._db.execute("SELECT name, body FROM nodes"):
-            facts = self._decoded(f"node {name}", body, msgspec.msgpack.Decoder(NodeFacts).decode)
+            facts = self._decoded(f"node {name}", body, lenient.reader(NodeFacts))
             if facts is not None:
                 self._nodes[name] = facts
                 self._same(f"node {name}", {"name": name}, {"name": facts.name})
         for name, body in self._db.execute("SELECT name, body FROM node_orders") if self._has("node_orders") else ():
-            orders = self._decoded(f"orders for {name}", body, msgspec.msgpack.Decoder(NodeOrders).decode)
+            orders = self._decoded(f"orders for {name}", body, lenient.reader(NodeOrders))
             if orders is not None:
                 self._orders[name] = orders
         self._look_at_groups()
@@ -140,7 +141,7 @@ class _Rows:
                 self._found.append(Finding(where, f"its {name} is {value!r} in the table and {body[name]!r} inside"))
 
     def _look_at_groups(self) -> None:
-        decode = msgspec.msgpack.Decoder(Group).decode
+        decode = lenient.reader(Group)
         names = ("id", "key", "user", "submitted", "ended")
         if not self._has("groups"):
             return
@@ -153,7 +154,7 @@ class _Rows:
                     self._groups.append(group)
 
     def _look_at_jobs(self) -> None:
-        decode, decode_held = msgspec.msgpack.Decoder(Job).decode, msgspec.msgpack.Decoder(Allocation).decode
+        decode, decode_held = lenient.reader(Job), lenient.reader(Allocation)
         names = ("id", "key", "user", "name", "state", "submitted", "ended", "node")
         for *values, body, held in self._db.execute(f"SELECT {', '.join(names)}, body, allocation FROM jobs"):  # noqa: S608
             where = f"job {values[0]}"
@@ -187,7 +188,7 @@ class _Rows:
         self._allocations.append(allocation)
 
     def _look_at_past_allocations(self) -> None:
-        decode = msgspec.msgpack.Decoder(Allocation).decode
+        decode = lenient.reader(Allocation)
         for name, node, body in self._db.execute("SELECT id, node, body FROM past_allocations"):
             allocation = self._decoded(f"allocation {name}", body, decode)
             if allocation is not None:

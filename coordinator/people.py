@@ -12,6 +12,7 @@ from distributed_grid.coordinator.memory import Memory, Strain
 from distributed_grid.coordinator.pace import OUT_OF_TURN, Pace, Paces
 from distributed_grid.coordinator.requests import Client, Requests
 from distributed_grid.coordinator.seldom import Seldom
+from distributed_grid.protocol.codec import Unusable
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import Failed, Refused
 
@@ -72,7 +73,12 @@ class People:
         try:
             while True:
                 for message in await connection.receive():
-                    await self._do(client, pace, message)
+                    if type(message) is Unusable:
+                        error = message.error
+                        self._seldom.warning("out of bounds", peer=connection.wire.address, user=user, why=error.why)
+                        connection.send(Failed(message.id, "bad-value", error.what, error.why))
+                    else:
+                        await self._do(client, pace, message)
                     await connection.turn()
                 if self._driver.crowded:
                     await self._driver.room()

@@ -46,7 +46,7 @@ from distributed_grid.coordinator.relay import Relay
 from distributed_grid.coordinator.requests_access import AccessDesk, NoAuthority
 from distributed_grid.coordinator.seldom import Seldom
 from distributed_grid.coordinator.store import Store
-from distributed_grid.coordinator.submissions import LONGEST
+from distributed_grid.coordinator.submissions import LONGEST, about_request
 from distributed_grid.coordinator.submitting import Submissions
 from distributed_grid.coordinator.watching import JobWatches, Watcher
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -87,6 +87,7 @@ from distributed_grid.protocol.messages import (
     Watch,
     Withdraw,
 )
+from distributed_grid.protocol.resources import capped
 from distributed_grid.protocol.roles import reach
 
 RECEIPTS = 1000
@@ -217,7 +218,7 @@ class Requests:
             case GetShares():
                 users, ledger = accounts.views(self._ledger, self._clock()), self._ledger
                 half_life = ledger.policy.sharing.half_life
-                self._reply(client, Shares(message.id, users, ledger.shares.capacity, half_life))
+                self._reply(client, Shares(message.id, users, capped(ledger.shares.capacity), half_life))
             case AskWhy():
                 await self._placing.fresh()
                 self._why(client, sight, message)
@@ -377,6 +378,8 @@ class Requests:
             raise BadValue("neither a job nor a request to explain")
         request = message.request
         if request is not None:
+            if problem := about_request(request):
+                raise problem
             request = resolved(request, client.host, "", self._ledger.policy)
             request = neighbours(request, sight, "", self._ledger.index.homes, {})
             refused = refusal(self._ledger, 0, request)

@@ -21,7 +21,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.admission import Admission, NotAdmitted, admitted
+from distributed_grid.coordinator.admission import Admission, NotAdmitted, admitted, facts_of, sane
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.connection import Connection, Wire
@@ -251,9 +251,7 @@ class Server:
     # --- agents -------------------------------------------------------------------------------------------------------
 
     async def _serve_agent(self, connection: Connection, hello: Hello) -> None:
-        facts, name = hello.facts, hello.name
-        if facts is None or facts.name != name or not _sane(name):
-            raise ProtocolMismatch(f"an agent cannot be called {name[:80]!r}", why="1 to 64 printable characters")
+        facts, name = facts_of(hello), hello.name
         if (refused := await self._settle_name(facts)) is not None:
             log.warning("second agent turned away", node=name, hostname=facts.hostname)
             await connection.refuse(refused)
@@ -335,7 +333,7 @@ class Server:
     # --- clients ------------------------------------------------------------------------------------------------------
 
     async def _serve_client(self, connection: Connection, hello: Hello) -> None:
-        if not _sane(hello.name):
+        if not sane(hello.name):
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
         if await self._people.admits(connection):
             self._welcome(connection, secrets.token_hex(8))
@@ -393,7 +391,3 @@ def host_of(header: str) -> str:
     """The name or address of a Host header, without a port and in small letters."""
     host = header.strip().lower()
     return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
-
-
-def _sane(name: str) -> bool:
-    return 0 < len(name) <= 64 and name.isprintable()

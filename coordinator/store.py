@@ -36,6 +36,7 @@ from distributed_grid.coordinator.store_find import find
 from distributed_grid.coordinator.store_open import connect, open_store
 from distributed_grid.coordinator.store_rows import CHUNKS, STATEMENTS, Snapshot
 from distributed_grid.faults import fault
+from distributed_grid.protocol import lenient
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
@@ -67,11 +68,11 @@ class Living:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_job = msgspec.msgpack.Decoder(Job).decode
-_allocation = msgspec.msgpack.Decoder(Allocation).decode
-_facts = msgspec.msgpack.Decoder(NodeFacts).decode
-_orders = msgspec.msgpack.Decoder(NodeOrders).decode
-_group = msgspec.msgpack.Decoder(Group).decode
+_job = lenient.reader(Job)
+_allocation = lenient.reader(Allocation)
+_facts = lenient.reader(NodeFacts)
+_orders = lenient.reader(NodeOrders)
+_group = lenient.reader(Group)
 
 
 def _in_order(job: Job) -> tuple[float, str, int]:

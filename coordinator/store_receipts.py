@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.protocol import lenient
 from distributed_grid.protocol.receipts import Receipt
 
 ROWS = 10_000
@@ -13,7 +14,7 @@ ROWS = 10_000
 TRIM = "DELETE FROM receipts WHERE at < (SELECT at FROM receipts ORDER BY at DESC LIMIT 1 OFFSET ?)"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Receipt).decode
+_decode = lenient.reader(Receipt)
 
 
 def row(receipt: Receipt) -> tuple[str, float, str, str, bytes]:

@@ -13,11 +13,14 @@ from distributed_grid.protocol.groups import sound
 from distributed_grid.protocol.jobs import MOST_RETRIES, JobSpec, Request, RetryOn
 from distributed_grid.protocol.limits import MOST_FACTOR, check_limits
 from distributed_grid.protocol.messages import Submission
+from distributed_grid.protocol.numbers import LATEST
 from distributed_grid.protocol.resources import MILLI, MOST_CPU, MOST_GPU, MOST_MEMORY, Resources
 
 COMMAND_BYTES = 1 << 20
 """Arguments and environment of one job together. (The kernel takes 128 KiB in one string and 2 MiB in all.)"""
 NAME_CHARS = 128
+PATH_BYTES = 4095
+"""What the kernel takes as a path."""
 LONGEST = 10 * 366 * 86400.0
 
 
@@ -29,13 +32,22 @@ def complaint(submission: Submission, sound: Submission | None = None) -> BadVal
         return BadValue("a submission's key must have 1 to 128 characters")
     if (sound is None or spec != sound.spec) and (wrong := _about_command(spec) or _about_surroundings(spec)):
         return wrong
-    if (sound is None or request != sound.request) and (wrong := _about_request(request)):
+    if (sound is None or request != sound.request) and (wrong := about_request(request)):
         return wrong
     return _about_many(submission)
 
 
-def _about_request(request: Request) -> BadValue | None:
-    return _about_amounts(request.resources) or _about_retries(request) or _about_placing(request)
+def about_request(request: Request) -> BadValue | None:
+    """What is wrong with what a job needs, also where it is only asked about."""
+    return (
+        _about_amounts(request.resources) or _about_retries(request) or _about_placing(request) or _about_gang(request)
+    )
+
+
+def _about_gang(request: Request) -> BadValue | None:
+    if not 0 <= request.gang <= MOST_NODES:
+        return BadValue(f"a gang on {request.gang} nodes cannot be taken", why=f"{MOST_NODES} are the most")
+    return None
 
 
 def _about_command(spec: JobSpec) -> BadValue | None:
@@ -61,7 +73,9 @@ def _about_surroundings(spec: JobSpec) -> BadValue | None:
             f"the name {spec.name[:40]!r} cannot be used", why=f"at most {NAME_CHARS} printable characters, not `last`"
         )
     if spec.workdir and (not spec.workdir.startswith("/") or "\0" in spec.workdir):
-        return BadValue(f"the working directory {spec.workdir!r} is not an absolute path")
+        return BadValue(f"the working directory {spec.workdir[:100]!r} is not an absolute path")
+    if len(spec.workdir.encode(errors="surrogatepass")) > PATH_BYTES:
+        return BadValue("the working directory's path is too long", why=f"{PATH_BYTES} bytes are the most")
     if spec.bundle and not is_blob_hash(spec.bundle):
         return BadValue("the shipped files are not named by a hash")
     for what, seconds in (("time limit", spec.time_limit), ("grace", spec.grace)):
@@ -86,9 +100,8 @@ def _about_amounts(wanted: Resources) -> BadValue | None:
 
 def _about_many(submission: Submission) -> BadValue | None:
     array, gang = submission.array, submission.request.gang
-    if not 0 <= gang <= MOST_NODES or (gang and array is not None):
-        why = "an array of gangs cannot be made" if array is not None else f"{MOST_NODES} are the most"
-        return BadValue(f"a gang on {gang} nodes cannot be taken", why=why)
+    if gang and array is not None:
+        return BadValue(f"a gang on {gang} nodes cannot be taken", why="an array of gangs cannot be made")
     if array is not None and (problem := sound(array)):
         return problem
     if len(submission.after) > MOST_AFTER:
@@ -96,6 +109,8 @@ def _about_many(submission: Submission) -> BadValue | None:
     later = submission.begin or submission.delay
     if not math.isfinite(later) or min(submission.begin, submission.delay) < 0 or submission.delay > LONGEST:
         return BadValue(f"a job cannot begin {later:g} s from now or then", hint="give a time that comes")
+    if submission.begin > LATEST:
+        return BadValue(f"a job cannot begin at {submission.begin:g}", why="that is beyond the year 9998")
     if submission.request.immediate and (submission.after or later):
         return BadValue(
             "a job that must not wait cannot wait for others or a time",
@@ -132,6 +147,10 @@ def _about_retries(request: Request) -> BadValue | None:
 
 
 def _about_placing(request: Request) -> BadValue | None:
+    if len(request.nodes) > placing.NODES_MOST or any(len(name) > placing.WORD_CHARS for name in request.nodes):
+        return BadValue(
+            f"at most {placing.NODES_MOST} nodes of at most {placing.WORD_CHARS} characters can be preferred"
+        )
     return placing.complaint(request.constraints, request.resources.gpu) if request.constraints is not None else None
 
 

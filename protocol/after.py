@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.numbers import Word
 
 MOST_AFTER = 1000
 """Jobs that one job may wait for. An array counts as one."""
@@ -24,7 +25,7 @@ class Dependency(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job waits for another one, or for all members of an array. `on` is an id, a unique beginning of one, a name or
     `last`; in a submission also the key or name of a job before it in the same submission."""
 
-    on: str
+    on: Word
     kind: After
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.numbers import Count, Word
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources, ResourceType
 
 LABEL, TARGET, SOURCE = "grid-boost", "grid-target", "grid-source"
@@ -39,13 +40,13 @@ class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
     Ray cluster whose head is at `address` (HOST:PORT). `ray` and `python` are that cluster's versions, as
     far as they are known. `exclusive`: a placement group has all of it."""
 
-    target: str
-    address: str
+    target: Word
+    address: Word
     kind: ResourceType
-    amount: int
+    amount: Count
     auth: RayAuth = RayAuth.DISABLED
-    ray: str = ""
-    python: str = ""
+    ray: Word = ""
+    python: Word = ""
     exclusive: bool = False
 
 

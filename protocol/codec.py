@@ -6,12 +6,13 @@ after it msgspec decodes straight into the typed messages of the peer's role. Wh
 that leaves this file is BadFrame.
 """
 
+import re
 from typing import Any, Generic, TypeVar
 
 import msgpack
 import msgspec
 
-from distributed_grid.protocol.errors import BadFrame, BadValue
+from distributed_grid.protocol.errors import BadFrame, BadValue, OutOfBounds
 from distributed_grid.protocol.messages import (
     FromAgent,
     FromAgentData,
@@ -20,6 +21,7 @@ from distributed_grid.protocol.messages import (
     ToAgentData,
     ToClient,
 )
+from distributed_grid.protocol.numbers import MOST_NUMBER
 
 HELLO_BYTES = 64 << 10
 """The largest first frame, either way."""
@@ -38,6 +40,9 @@ _HELLO_LIMITS = {
     "max_ext_len": 0,
 }
 _HELLO_DEPTH = 8
+_OUT_OF_BOUNDS = re.compile(
+    r"^Expected `\w+` (of length )?(<=|>=) (\S+) - at `(?:key` in `)?\$(?:\[1\]\[\d+\])?\.?(.*)`$"
+)
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -91,7 +96,7 @@ def decode(direction: str, frame: bytes | bytearray | memoryview) -> tuple[int, 
     try:
         whole = _DECODERS[direction].decode(frame)
     except msgspec.ValidationError as error:
-        raise BadFrame(f"bad frame: {error}", why="a message does not have the form that its type demands") from None
+        raise _ill_formed("frame", error, "a message does not have the form that its type demands") from None
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise BadFrame(f"bad frame: {str(error) or type(error).__name__}", why="not msgpack as we write it") from None
     return whole.sequence, whole.messages
@@ -112,7 +117,37 @@ def decode_first(frame: bytes | bytearray | memoryview, wanted: Any) -> Any:
     try:
         return msgspec.convert(plain[1][0], wanted)
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
-        raise BadFrame(f"bad first frame: {error}", why="not a hello of this protocol") from None
+        raise _ill_formed("first frame", error, "not a hello of this protocol") from None
+
+
+def _ill_formed(what: str, error: Exception, why: str) -> BadFrame:
+    """The error of a message that was decoded; a value out of bounds is told by its field and the bound."""
+    if (found := _OUT_OF_BOUNDS.search(str(error))) is None:
+        return BadFrame(f"bad {what}: {error}", why=why)
+    length, sign, bound, path = found.groups()
+    field = path or "the message"
+    limit = f"{'at most' if sign == '<=' else 'at least'} {float(bound):g}" if "e" in bound or "." in bound else ""
+    limit = limit or f"{'at most' if sign == '<=' else 'at least'} {bound}"
+    rule = f"has {limit} characters" if length else f"is {limit}"
+    return OutOfBounds(f"bad {what}: {field} is out of bounds", why=f"{field} {rule}")
+
+
+class Unusable(msgspec.Struct, frozen=True):
+    """Stands for a request with this number that was not read: a value in it, or in one that came with it, is out of
+    bounds."""
+
+    id: int
+    error: OutOfBounds
+
+
+def unusable(frame: bytes | bytearray | memoryview, error: OutOfBounds) -> tuple[int, list[Unusable]]:
+    """The sequence number of a frame that `decode` found out of bounds, and its requests, none of which is taken.
+    Raises the error where one of them has no number to answer to."""
+    sequence, messages = msgspec.msgpack.decode(frame)
+    numbers = [message.get("id") if isinstance(message, dict) else None for message in messages]
+    if not all(isinstance(number, int) and 0 <= number <= MOST_NUMBER for number in numbers):
+        raise error
+    return sequence, [Unusable(number, error) for number in numbers]
 
 
 def _check_depth(value: object, left: int) -> None:

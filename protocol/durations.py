@@ -43,6 +43,8 @@ def _seconds(text: str) -> float | None:
 
 def format_duration(seconds: float) -> str:
     """Seconds for people, two units at most: `4.2s`, `12m04s`, `3h05m`, `6d02h`."""
+    if not seconds < 1e15:  # also not a number
+        return "for ever"
     if seconds < 10:
         return f"{seconds:.1f}s"
     whole = int(seconds)

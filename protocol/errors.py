@@ -34,5 +34,9 @@ class BadFrame(GridError):
     """Bytes from a peer that are not a frame of this protocol; says where in the frame and why."""
 
 
+class OutOfBounds(BadFrame):
+    """A frame of this protocol with a value in it that is beyond the bounds of its field; names both."""
+
+
 class ProtocolMismatch(GridError):
     """The peer speaks the protocol in a way that cannot go on: wrong version, wrong role, a frame out of sequence."""

@@ -3,6 +3,7 @@
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.numbers import Count, Index
 
 MOST_NODES = 256
 """Every member is told the names of all."""
@@ -13,10 +14,10 @@ class Gang(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a member is told of its gang: its own `rank`, the names of the nodes and their addresses by rank, and a port
     on the node of rank 0 where they can meet. That node sees at the launch that nobody listens there."""
 
-    rank: int
+    rank: Index
     nodes: tuple[str, ...]
     addresses: tuple[str, ...]
-    port: int
+    port: Count
 
 
 def environment(gang: Gang) -> dict[str, str]:

@@ -11,6 +11,7 @@ import msgspec
 from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import JobSpec, Reason, Request
+from distributed_grid.protocol.numbers import Code, Count, Finite, Number
 
 MOST_MEMBERS = 100_000
 MOST_INDEX = 999_999_999
@@ -29,9 +30,9 @@ class Array(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which members an array has, as (first, last, step), each part behind the one before it; `most`: so many hold
     resources or are in the queue at once (0: all); `max_fails`: if more of them fail, the rest is ended (-1: never)."""
 
-    parts: tuple[tuple[int, int, int], ...]
-    most: int = 0
-    max_fails: int = -1
+    parts: tuple[tuple[Number, Number, Number], ...]
+    most: Code = 0
+    max_fails: Code = -1
 
 
 def indexes(parts: tuple[tuple[int, int, int], ...]) -> Iterator[int]:
@@ -55,8 +56,8 @@ def sound(array: Array) -> BadValue | None:
     size = count(array.parts)
     if not 0 < size <= MOST_MEMBERS:
         return BadValue(f"an array of {size} jobs cannot be made", hint=f"give 1 to {MOST_MEMBERS}")
-    if array.most < 0 or array.max_fails < -1:
-        return BadValue("an array's limits cannot be below zero")
+    if not 0 <= array.most <= MOST_INDEX or not -1 <= array.max_fails <= MOST_INDEX:
+        return BadValue("an array's limits cannot be used", why=f"they go from 0 to {MOST_INDEX}")
     return None
 
 
@@ -132,13 +133,13 @@ class GroupView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kind: GroupKind
     spec: JobSpec
     request: Request
-    submitted: float
-    count: int
+    submitted: Finite
+    count: Count
     array: Array | None = None
-    states: dict[str, int] = {}
-    failed: int = 0
-    cancelled: int = 0
-    ended: float = 0.0
+    states: dict[str, Count] = {}
+    failed: Count = 0
+    cancelled: Count = 0
+    ended: Finite = 0.0
     reason: Reason | None = None
     after: tuple[Dependency, ...] = ()
-    begin: float = 0.0
+    begin: Finite = 0.0

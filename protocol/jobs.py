@@ -10,7 +10,7 @@ from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.limits import JobLimits, parse_factor
-from distributed_grid.protocol.numbers import Code, Count, Finite
+from distributed_grid.protocol.numbers import Code, Count, Finite, Text
 from distributed_grid.protocol.placing import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.protocol.usage import Used
@@ -103,7 +103,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: Cause
     code: Code = 0
     signal: Code = 0
-    text: str = ""
+    text: Text = ""
     started: bool = True
     seconds: Finite = 0.0
     cpu_seconds: Finite = 0.0
@@ -154,8 +154,8 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     workdir: str = ""
     bundle: str = ""
-    time_limit: float = 0.0
-    grace: float = 5.0
+    time_limit: Finite = 0.0
+    grace: Finite = 5.0
     limits: JobLimits = JobLimits()
     boost: Boost | None = None
 
@@ -208,10 +208,10 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     nodes: tuple[str, ...] = ()
     immediate: bool = False
     retry_on: tuple[RetryOn, ...] = ()
-    retries: int = 0
+    retries: Code = 0
     requeue: bool = True
-    gang: int = 0
-    retry_memory: int = 0
+    gang: Code = 0
+    retry_memory: Code = 0
     strategy: Strategy | None = None
     local: Local | None = None
     constraints: Constraints | None = None
@@ -222,7 +222,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of a job's story: when (grid time, seconds since the epoch), the state entered, and what happened."""
 
-    at: float
+    at: Finite
     state: State
     text: str = ""
 
@@ -237,7 +237,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job is frozen since then (grid time), for that reason: its node's owner is back."""
 
-    since: float
+    since: Finite
     why: str
 
 
@@ -253,27 +253,27 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     state: State
     spec: JobSpec
     request: Request
-    submitted: float
-    attempt: int = 0
+    submitted: Finite
+    attempt: Count = 0
     allocation: str = ""
     node: str = ""
     grant: Grant | None = None
-    started: float = 0.0
-    ended: float = 0.0
+    started: Finite = 0.0
+    ended: Finite = 0.0
     reason: Reason | None = None
     outcome: Outcome | None = None
     story: tuple[Step, ...] = ()
-    retried: int = 0
-    taken_back: int = 0
+    retried: Count = 0
+    taken_back: Count = 0
     group: str = ""
-    index: int = 0
+    index: Count = 0
     suspended: Suspension | None = None
-    suspended_for: float = 0.0
+    suspended_for: Finite = 0.0
     used: Used | None = None
     unused: str = ""
     after: tuple[Dependency, ...] = ()
     """What it waits for still."""
-    begin: float = 0.0
+    begin: Finite = 0.0
 
 
 def next_attempt(allocation: str) -> str:

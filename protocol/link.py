@@ -7,8 +7,8 @@ messages up, write `data_to_send()`, and close when it raises.
 
 from typing import Any
 
-from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES, decode, decode_first, encode, escaped
-from distributed_grid.protocol.errors import BadFrame, BadValue, ProtocolMismatch
+from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES, decode, decode_first, encode, escaped, unusable
+from distributed_grid.protocol.errors import BadFrame, BadValue, OutOfBounds, ProtocolMismatch
 from distributed_grid.protocol.messages import BlobData, Failed, FileData, Files, Hello, Output, Refused, Welcome
 
 PROTOCOL = (1, 0)
@@ -85,7 +85,8 @@ class Link:
         return self.hello is not None and self.welcome is not None
 
     def receive(self, frame: bytes | bytearray | memoryview | str, now: float) -> list[Any]:
-        """The messages of one frame. Before the welcome: exactly one Hello, or Welcome, or Refused.
+        """The messages of one frame. Before the welcome: exactly one Hello, or Welcome, or Refused. What a client asks
+        with a value out of bounds is an Unusable, so that it can be answered; of an agent it is a BadFrame.
 
         Raises BadFrame or ProtocolMismatch; the connection must then be closed, nothing of the frame was taken.
         """
@@ -95,7 +96,12 @@ class Link:
             return [self._first(frame, now)]
         assert self.hello is not None
         theirs, ours = ROLES[self.hello.role]
-        sequence, messages = decode(ours if self._dialling else theirs, frame)
+        try:
+            sequence, messages = decode(ours if self._dialling else theirs, frame)
+        except OutOfBounds as error:
+            if self._dialling or self.hello.role != "client":
+                raise
+            sequence, messages = unusable(frame, error)
         if sequence != self._received + 1:
             raise ProtocolMismatch(
                 f"frame {sequence} came after frame {self._received}", why="frames of a session come in sequence"

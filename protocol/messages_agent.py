@@ -7,7 +7,7 @@ from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import JobSpec, Outcome
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import Known, Sample
-from distributed_grid.protocol.numbers import Finite, Span
+from distributed_grid.protocol.numbers import Code, Count, Finite, Number, Pid, Span, Text, Word
 from distributed_grid.protocol.resources import Grant
 from distributed_grid.protocol.usage import Use
 
@@ -31,28 +31,28 @@ class Inventory(Message, frozen=True, tag="inventory"):
 class Started(Message, frozen=True, tag="started"):
     """The allocation's command runs since now, behind these `walls` (protocol/walls.py)."""
 
-    allocation: str
-    pid: int = 0
-    walls: str = ""
+    allocation: Word
+    pid: Pid = 0
+    walls: Word = ""
 
 
 class Stale(Message, frozen=True, tag="stale"):
     """The agent measured again at the claim and did not start the allocation: what it was to get is not spare.
     Nothing of it ran; nothing of it is held. `device` names the core or GPU in the way, where it is one."""
 
-    allocation: str
-    reason: str
-    device: str = ""
-    pid: int = 0
-    user: str = ""
-    memory: int = 0
+    allocation: Word
+    reason: Text
+    device: Word = ""
+    pid: Pid = 0
+    user: Word = ""
+    memory: Count = 0
 
 
 class Exited(Message, frozen=True, tag="exited"):
     """The allocation is over and nothing of it is alive. Told until acknowledged. `returned`: what it held is spare
     again and in the agent's offer from now on (the coordinator adds it to the offer it has)."""
 
-    allocation: str
+    allocation: Word
     outcome: Outcome
     returned: bool = False
 
@@ -62,8 +62,8 @@ class Suspended(Message, frozen=True, tag="suspended"):
     `why` is empty, it goes on after so many. `in_all`: seconds it was frozen so far: its time limit is put off by so
     much. Told again after every reconnect."""
 
-    allocation: str
-    why: str = ""
+    allocation: Word
+    why: Text = ""
     lasted: Span = 0.0
     in_all: Span = 0.0
 
@@ -72,8 +72,8 @@ class Recalled(Message, frozen=True, tag="recalled"):
     """The node's owner takes back what the allocation holds, for that `why`: it has `grace` seconds to end. Told again
     after every reconnect until it has. `closing`: not for the owner's own use; the node lends nothing any more."""
 
-    allocation: str
-    why: str
+    allocation: Word
+    why: Text
     grace: Span = 0.0
     closing: bool = False
 
@@ -98,10 +98,10 @@ class Launch(Message, frozen=True, tag="launch"):
 
     `gang`: it is a member of one. The node of rank 0 answers Stale, with the device `port`, where the port is taken."""
 
-    allocation: str
-    job: str
+    allocation: Word
+    job: Word
     user: str
-    epoch: int
+    epoch: Number
     grant: Grant
     spec: JobSpec
     lease: Finite = 0.0
@@ -114,24 +114,24 @@ class Stop(Message, frozen=True, tag="stop"):
     Also for an allocation the agent never heard of: then it answers Exited with `started` False, and will refuse a
     late launch of it."""
 
-    allocation: str
-    grace: float = 5.0
+    allocation: Word
+    grace: Finite = 5.0
     cause: str = "cancelled"
-    text: str = ""
+    text: Text = ""
 
 
 class Signal(Message, frozen=True, tag="signal"):
     """Send this signal to the job's process group, nothing else."""
 
-    allocation: str
-    signal: int
+    allocation: Word
+    signal: Code
 
 
 class Extend(Message, frozen=True, tag="extend"):
     """Give this allocation another time limit, in seconds from its start; 0 is none."""
 
-    allocation: str
-    limit: float
+    allocation: Word
+    limit: Finite
 
 
 class Ack(Message, frozen=True, tag="ack"):
@@ -159,31 +159,31 @@ class WantOutput(Message, frozen=True, tag="want-output"):
     """Up to `size` bytes of a stream (stdout or stderr) from `offset`; held back up to `wait` seconds until there are
     any or the stream has ended. This is the credit: nothing is sent that was not asked for."""
 
-    id: int
-    allocation: str
-    stream: str
-    offset: int
-    size: int
-    wait: float = 0.0
+    id: Number
+    allocation: Word
+    stream: Word
+    offset: Count
+    size: Count
+    wait: Finite = 0.0
 
 
 class Output(Message, frozen=True, tag="output"):
     """Bytes of a stream at `offset`. `gap`: bytes before `offset` that are gone from the disk (the asked offset lies
     in it). `end`: no more will ever come after these. `error` instead of bytes where there is none to give."""
 
-    id: int
-    offset: int
+    id: Number
+    offset: Count
     data: bytes = b""
     end: bool = False
-    gap: int = 0
-    error: str = ""
+    gap: Count = 0
+    error: Text = ""
 
 
 class WantFiles(Message, frozen=True, tag="want-files"):
     """The files in the allocation's working directory that match any of these globs."""
 
-    id: int
-    allocation: str
+    id: Number
+    allocation: Word
     globs: tuple[str, ...]
 
 
@@ -192,52 +192,52 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     where they are not UTF-8; `path` then only shows them."""
 
     path: str
-    size: int
-    mode: int = 0o644
+    size: Count
+    mode: Pid = 0o644
     raw: bytes = b""
 
 
 class Files(Message, frozen=True, tag="files"):
     """What matched."""
 
-    id: int
+    id: Number
     files: tuple[FileEntry, ...] = ()
-    error: str = ""
+    error: Text = ""
 
 
 class WantFile(Message, frozen=True, tag="want-file"):
     """Up to `size` bytes of a file in the allocation's working directory. `raw` as in FileEntry."""
 
-    id: int
-    allocation: str
-    path: str
-    offset: int
-    size: int
+    id: Number
+    allocation: Word
+    path: Text
+    offset: Count
+    size: Count
     raw: bytes = b""
 
 
 class FileData(Message, frozen=True, tag="file-data"):
     """Bytes of a file; `end` when it has no more."""
 
-    id: int
+    id: Number
     data: bytes = b""
     end: bool = False
-    error: str = ""
+    error: Text = ""
 
 
 class WantBlob(Message, frozen=True, tag="want-blob"):
     """The agent asks for up to `size` bytes of a shipped blob (a manifest or a file's content), by its hash."""
 
-    id: int
-    blob: str
-    offset: int
-    size: int
+    id: Number
+    blob: Word
+    offset: Count
+    size: Count
 
 
 class BlobData(Message, frozen=True, tag="blob-data"):
     """Bytes of a blob; `end` when it has no more."""
 
-    id: int
+    id: Number
     data: bytes = b""
     end: bool = False
-    error: str = ""
+    error: Text = ""

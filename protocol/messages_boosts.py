@@ -4,7 +4,7 @@ import msgspec
 
 from distributed_grid.protocol.jobs import JobView, Priority, State
 from distributed_grid.protocol.messages_hello import Message
-from distributed_grid.protocol.numbers import Finite
+from distributed_grid.protocol.numbers import Count, Finite, Number, Word
 from distributed_grid.protocol.resources import ResourceType
 
 
@@ -13,14 +13,14 @@ class RequestBoost(Message, frozen=True, tag="request-boost"):
     is named, else from the best; `wait`: also if there is no room now. `exclusive`: for programs that use its placement
     group alone. Answered by Submitted, and then as a Submit."""
 
-    id: int
-    key: str
-    target: str
+    id: Number
+    key: Word
+    target: Word
     kind: ResourceType
-    amount: float
+    amount: Finite
     priority: Priority = Priority.NORMAL
-    duration: float = 3600.0
-    source: str = ""
+    duration: Finite = 3600.0
+    source: Word = ""
     wait: bool = False
     watch: bool = False
     exclusive: bool = False
@@ -29,18 +29,18 @@ class RequestBoost(Message, frozen=True, tag="request-boost"):
 class ExtendBoost(Message, frozen=True, tag="extend-boost"):
     """Let this boost end so many seconds later. Answered by Done once it is on disk."""
 
-    id: int
-    boost: str
-    seconds: float
+    id: Number
+    boost: Word
+    seconds: Finite
 
 
 class ListBoosts(Message, frozen=True, tag="list-boosts"):
     """Which boosts live, of this target (empty: of all), and what Ray shows of them? Answered by Boosts. `past`: only
     the boosts that were requested after then, and the nodes of Ray behind the one of this id."""
 
-    id: int
-    target: str = ""
-    past: tuple[float, str] | None = None
+    id: Number
+    target: Word = ""
+    past: tuple[Finite, str] | None = None
 
 
 class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,7 +65,7 @@ class Demand(msgspec.Struct, frozen=True, omit_defaults=True):
     """What waits in Ray: `count` tasks or actors that ask for `shape` each (in Ray's words and units); with `group` it
     is one placement group, and they are its bundles."""
 
-    count: int
+    count: Count
     shape: dict[str, Finite] = {}
     group: bool = False
 
@@ -88,7 +88,7 @@ class Boosts(Message, frozen=True, tag="boosts"):
     waits there for room; `trouble` says why it cannot be asked, if so. `past` is where to go on, where there is more
     than one answer holds."""
 
-    id: int
+    id: Number
     boosts: tuple[BoostView, ...]
     address: str = ""
     nodes: tuple[RayNode, ...] = ()
@@ -96,4 +96,4 @@ class Boosts(Message, frozen=True, tag="boosts"):
     ray: str = ""
     python: str = ""
     demand: tuple[Demand, ...] = ()
-    past: tuple[float, str] | None = None
+    past: tuple[Finite, str] | None = None

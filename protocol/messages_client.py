@@ -11,7 +11,7 @@ from distributed_grid.protocol.jobs import JobSpec, JobView, Reason, Request, St
 from distributed_grid.protocol.messages_boosts import BoostView, ListBoosts, RayNode
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
-from distributed_grid.protocol.numbers import Span
+from distributed_grid.protocol.numbers import Code, Count, Finite, Number, Span, Word
 from distributed_grid.protocol.receipts import Preemption
 from distributed_grid.protocol.resources import Grant
 
@@ -21,19 +21,19 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     again returns the job (or group) that is there already. It waits for all that is in `after`, and until `begin` (grid
     time) or for `delay` seconds."""
 
-    key: str
+    key: Word
     spec: JobSpec
     request: Request
     array: Array | None = None
     after: tuple[Dependency, ...] = ()
-    begin: float = 0.0
-    delay: float = 0.0
+    begin: Finite = 0.0
+    delay: Finite = 0.0
 
 
 class Submit(Message, frozen=True, tag="submit"):
     """Take these jobs, all or none; answered once on disk. `watch`: send JobUpdate for them from then on."""
 
-    id: int
+    id: Number
     jobs: tuple[Submission, ...]
     watch: bool = False
 
@@ -42,17 +42,17 @@ class Submitted(Message, frozen=True, tag="submitted"):
     """The jobs' ids, or the groups', in the order of the submissions; `fit` is how many nodes of `nodes` could ever run
     the first."""
 
-    id: int
+    id: Number
     jobs: tuple[str, ...]
-    fit: int = 0
-    nodes: int = 0
+    fit: Count = 0
+    nodes: Count = 0
 
 
 class Failed(Message, frozen=True, tag="failed"):
     """A request could not be done: what, why, what to try; `code` is a short stable word (unknown-job, never-fits,
     bad-value, not-allowed, unavailable, busy, internal)."""
 
-    id: int
+    id: Number
     code: str
     what: str
     why: str = ""
@@ -62,7 +62,7 @@ class Failed(Message, frozen=True, tag="failed"):
 class Done(Message, frozen=True, tag="done"):
     """A request was done; `text` where there is something to say."""
 
-    id: int
+    id: Number
     text: str = ""
 
 
@@ -70,7 +70,7 @@ class Watch(Message, frozen=True, tag="watch"):
     """Send JobUpdate for these jobs (id, unique prefix, name or `last`) now and whenever they change.
     `whole`: for groups send GroupUpdate, and nothing of their members."""
 
-    id: int
+    id: Number
     jobs: tuple[str, ...]
     whole: bool = False
 
@@ -91,10 +91,10 @@ class Cancel(Message, frozen=True, tag="cancel"):
     """End these jobs, all or none; taken once it is on disk. Answered by Done, or by Failed if one is not known.
     Without `jobs`: all that live of this `user` (or, where it is said, of `every` user), in one of these `states`."""
 
-    id: int
+    id: Number
     jobs: tuple[str, ...]
     reason: str = ""
-    grace: float = -1.0
+    grace: Finite = -1.0
     user: str = ""
     states: tuple[State, ...] = ()
     every: bool = False
@@ -103,9 +103,9 @@ class Cancel(Message, frozen=True, tag="cancel"):
 class SignalJob(Message, frozen=True, tag="signal-job"):
     """Send a signal to a running job."""
 
-    id: int
+    id: Number
     job: str
-    signal: int
+    signal: Code
 
 
 class ListJobs(Message, frozen=True, tag="list-jobs"):
@@ -113,12 +113,12 @@ class ListJobs(Message, frozen=True, tag="list-jobs"):
     `past`: the list goes on behind the job that had ended then (0: not yet), was submitted then, and has this id.
     `fold`: groups as wholes, without their members. `boosts`: those alone."""
 
-    id: int
+    id: Number
     ended: bool = False
     states: tuple[State, ...] = ()
     user: str = ""
-    limit: int = 1000
-    past: tuple[float, float, str] | None = None
+    limit: Code = 1000
+    past: tuple[Finite, Finite, str] | None = None
     fold: bool = False
     boosts: bool = False
 
@@ -126,7 +126,7 @@ class ListJobs(Message, frozen=True, tag="list-jobs"):
 class Jobs(Message, frozen=True, tag="jobs"):
     """Jobs as they stand, and groups as wholes; stories are left out of long lists."""
 
-    id: int
+    id: Number
     jobs: tuple[JobView, ...]
     more: bool = False
     groups: tuple[GroupView, ...] = ()
@@ -136,7 +136,7 @@ class ShowJobs(Message, frozen=True, tag="show-jobs"):
     """These jobs whole (id, unique prefix, name or `last`), with their stories. Answered by Jobs, where a group is one
     of its `groups`; with `members` there are its members too, in short."""
 
-    id: int
+    id: Number
     jobs: tuple[str, ...]
     members: bool = False
 
@@ -144,7 +144,7 @@ class ShowJobs(Message, frozen=True, tag="show-jobs"):
 class GetStatus(Message, frozen=True, tag="get-status"):
     """How the grid is: answered by Status. `past`: only of the nodes behind the one of this name."""
 
-    id: int
+    id: Number
     past: str = ""
 
 
@@ -153,23 +153,23 @@ class Status(Message, frozen=True, tag="status"):
     where there is any, why no new jobs are taken. The nodes are in the order of their names; `past` is the last one's
     where there are more than one answer holds. `at` is the coordinator's clock."""
 
-    id: int
+    id: Number
     grid: str
     software: str
-    epoch: int
-    up_for: float
+    epoch: Number
+    up_for: Finite
     nodes: tuple[NodeView, ...]
-    counts: dict[str, int]
-    ended: dict[str, int]
+    counts: dict[str, Count]
+    ended: dict[str, Count]
     trouble: str = ""
     past: str = ""
-    at: float = 0.0
+    at: Finite = 0.0
 
 
 class GetShared(Message, frozen=True, tag="get-shared"):
     """What is offered and what is lent: answered by Shared. `past` as in GetStatus."""
 
-    id: int
+    id: Number
     node: str = ""
     past: str = ""
 
@@ -177,7 +177,7 @@ class GetShared(Message, frozen=True, tag="get-shared"):
 class Shared(Message, frozen=True, tag="shared"):
     """All offers and all allocations, node by node. `past` as in Status."""
 
-    id: int
+    id: Number
     offers: tuple[OfferView, ...]
     allocations: tuple[AllocationView, ...]
     past: str = ""
@@ -222,7 +222,7 @@ def _key(view: JobView | GroupView | NodeView | OfferView | AllocationView | Boo
 class AskWhy(Message, frozen=True, tag="ask-why"):
     """Why is this job where it is; or, with `request` instead of `job`, where would it go (a dry run)."""
 
-    id: int
+    id: Number
     job: str = ""
     request: Request | None = None
 
@@ -234,15 +234,15 @@ class NodeVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
     ok: bool
     why: str = ""
-    confidence: float = 0.0
-    scores: dict[str, float] = {}
+    confidence: Finite = 0.0
+    scores: dict[str, Finite] = {}
 
 
 class FunnelStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many nodes are left after one more condition; `lost` says which went, for people."""
 
     what: str
-    left: int
+    left: Count
     lost: str = ""
 
 
@@ -253,32 +253,32 @@ class Why(Message, frozen=True, tag="why"):
     `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts.
     `preempts`: who would give way to a request that finds no room."""
 
-    id: int
+    id: Number
     reason: Reason
     funnel: tuple[FunnelStep, ...] = ()
     verdicts: tuple[NodeVerdict, ...] = ()
     chosen: str = ""
     grant: Grant | None = None
-    ahead: int = 0
+    ahead: Count = 0
     hint: str = ""
     job: JobView | None = None
     holders: tuple[AllocationView, ...] = ()
-    snapshot: int = 0
-    epoch: int = 0
+    snapshot: Number = 0
+    epoch: Number = 0
     preempts: Preemption | None = None
 
 
 class WantBlobs(Message, frozen=True, tag="want-blobs"):
     """Which of these blobs must the client still send: answered by MissingBlobs."""
 
-    id: int
+    id: Number
     blobs: tuple[str, ...]
 
 
 class MissingBlobs(Message, frozen=True, tag="missing-blobs"):
     """The blobs the coordinator has not got."""
 
-    id: int
+    id: Number
     blobs: tuple[str, ...]
 
 
@@ -286,9 +286,9 @@ class PutBlob(Message, frozen=True, tag="put-blob"):
     """Bytes of a blob at `offset`, in order; with `end` the whole is checked against its hash and kept. Answered by
     Done once it is on disk (only the last part is answered)."""
 
-    id: int
-    blob: str
-    offset: int
+    id: Number
+    blob: Word
+    offset: Count
     data: bytes
     end: bool = False
 
@@ -298,11 +298,11 @@ class MakeToken(Message, frozen=True, tag="make-token"):
     of what it may be called, or empty; a person's name is needed. `ttl`: seconds. `bearer`: one to be shown with each
     connection of that person's programs instead, as long as it holds."""
 
-    id: int
+    id: Number
     role: Role
-    name: str = ""
+    name: Word = ""
     ttl: Span = 3600.0
-    uses: int = 1
+    uses: Code = 1
     labels: dict[str, str] = {}
     bearer: bool = False
 
@@ -310,7 +310,7 @@ class MakeToken(Message, frozen=True, tag="make-token"):
 class TokenMade(Message, frozen=True, tag="token-made"):
     """The token, which is not kept and cannot be told again; `pin` is that of the grid's authority."""
 
-    id: int
+    id: Number
     token: str
     pin: str = ""
 
@@ -318,7 +318,7 @@ class TokenMade(Message, frozen=True, tag="token-made"):
 class ListAccess(Message, frozen=True, tag="list-access"):
     """Who may come in: answered by Access."""
 
-    id: int
+    id: Number
 
 
 class TokenView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -327,8 +327,8 @@ class TokenView(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     role: Role
     name: str
-    uses: int
-    expires: float
+    uses: Code
+    expires: Finite
     creator: str
     labels: dict[str, str] = {}
 
@@ -340,16 +340,16 @@ class MemberView(msgspec.Struct, frozen=True, omit_defaults=True):
     role: Role
     name: str
     serial: str
-    issued: float
-    expires: float
-    revoked: float = 0.0
+    issued: Finite
+    expires: Finite
+    revoked: Finite = 0.0
     bearer: bool = False
 
 
 class Access(Message, frozen=True, tag="access"):
     """The tokens that are open and the certificates that have not expired."""
 
-    id: int
+    id: Number
     tokens: tuple[TokenView, ...] = ()
     members: tuple[MemberView, ...] = ()
 
@@ -357,7 +357,7 @@ class Access(Message, frozen=True, tag="access"):
 class Withdraw(Message, frozen=True, tag="withdraw"):
     """Take back a token (by its id), or all certificates of a role and name, and end their connections at once."""
 
-    id: int
-    token: str = ""
+    id: Number
+    token: Word = ""
     role: Role | None = None
-    name: str = ""
+    name: Word = ""

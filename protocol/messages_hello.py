@@ -3,7 +3,7 @@
 import msgspec
 
 from distributed_grid.protocol.nodes import NodeFacts
-from distributed_grid.protocol.numbers import Span
+from distributed_grid.protocol.numbers import Code, Number, Span, Word
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -15,13 +15,13 @@ class Hello(Message, frozen=True, tag="hello"):
     (the node's, or the user's). `facts` come with an agent; `session` ties a data connection to its control one;
     `host` is the name of the machine a client is on."""
 
-    protocol: tuple[int, int]
-    software: str
-    role: str
-    name: str
+    protocol: tuple[Code, Code]
+    software: Word
+    role: Word
+    name: Word
     facts: NodeFacts | None = None
-    session: str = ""
-    host: str = ""
+    session: Word = ""
+    host: Word = ""
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
@@ -30,9 +30,9 @@ class Welcome(Message, frozen=True, tag="welcome"):
     the certificate that a client came with is old enough to be renewed (WantCertificate). `user`: who the peer is to
     the grid, which its connection has told, and `role` as what."""
 
-    protocol: tuple[int, int]
+    protocol: tuple[Code, Code]
     software: str
-    epoch: int
+    epoch: Number
     grid: str
     session: str
     heartbeat: Span = 2.0

@@ -3,6 +3,7 @@ over the session; and renewal of what has expired, at `/v1/renew`."""
 
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages_hello import Message
+from distributed_grid.protocol.numbers import Number, Text, Word
 
 JOIN_PATH = "/v1/join"
 RENEW_PATH = "/v1/renew"
@@ -14,10 +15,10 @@ class Join(Message, frozen=True, tag="join"):
     """Let me in: the id and secret of a token, what I would be called if the token leaves that open, and a certificate
     request (PEM) for a key that never leaves my machine."""
 
-    token: str
-    secret: str
-    request: str
-    name: str = ""
+    token: Word
+    secret: Word
+    request: Text
+    name: Word = ""
 
 
 class Joined(Message, frozen=True, tag="joined"):
@@ -34,8 +35,8 @@ class WantCertificate(Message, frozen=True, tag="want-certificate"):
     """A new certificate for who is on this connection, by a request (PEM) for a key that was made anew; the one that
     it was opened with stays good until it expires. Answered by NewCertificate; a client's has a number."""
 
-    request: str
-    id: int = 0
+    request: Text
+    id: Number = 0
 
 
 class NewCertificate(Message, frozen=True, tag="new-certificate"):
@@ -43,7 +44,7 @@ class NewCertificate(Message, frozen=True, tag="new-certificate"):
 
     certificate: str = ""
     error: str = ""
-    id: int = 0
+    id: Number = 0
 
 
 class Challenge(Message, frozen=True, tag="challenge"):
@@ -56,9 +57,9 @@ class Renew(Message, frozen=True, tag="renew"):
     """A node's answer, which has no certificate to connect with any more: the one that expired (PEM), a request (PEM)
     for a new key, and the old key's signature (hex) of nonce and request. Answered by NewCertificate or Refused."""
 
-    certificate: str
-    request: str
-    signature: str
+    certificate: Text
+    request: Text
+    signature: Word
 
 
 def signed_to_renew(nonce: str, request: str) -> bytes:

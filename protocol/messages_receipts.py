@@ -1,6 +1,7 @@
 """Asking for the receipts of preemptions."""
 
 from distributed_grid.protocol.messages_hello import Message
+from distributed_grid.protocol.numbers import Code, Number
 from distributed_grid.protocol.receipts import Receipt
 
 
@@ -8,14 +9,14 @@ class GetReceipts(Message, frozen=True, tag="get-receipts"):
     """What was preempted, at most `limit`, the newest first. `job` (id, unique prefix, name or `last`): only where it
     took a place or gave one; `node`: only there. Answered by Receipts."""
 
-    id: int
+    id: Number
     job: str = ""
     node: str = ""
-    limit: int = 100
+    limit: Code = 100
 
 
 class Receipts(Message, frozen=True, tag="receipts"):
     """The receipts, as they are on disk."""
 
-    id: int
+    id: Number
     receipts: tuple[Receipt, ...]

@@ -5,7 +5,19 @@ from enum import StrEnum
 import msgspec
 
 from distributed_grid.protocol.jobs import Outcome, State
-from distributed_grid.protocol.numbers import Count, Finite, Span
+from distributed_grid.protocol.numbers import (
+    Code,
+    Count,
+    Finite,
+    Index,
+    Number,
+    Pid,
+    Place,
+    Span,
+    Text,
+    Thousandths,
+    Word,
+)
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
 from distributed_grid.protocol.walls import Trust
@@ -32,12 +44,12 @@ class GpuFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What does not change about a GPU; `memory` in bytes. `stand_in`: announced as no real device. `numa`: the number
     of the NUMA node it is attached to (-1: not known)."""
 
-    uuid: str
-    index: int
-    model: str
+    uuid: Word
+    index: Place
+    model: Word
     memory: Count
     stand_in: bool = False
-    numa: int = -1
+    numa: Place = -1
 
 
 class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -55,37 +67,37 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     only, unless it `trusts` everyone.
     """
 
-    name: str
-    hostname: str
-    boot_id: str
-    incarnation: int
-    cores: tuple[int, ...]
+    name: Word
+    hostname: Word
+    boot_id: Word
+    incarnation: Number
+    cores: tuple[Index, ...]
     memory: Count
     lendable: Resources
     virtual: bool = False
     gpus: tuple[GpuFacts, ...] = ()
-    labels: dict[str, str] = {}
-    software: str = ""
-    python: str = ""
+    labels: dict[Word, Word] = {}
+    software: Word = ""
+    python: Word = ""
     priority: Finite = 1.0
-    instance: str = ""
-    address: str = ""
-    limits: dict[str, str] = {}
-    numa: tuple[tuple[int, ...], ...] = ()
-    ray: str = ""
-    ray_python: str = ""
-    walls: str = ""
-    walls_why: str = ""
-    owners: tuple[str, ...] = ()
-    trusts: str = Trust.OWNER.value
+    instance: Word = ""
+    address: Word = ""
+    limits: dict[Word, Word] = {}
+    numa: tuple[tuple[Index, ...], ...] = ()
+    ray: Word = ""
+    ray_python: Word = ""
+    walls: Word = ""
+    walls_why: Text = ""
+    owners: tuple[Word, ...] = ()
+    trusts: Word = Trust.OWNER.value
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process that has memory on a GPU (bytes); `own` if it belongs to one of the grid's jobs."""
 
-    pid: int
+    pid: Pid
     memory: Count = 0
-    user: str = ""
+    user: Word = ""
     own: bool = False
 
 
@@ -93,13 +105,13 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     """One measurement of one GPU: utilisation in percent, bytes, degrees Celsius. A GPU that could not be read has
     `error` and nothing else; it is never taken for idle."""
 
-    uuid: str
+    uuid: Word
     utilisation: Finite = 0.0
     memory_used: Count = 0
     memory_total: Count = 0
     temperature: Finite = 0.0
     processes: tuple[GpuProcess, ...] = ()
-    error: str = ""
+    error: Text = ""
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -113,7 +125,7 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """
 
     at: Finite
-    cores: dict[int, int] = {}
+    cores: dict[Index, Code] = {}
     own_cpu: Finite = 0.0
     foreign_cpu: Finite = 0.0
     memory_total: Count = 0
@@ -127,27 +139,27 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     net_received: Finite = 0.0
     net_sent: Finite = 0.0
     gpus: tuple[GpuSample, ...] = ()
-    gpu_error: str = ""
-    pressure: dict[str, Finite] = {}
+    gpu_error: Text = ""
+    pressure: dict[Word, Finite] = {}
     input_idle: Finite = -1.0
 
 
 class GpuOffer(msgspec.Struct, frozen=True, omit_defaults=True):
     """One GPU as it is lent: `milli` of it is spare, with `memory_free` of its `memory` bytes."""
 
-    uuid: str
-    index: int
-    model: str
+    uuid: Word
+    index: Place
+    model: Word
     memory: Count
     memory_free: Count
-    milli: int = MILLI
+    milli: Thousandths = MILLI
 
 
 class Withheld(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node does not offer now and why; `what` is cpu, memory, gpu, a GPU's UUID, or node."""
 
-    what: str
-    why: str
+    what: Word
+    why: Text
 
 
 class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="offer"):
@@ -158,13 +170,13 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     this offer less the holding allocations that are not in `counting`.
     """
 
-    number: int
+    number: Number
     expires_in: Span
-    cores: tuple[int, ...] = ()
-    shares: dict[int, int] = {}
+    cores: tuple[Index, ...] = ()
+    shares: dict[Index, Thousandths] = {}
     memory: Count = 0
     gpus: tuple[GpuOffer, ...] = ()
-    counting: tuple[str, ...] = ()
+    counting: tuple[Word, ...] = ()
     withheld: tuple[Withheld, ...] = ()
     idle_since: Finite = 0.0
 
@@ -182,11 +194,11 @@ class OfferView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     state: NodeState
     room: Resources
     total: Resources
-    cores: tuple[int, ...] = ()
+    cores: tuple[Index, ...] = ()
     virtual: bool = False
     gpus: tuple[GpuOffer, ...] = ()
-    expires_in: float = 0.0
-    idle_for: float = 0.0
+    expires_in: Finite = 0.0
+    idle_for: Finite = 0.0
     withheld: tuple[Withheld, ...] = ()
 
 
@@ -200,8 +212,8 @@ class AllocationView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     state: State
     grant: Grant
     priority: str
-    since: float
-    ends: float = 0.0
+    since: Finite
+    ends: Finite = 0.0
     name: str = ""
     suspended: str = ""
 
@@ -212,11 +224,11 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     facts: NodeFacts
     state: NodeState
-    silent_for: float = 0.0
+    silent_for: Finite = 0.0
     sample: Sample | None = None
     offered: Resources = Resources()
     lent: Resources = Resources()
-    jobs: int = 0
+    jobs: Count = 0
     withheld: tuple[Withheld, ...] = ()
     orders: NodeOrders = NO_ORDERS
     labels: dict[str, str] = {}
@@ -226,7 +238,7 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     """One allocation an agent knows of, told whole after every reconnect. `outcome` once it is over; `walls` is the
     level behind which its command runs or ran."""
 
-    allocation: str
+    allocation: Word
     state: State
     outcome: Outcome | None = None
     started_for: Span = 0.0

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.numbers import Count, Finite
 
 REASON_CHARS = 500
 """What of a reason is kept."""
@@ -19,19 +20,19 @@ class Drain(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A node gets no new job: since when (grid time), by whom, why, and until when what runs there may go on
     (`deadline`, grid time; 0: to its end)."""
 
-    since: float
+    since: Finite
     by: str = ""
     reason: str = ""
-    deadline: float = 0.0
+    deadline: Finite = 0.0
 
 
 class Aside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The grid itself gives a node no new job, after `failures` launches in a row failed there: `until` then (grid
     time; 0: its time is over, and it is on trial), for so many `seconds`; and why the last of them failed."""
 
-    until: float
-    seconds: float
-    failures: int
+    until: Finite
+    seconds: Finite
+    failures: Count
     why: str = ""
 
 

@@ -67,13 +67,13 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     wanted: Resources
     node: str
     grant: Grant
-    at: float
+    at: Finite
     victims: tuple[Victim, ...]
     lost: Finite = 0.0
     why: str = ""
     alternatives: tuple[Alternative, ...] = ()
     result: str = ""
-    closed: float = 0.0
+    closed: Finite = 0.0
     waited: Finite = 0.0
     text: str = ""
     more: tuple[Place, ...] = ()

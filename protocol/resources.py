@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.numbers import MOST_COUNT, Count, Index, Place, Thousandths, Word
 
 MILLI = 1000
 MIB = 1 << 20
@@ -30,9 +31,9 @@ class ResourceType(StrEnum):
 class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
     """An amount: `cpu` in milli-cores, `memory` in bytes, `gpu` in milli-GPUs; never negative."""
 
-    cpu: int = 0
-    memory: int = 0
-    gpu: int = 0
+    cpu: Count = 0
+    memory: Count = 0
+    gpu: Count = 0
 
     def __post_init__(self) -> None:
         if self.cpu < 0 or self.memory < 0 or self.gpu < 0:
@@ -62,13 +63,18 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
         return ", ".join(parts) or "nothing"
 
 
+def capped(sum: Resources) -> Resources:
+    """A sum over many nodes or jobs, as far as it can be sent."""
+    return Resources(min(sum.cpu, MOST_COUNT), min(sum.memory, MOST_COUNT), min(sum.gpu, MOST_COUNT))
+
+
 class GpuShare(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU, or a part of one, by its UUID; `milli` is 1000 for the whole device. `memory`: bytes of it that were asked
     for (0: none in particular)."""
 
-    uuid: str
-    milli: int = MILLI
-    memory: int = 0
+    uuid: Word
+    milli: Thousandths = MILLI
+    memory: Count = 0
 
     def reserved(self, total: int) -> int:
         """The bytes that nobody else is granted, of a device with so many: all of it for who has it alone, else what
@@ -82,10 +88,10 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     """Resources with names. Cores in `cores` belong to the holder alone; `shared_core` (-1: none) is shared with other
     fractional holders, of which this one has `shared_milli`; `virtual` cores are numbers without a core behind them."""
 
-    cores: tuple[int, ...] = ()
-    shared_core: int = -1
-    shared_milli: int = 0
-    memory: int = 0
+    cores: tuple[Index, ...] = ()
+    shared_core: Place = -1
+    shared_milli: Thousandths = 0
+    memory: Count = 0
     gpus: tuple[GpuShare, ...] = ()
     virtual: bool = False
 

@@ -3,13 +3,14 @@
 import msgspec
 
 from distributed_grid.protocol.messages_hello import Message
+from distributed_grid.protocol.numbers import Count, Finite, Number
 from distributed_grid.protocol.resources import Resources
 
 
 class GetShares(Message, frozen=True, tag="get-shares"):
     """Who holds how much, and who is next: answered by Shares."""
 
-    id: int
+    id: Number
 
 
 class UserShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -19,20 +20,20 @@ class UserShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     user: str
     holds: Resources
-    held: float
-    past: float
-    share: float
-    weight: float = 1.0
-    running: int = 0
-    waiting: dict[str, int] = {}
-    position: int = 0
+    held: Finite
+    past: Finite
+    share: Finite
+    weight: Finite = 1.0
+    running: Count = 0
+    waiting: dict[str, Count] = {}
+    position: Count = 0
 
 
 class Shares(Message, frozen=True, tag="shares"):
     """The users in the order in which they are served next; `capacity` is what all known nodes may lend together, and
     `half_life` (seconds) says how fast the past is forgotten."""
 
-    id: int
+    id: Number
     users: tuple[UserShare, ...]
     capacity: Resources
-    half_life: float
+    half_life: Finite

@@ -2,14 +2,14 @@
 
 import msgspec
 
-from distributed_grid.protocol.numbers import Count, Finite, Span
+from distributed_grid.protocol.numbers import Count, Finite, Span, Word
 
 
 class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
     """How busy a GPU was, in percent: the mean of the samples, and the highest. Where several jobs share it, it is
     what all of them make of it."""
 
-    uuid: str
+    uuid: Word
     mean: Finite = 0.0
     peak: Finite = 0.0
 
@@ -18,7 +18,7 @@ class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What one allocation used in the last `seconds`: cores' worth of CPU time (mean, and the highest sample), and the
     most resident memory in bytes."""
 
-    allocation: str
+    allocation: Word
     seconds: Span
     cpu: Finite = 0.0
     cpu_peak: Finite = 0.0
@@ -31,11 +31,11 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cores at once, the most memory, and, times seconds, how many of its GPUs were busy (0.5: one half of the time)."""
 
     allocation: str
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    cpu_peak: float = 0.0
-    memory: int = 0
-    gpu_seconds: float = 0.0
+    seconds: Finite = 0.0
+    cpu_seconds: Finite = 0.0
+    cpu_peak: Finite = 0.0
+    memory: Count = 0
+    gpu_seconds: Finite = 0.0
 
     @property
     def cpu(self) -> float:

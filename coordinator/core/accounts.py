@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distributed_grid.coordinator.core.fairness import Account, RecordShare, dominant, weight
 from distributed_grid.coordinator.core.model import Allocation
 from distributed_grid.protocol.jobs import Priority
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import Resources, capped
 from distributed_grid.protocol.shares import UserShare
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def views(ledger: "Ledger", now: float) -> tuple[UserShare, ...]:
         found.append(
             UserShare(
                 user=user,
-                holds=account.held,
+                holds=capped(account.held),
                 held=dominant(account.held, ledger.shares.capacity),
                 past=ledger.shares.past(account, now, ledger.policy.sharing),
                 weight=weight(user, ledger.policy.sharing),

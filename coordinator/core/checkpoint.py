@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.reserving import Kept
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.unused import Idle
+from distributed_grid.protocol import lenient
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
@@ -338,4 +339,5 @@ def decode(data: bytes) -> Checkpoint:
 
 def convert(plain: Any) -> Checkpoint:
     """From what the msgpack package made of it. Raises msgspec.ValidationError."""
-    return msgspec.convert(plain, Checkpoint, dec_hook=_made)
+    made: Checkpoint = lenient.convert(plain, Checkpoint, dec_hook=_made)
+    return made

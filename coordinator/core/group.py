@@ -5,6 +5,7 @@ import msgspec
 from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import JobSpec, Request
+from distributed_grid.protocol.numbers import Count, Finite
 
 
 class Group(msgspec.Struct, kw_only=True, gc=False):
@@ -17,14 +18,14 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
     kind: GroupKind
     spec: JobSpec
     request: Request
-    submitted: float
-    count: int
+    submitted: Finite
+    count: Count
     array: Array | None = None
-    failed: int = 0
-    cancelled: int = 0
-    never: int = 0
+    failed: Count = 0
+    cancelled: Count = 0
+    never: Count = 0
     """How many of them had never started."""
-    ended: float = 0.0
+    ended: Finite = 0.0
     """When the last member had ended; 0: not yet."""
     after: tuple[Condition, ...] = ()
-    begin: float = 0.0
+    begin: Finite = 0.0

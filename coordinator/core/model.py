@@ -51,6 +51,7 @@ from distributed_grid.protocol.messages import (
     Suspended,
 )
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
+from distributed_grid.protocol.numbers import Count, Finite
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
 from distributed_grid.protocol.resources import Grant
 from distributed_grid.protocol.usage import Used
@@ -76,12 +77,12 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     node: str
     grant: Grant
     state: State
-    granted: float
-    started: float = 0.0
-    ended: float = 0.0
+    granted: Finite
+    started: Finite = 0.0
+    ended: Finite = 0.0
     stop: Stop | None = None
     """Set once the end was asked for; told again to an agent that comes back."""
-    lease: float = 0.0
+    lease: Finite = 0.0
     """Seconds after which its node ends it by itself without our word; 0: never."""
     outcome: Outcome | None = None
     """How it ended, where the job was run again after it; else the job has it."""
@@ -91,7 +92,7 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     it."""
     gang: Gang | None = None
     """What a member of a gang is told of it."""
-    stopped: float = 0.0
+    stopped: Finite = 0.0
     """When it was told to stop."""
     ray: RayPlace | None = None
     """Where Ray reserves it; None: it was not asked to."""
@@ -110,27 +111,27 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     user: str
     spec: JobSpec
     request: Request
-    submitted: float
+    submitted: Finite
     state: State = State.WAITING
-    tries: int = 0
+    tries: Count = 0
     allocation: str = ""
     node: str = ""
     grant: Grant | None = None
-    started: float = 0.0
-    ended: float = 0.0
+    started: Finite = 0.0
+    ended: Finite = 0.0
     reason: Reason | None = None
     outcome: Outcome | None = None
     story: list[Step] = []
-    retried: int = 0
+    retried: Count = 0
     """How often it was run again after an attempt had ended."""
-    taken_back: int = 0
+    taken_back: Count = 0
     """How often its place was taken back after it had begun."""
     group: str = ""
-    index: int = 0
+    index: Count = 0
     """Which member of its group it is."""
     suspended: Suspension | None = None
     """It is frozen, as its node's owner is back."""
-    suspended_for: float = 0.0
+    suspended_for: Finite = 0.0
     """Seconds that this attempt was frozen before that."""
     part: Part | None = None
     """What came of its part in a gang of which others still have theirs."""
@@ -140,11 +141,11 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """What it holds and does not use, and what would have been enough, as its owner was told."""
     after: tuple[Condition, ...] = ()
     """What is still to happen before it is let into the queue; of a member its group has it."""
-    begin: float = 0.0
+    begin: Finite = 0.0
     """When it may begin (grid time); of a member its group has it."""
     kept: Kept | None = None
     """What is kept for it while it waits; then it does not wait in the queue."""
-    plans: int = 0
+    plans: Count = 0
     taken_by: str = ""
     """For how many plans others were to give way to it; and the job that it gave way to last."""
     begun: bool = False

@@ -270,7 +270,7 @@ async def test_status_shared_and_why_show_the_grid(tmp_path: Path) -> None:
         (job("a\0b"), "zero byte"),
         (job("a", env={"A=B": "x"}), "environment"),
         (job("a", workdir="relative"), "not an absolute path"),
-        (job("a", time_limit=float("nan")), "time limit"),
+        (job("a", time_limit=float("nan")), "time_limit"),
         (job("a", name="last"), "cannot be used"),
         (job("a", cpu=0), "nothing is asked for"),
         (job("a", bundle="0" * 64), "not here"),

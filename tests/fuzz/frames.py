@@ -6,6 +6,7 @@ wrong byte by byte, or no frames at all. Coverage guidance would see little: wha
 
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ LARGEST = 4 << 20
 """Of more bytes no frame is read: that is seen to before them (coordinator/entrance.py)."""
 NUMBERS = [
     0, 1, -1, 2, 127, 128, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1,
-    -(2**31), -(2**63), 0.0, -0.0, 0.5, -1.5, 1e308, 5e-324, math.inf, -math.inf, math.nan,
+    -(2**31), -(2**63), 2**60, 2**60 + 1, 2**52 + 1, 0.0, -0.0, 0.5, -1.5, 1e10, 1e15, 253_370_764_801.0, 1e300, -1e300,
+    1e308, 5e-324, math.inf, -math.inf, math.nan,
 ]  # fmt: skip
 TEXTS = [
     "", "x", "last", "j-aaaaaaaaaaaa", "j-aaaaaaaaaaaa.1", "n1", "\0", "a\nb", "\x1b[2J", "../../etc/passwd", "ü" * 40,
@@ -34,6 +36,24 @@ BOMBS = [
 def golden() -> dict[str, bytes]:
     """The released frames, by the name of their message."""
     return {path.stem: path.read_bytes() for path in sorted(GOLDEN.glob("*.bin"))}
+
+
+def extremes(message: Any) -> Iterator[Any]:
+    """The message (as plain values), once for each number in it and each extreme value that this could be."""
+    for box, key in _numbers(message):
+        before = box[key]
+        for value in NUMBERS:
+            box[key] = value
+            yield message
+        box[key] = before
+
+
+def _numbers(tree: Any) -> Iterator[tuple[Any, Any]]:
+    for key, value in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
+        if isinstance(value, dict | list):
+            yield from _numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield tree, key
 
 
 class Frames:
