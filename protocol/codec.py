@@ -145,9 +145,10 @@ def unusable(frame: bytes | bytearray | memoryview, error: OutOfBounds) -> tuple
     Raises the error where one of them has no number to answer to."""
     sequence, messages = msgspec.msgpack.decode(frame)
     numbers = [message.get("id") if isinstance(message, dict) else None for message in messages]
-    if not all(isinstance(number, int) and 0 <= number <= MOST_NUMBER for number in numbers):
+    requests = [Unusable(one, error) for one in numbers if isinstance(one, int) and 0 <= one <= MOST_NUMBER]
+    if len(requests) < len(messages):
         raise error
-    return sequence, [Unusable(number, error) for number in numbers]
+    return sequence, requests
 
 
 def _check_depth(value: object, left: int) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import inspect
 
 T = TypeVar("T")
+_LISTS = (inspect.ListType, inspect.VarTupleType, inspect.TupleType)
 
 
 def reader(kind: type[T]) -> Callable[[bytes], T]:
