@@ -34,7 +34,7 @@ def settled(setting: str) -> Survey:
     code = "import json, sys; from distributed_grid.agent.supervisor_cgroups import survey"
     code += "; print(json.dumps(survey(sys.argv[1])))"
     done = subprocess.run([sys.executable, "-c", code, setting], capture_output=True, text=True, check=True)
-    places, missing = json.loads(done.stdout)
+    places, missing, _ = json.loads(done.stdout)
     return Survey(places, missing)
 
 
@@ -80,7 +80,7 @@ async def confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         yield Confined(made, setting, places)
     finally:
         await made.close()
-        bases = [Path(mount + setting) for mount in {*supervisor_cgroups._mounts().values()}]
+        bases = [Path(mount + setting) for mount in {*supervisor_cgroups.mounted().values()}]
         await made.until(lambda: all(removed(base) for base in bases))
 
 

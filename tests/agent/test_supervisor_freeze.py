@@ -235,7 +235,7 @@ def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatc
 @pytest.fixture(params=[1, 2])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A place of this version in which groups can be made."""
-    mounts = cgroups._mounts()
+    mounts = cgroups.mounted()
     mount = mounts.get("freezer" if request.param == 1 else "", "")
     path = f"{mount}/grid-test-{secrets.token_hex(4)}"
     try:
@@ -336,7 +336,7 @@ def setting() -> Iterator[str]:
     """A place for groups in every hierarchy, none of which is left."""
     name = f"grid-test-{secrets.token_hex(4)}"
     yield "/" + name
-    groups = [Path(mount, name) for mount in {*cgroups._mounts().values()}]
+    groups = [Path(mount, name) for mount in {*cgroups.mounted().values()}]
     until(lambda: all(removed(group) for group in groups), "the kernel is done with the groups")
 
 
