@@ -30,12 +30,14 @@ SILENT_SECONDS = 15.0
 """A coordinator that was pinged and not heard for so long counts as gone."""
 READ_BYTES = 1 << 18
 UNKNOWN = "it answered 401"
+NOT_OURS = ("it answered ", "what listens there ", "what came ")
 
 
 class Unreachable(GridError):
-    """Nobody answers at the coordinator's address, or it turned us away for now."""
+    """Nobody answers at the coordinator's address, or it turned us away for now. `lasting`: waiting cannot help."""
 
-    def __init__(self, url: str, why: str, hint: str = "") -> None:
+    def __init__(self, url: str, why: str, hint: str = "", lasting: bool = False) -> None:
+        self.lasting = lasting
         what = f"cannot reach the coordinator at {url}"
         super().__init__(
             what, why, hint or "grid coordinator run · grid dev up (a grid on this machine) · --coordinator"
@@ -103,7 +105,7 @@ class Connection:
         except NoSocket as error:
             raise Unreachable(self.url, error.why, error.hint) from None
         except OSError as error:
-            raise Unreachable(self.url, _reason(error)) from None
+            raise Unreachable(self.url, _reason(error), lasting=isinstance(error, socket.gaierror)) from None
         try:
             headers: dict[str, str] = {}
             if uri.secure:
@@ -137,7 +139,7 @@ class Connection:
         if isinstance(error, TimeoutError) or self._answered:
             why = error.why if isinstance(error, ConnectionLost) else _reason(error)
             asked = "grid login, with a new token from one of its operators" if why.startswith(UNKNOWN) else ""
-            return Unreachable(self.url, why, asked)
+            return Unreachable(self.url, why, asked, lasting=why.startswith(NOT_OURS))
         from distributed_grid.renewing import has_expired, hung_up
         from distributed_grid.tls import has_identity
 

@@ -1,11 +1,18 @@
 """`grid attach` and `grid logs`: the output of a job that is there already."""
 
 import sys
+import time
+from typing import TYPE_CHECKING
 
 import click
 
 from distributed_grid.cli.completion_of import jobs as complete_jobs
-from distributed_grid.cli.invocation import common, current
+from distributed_grid.cli.invocation import AWAY_SECONDS, Invocation, common, current
+from distributed_grid.cli.results import get_options
+
+if TYPE_CHECKING:
+    from distributed_grid.cli.connection import Connection
+    from distributed_grid.protocol.groups import GroupView
 
 GRID_FAILED = 125
 
@@ -14,8 +21,9 @@ GRID_FAILED = 125
 @common
 @click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="keep", help="If we are ended (keep).")
 @click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
+@get_options
 @click.argument("job", shell_complete=complete_jobs)
-def attach(job: str, on_exit: str, globs: tuple[str, ...]) -> None:
+def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executable: bool) -> None:
     """Follow a job to its end and exit with its exit code.
 
     JOB is an id, the beginning of one, a name, or `last`. Its output is printed from the beginning. ^C interrupts the
@@ -23,24 +31,40 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...]) -> None:
     followed, those beside the first behind their rank, and ^C ends it.
     """
     from distributed_grid.cli.attached import Attached
-    from distributed_grid.cli.attached_gang import AttachedGang, gang_of
+    from distributed_grid.cli.attached_gang import AttachedGang
     from distributed_grid.protocol.globs import parse_glob
 
     invocation = current()
     invocation.failure = GRID_FAILED
     for glob in globs:
         parse_glob(glob)
-    owner, connection = on_exit == "cancel", invocation.connect()
-    gang = gang_of(connection, job)
+    owner = on_exit == "cancel"
+    connection, gang = _found(invocation, job)
     attached = Attached(invocation, job=job, owner=owner)
     if gang is not None:
         attached = AttachedGang(invocation, gang.id, gang.count, owner=owner)
     code = attached.run(connection)
-    if globs and attached.view is not None and attached.view.outcome and attached.view.outcome.started:
-        from distributed_grid.cli.run_shared import bring_back
+    if globs:
+        from distributed_grid.cli.results import bring_back
 
-        code = bring_back(invocation, attached.connection, attached.view.allocation, globs, code)
+        code = bring_back(attached, globs, force, executable, code)
     sys.exit(code)
+
+
+def _found(invocation: Invocation, job: str) -> "tuple[Connection, GroupView | None]":
+    """A connection, and the gang that is meant, if it is one. A coordinator that is away is waited for: it may be
+    restarting."""
+    from distributed_grid.cli.attached_gang import gang_of
+    from distributed_grid.cli.connection import ConnectionLost
+
+    until = time.monotonic() + AWAY_SECONDS
+    while True:
+        connection = invocation.connect_patiently(until - time.monotonic())
+        try:
+            return connection, gang_of(connection, job)
+        except ConnectionLost:
+            if time.monotonic() >= until:
+                raise
 
 
 @click.command()

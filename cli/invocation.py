@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from distributed_grid.cli.connection import Connection
     from distributed_grid.coordinator.config import ClusterConfig
 
+AWAY_SECONDS = 60.0
+"""How long a coordinator that is away is waited for by a command that rejoins a job."""
 FORMS = ("table", "json", "jsonl", "quiet")
 COLORS = ("auto", "always", "never")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -68,6 +71,25 @@ class Invocation:
         connection = Connection(self.url())
         self.user = connection.user
         return connection
+
+    def connect_patiently(self, seconds: float = AWAY_SECONDS) -> "Connection":
+        """The same; a coordinator that is away is waited for, which it may be because it restarts. Raises Unreachable
+        where it is away for so long, or where waiting cannot help."""
+        from distributed_grid.cli.connection import Unreachable
+
+        until, pause, told = time.monotonic() + seconds, 0.05, False
+        while True:
+            try:
+                return self.connect()
+            except Unreachable as error:
+                left = until - time.monotonic()
+                if error.lasting or left <= 0:
+                    raise
+                if not told:
+                    self.say(f"{error.what} ({error.why}); waiting for it for up to {left:.0f} s")
+                    told = True
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, 1.0)
 
     def ask(self, make: Callable[[int], Any]) -> Any:
         """The answer to one request, made by `make` from its number; to one for a list, over as many as it takes."""

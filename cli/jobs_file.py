@@ -16,7 +16,7 @@ from distributed_grid.protocol.jobs import JobSpec, Request
 FILE_BYTES = 64 << 20
 MOST_JOBS = 100_000
 NOT_OF_A_JOB = {"help", "config", "coordinator", "output", "color", "quiet", "verbose"} | {
-    "detach", "get", "on-exit", "dry-run",
+    "detach", "get", "force", "executable", "on-exit", "dry-run",
 }  # fmt: skip
 """Options of `run-shared` that say what our own process does, not what the job is."""
 

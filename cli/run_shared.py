@@ -2,7 +2,7 @@
 
 import os
 import sys
-from pathlib import Path
+import time
 from typing import Any
 
 import click
@@ -12,9 +12,10 @@ from distributed_grid.cli.invocation import Invocation, common, current
 from distributed_grid.cli.limit_options import limit_options, limits_of
 from distributed_grid.cli.many import many_of, many_options
 from distributed_grid.cli.placing_options import placing, placing_fields
+from distributed_grid.cli.results import get_options, here
 from distributed_grid.cli.sections import Sectioned
 from distributed_grid.protocol.durations import parse_duration
-from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.gangs import parse_gang
 from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority, parse_retries
 from distributed_grid.protocol.resources import (
@@ -37,7 +38,7 @@ class RunShared(Sectioned):
     sections = (
         ("What it needs", "kind amount cpus mem gpus".split()),
         ("Where it runs", "nodes only exclude labels gpu_model gpu_memory near apart strategy".split()),
-        ("The job", "name detach env workdir no_ship globs dry_run on_exit".split()),
+        ("The job", "name detach env workdir no_ship globs force executable dry_run on_exit".split()),
         ("When", "priority immediate begin after after_ok after_any".split()),
         ("Its limits", "time_limit warn_signal grace cpu_limit pids_limit".split()),
         ("Run again", "retry_on retries retry_memory no_requeue".split()),
@@ -63,6 +64,7 @@ class RunShared(Sectioned):
 @click.option("--workdir", default="", metavar="PATH", help="Run in this directory of the node; ships nothing.")
 @click.option("--no-ship", is_flag=True, help="Do not send the current directory along.")
 @click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
+@get_options
 @click.option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
 @click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
 @limit_options
@@ -84,7 +86,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     Exit codes: the command's; 128+N for signal N; 124 time limit; 125 the grid failed; 126 not executable; 127 not
     found; 75 not placed.
     """
-    invocation = current()
+    invocation, since = current(), time.time()
     invocation.failure = GRID_FAILED
     request = request_of(kind, amount, options)
     spec = spec_of(command, options)
@@ -95,7 +97,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     config = invocation.config()
     if config is not None:
         config.require_sharing()
-    from distributed_grid.cli.connection import Connection, ConnectionLost
+    from distributed_grid.cli.connection import Connection
     from distributed_grid.protocol.messages import Submission
 
     connection: Connection = invocation.connect()
@@ -122,30 +124,11 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
 
         attached = begin_gang(invocation, connection, submission, keep)
     code = attached.run(connection)
-    if options["globs"] and attached.view is not None and attached.view.outcome and attached.view.outcome.started:
-        try:
-            code = bring_back(invocation, attached.connection, attached.view.allocation, options["globs"], code)
-        except ConnectionLost:
-            code = bring_back(invocation, invocation.connect(), attached.view.allocation, options["globs"], code)
+    if options["globs"]:
+        from distributed_grid.cli.results import bring_back
+
+        code = bring_back(attached, options["globs"], options["force"], options["executable"], code, since)
     sys.exit(code)
-
-
-def bring_back(invocation: Invocation, connection: Any, allocation: str, globs: tuple[str, ...], code: int) -> int:
-    """Fetch results; the exit code is the job's, unless that says success and the results are not there."""
-    from distributed_grid.cli.connection import ConnectionLost
-    from distributed_grid.cli.transfer import fetch
-
-    try:
-        if fetch(invocation, connection, allocation, globs, here()):
-            return code
-        invocation.say(f"--get {' '.join(globs)} matches no file of the job")
-    except ConnectionLost:
-        raise
-    except GridError as error:
-        from distributed_grid.cli.invocation import complain
-
-        complain("\n".join(error.lines()))
-    return code or GRID_FAILED
 
 
 def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) -> Request:
@@ -176,14 +159,6 @@ def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) ->
         gang=parse_gang(options["gang"]),
         **parse_retries(options["retry_on"], options["retries"], options["retry_memory"]),
     )
-
-
-def here() -> Path:
-    """The current directory. Raises GridError where it was removed."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise GridError("the current directory is not there any more", hint="cd to one that is") from None
 
 
 def spec_of(command: tuple[str, ...], options: dict[str, Any]) -> JobSpec:

@@ -30,7 +30,7 @@ def submit(path: str) -> None:
 
     import msgspec
 
-    from distributed_grid.cli.run_shared import here
+    from distributed_grid.cli.results import here
     from distributed_grid.cli.transfer import ship
     from distributed_grid.protocol.codec import BULK_BYTES, encode
     from distributed_grid.protocol.messages import Submission, Submit, Submitted

@@ -1,19 +1,17 @@
 """Files to the grid and back: a directory goes out as blobs, results come home below the current directory."""
 
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from distributed_grid.cli.connection import Connection, Denied
 from distributed_grid.cli.invocation import Invocation
+from distributed_grid.coordinator.client_downloads import Download, Folder, NotWritten, Rules, compared, some
 from distributed_grid.coordinator.shipping import Bundle, HashCache, ShippingError, scan
-from distributed_grid.protocol.bundle import check_path
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import JobView
 from distributed_grid.protocol.messages import (
     FileData,
-    FileEntry,
     Files,
     MissingBlobs,
     PutBlob,
@@ -87,57 +85,45 @@ def _put(connection: Connection, blob: str, read: Callable[[int], bytes]) -> Non
     connection.call(PutBlob(id=number, blob=blob, offset=offset, data=data, end=True))
 
 
-def fetch(invocation: Invocation, connection: Connection, allocation: str, globs: tuple[str, ...], into: Path) -> int:
-    """Bring the files of a job's working directory that match into a directory here, keeping their relative paths; how
-    many. Raises GridError where one cannot be had, or would be written outside of `into`."""
-    files: Files = connection.call(WantFiles(id=connection.number(), allocation=allocation, globs=globs))
+def fetch(
+    invocation: Invocation, connection: Connection, view: JobView, globs: tuple[str, ...], into: Path, rules: Rules
+) -> tuple[int, list[NotWritten]]:
+    """Bring the files of a job's working directory that match into a directory here, keeping their relative paths. How
+    many were brought, and those that are not written because of what is here. Raises GridError where one cannot be had,
+    or the node answers with what was not asked for."""
+    question = WantFiles(id=connection.number(), allocation=view.allocation, globs=globs)
+    files: Files = connection.call(question)
     if files.error:
         raise GridError("the results cannot be brought back", why=files.error)
-    for entry in files.files:
-        _fetch(connection, allocation, entry, _inside(into, entry.path))
+    listed = compared(files, globs, view.node)
+    if note := listed.note():
+        invocation.say(note)
+    refused = []
+    with Folder(into) as folder:
+        folder.check_room(listed)
+        for file in listed.files:
+            try:
+                _fetch(connection, view, file, folder, rules)
+            except NotWritten as error:
+                refused.append(error)
+    brought = len(listed.files) - len(refused)
     if invocation.verbose:
-        invocation.say(f"brought back {len(files.files)} files: {', '.join(entry.path for entry in files.files[:10])}")
-    return len(files.files)
+        invocation.say(f"brought back {brought} files: {some([file.path for file in listed.files])}")
+    return brought, refused
 
 
-def _inside(into: Path, path: str) -> Path:
-    """Where a file goes, whose name a node told us: below `into`, also when links here lead elsewhere."""
-    check_path(path)
-    target = into / path
-    root = os.path.realpath(into)
-    parent = os.path.realpath(target.parent)
-    if os.path.commonpath((root, parent)) != root:
-        raise GridError(
-            f"{path} is not written",
-            why=f"{target.parent} leads out of the current directory, to {parent}",
-            hint="remove that link, or run grid in another directory",
-        )
-    return target
-
-
-def _fetch(connection: Connection, allocation: str, entry: FileEntry, target: Path) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=".grid-")
-    except OSError as error:
-        raise GridError(f"{entry.path} cannot be written here", why=error.strerror or str(error)) from None
-    try:
-        with open(fd, "wb") as file:
-            offset, end = 0, False
-            while not end:
-                question = WantFile(
-                    id=connection.number(), allocation=allocation, path=entry.path, offset=offset, size=PART_BYTES
+def _fetch(connection: Connection, view: JobView, file: Download, folder: Folder, rules: Rules) -> None:
+    with folder.begin(file, rules, view.node) as writer:
+        while writer.wanted:
+            answer: FileData = connection.call(
+                WantFile(
+                    id=connection.number(),
+                    allocation=view.allocation,
+                    path=file.entry.path,
+                    offset=writer.offset,
+                    size=writer.wanted,
+                    raw=file.entry.raw,
                 )
-                answer: FileData = connection.call(question)
-                if answer.error:
-                    raise GridError(f"{entry.path} cannot be brought back", why=answer.error)
-                file.write(answer.data)
-                offset, end = offset + len(answer.data), answer.end
-            os.fchmod(file.fileno(), entry.mode & 0o777)
-        os.replace(temporary, target)
-    except OSError as error:
-        os.unlink(temporary)
-        raise GridError(f"{entry.path} cannot be written here", why=error.strerror or str(error)) from None
-    except BaseException:
-        os.unlink(temporary)
-        raise
+            )
+            writer.take(answer)
+        writer.finish()

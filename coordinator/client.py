@@ -9,11 +9,13 @@ so however often that is said, it is one job.
 
 import getpass
 import secrets
+import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+from distributed_grid.coordinator.client_downloads import BadAnswer, Listed, Rules, compared
 from distributed_grid.coordinator.client_jobs import describe_job
 from distributed_grid.coordinator.client_output import JobResult, collect, stream_output
 from distributed_grid.coordinator.client_session import (
@@ -66,6 +68,7 @@ from distributed_grid.protocol.receipts import Receipt
 from distributed_grid.protocol.resources import ResourceType
 
 __all__ = [
+    "BadAnswer",
     "ConnectionLost",
     "GridClient",
     "GridUnavailable",
@@ -300,19 +303,29 @@ class GridClient:
         return (await ship_directory(self._session, Path(directory), self._hashes)).hash
 
     async def files(self, job: str, *globs: str) -> list[FileEntry]:
-        """The files in the job's working directory that match any of the globs (none: all)."""
+        """The files in the job's working directory that match any of the globs (none: all). A file whose path is not
+        UTF-8 has its bytes in `raw`. Raises BadAnswer where the node lists others."""
         view = await self.show(job)
-        answer: Files = await self._session.ask(
-            WantFiles(id=self._session.number(), allocation=view.allocation, globs=globs or ("**",))
-        )
+        return [file.entry for file in (await self._listed(view, globs or ("**",))).files]
+
+    async def fetch(
+        self, job: str, *globs: str, into: str | Path = ".", force: bool = False, executable: bool = False
+    ) -> list[Path]:
+        """Bring the matching files of a job's working directory into a directory here; their paths. What changed here
+        since the job was submitted is left as it is unless `force` is true: the others are written, and GridError says
+        which are not. Hidden files are brought where a pattern names the dot. Executable bits are kept with
+        `executable`. Raises BadAnswer where the node answers with what was not asked for."""
+        view = await self.show(job)
+        listed = await self._listed(view, globs or ("**",))
+        rules = Rules(min(view.submitted, time.time()), force, executable)
+        return await fetch_files(self._session, view, listed, Path(into), rules)
+
+    async def _listed(self, view: JobView, globs: tuple[str, ...]) -> Listed:
+        question = WantFiles(id=self._session.number(), allocation=view.allocation, globs=globs)
+        answer: Files = await self._session.ask(question)
         if answer.error:
             raise GridUnavailable(f"the files of {view.id} cannot be listed", why=answer.error)
-        return list(answer.files)
-
-    async def fetch(self, job: str, *globs: str, into: str | Path = ".") -> list[Path]:
-        """Bring the matching files of a job's working directory into a directory here; their paths."""
-        view = await self.show(job)
-        return await fetch_files(self._session, view, await self.files(view.id, *globs), Path(into))
+        return compared(answer, globs, view.node)
 
 
 def _groups(jobs: Sequence[Submission]) -> Iterable[tuple[Submission, ...]]:

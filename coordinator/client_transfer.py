@@ -1,16 +1,16 @@
 """Files between here and the grid: a directory goes out as blobs, results come back piece by piece."""
 
 import asyncio
-import os
-import tempfile
 from pathlib import Path
 
+from distributed_grid.coordinator.client_downloads import Download, Folder, Listed, NotWritten, Rules, refusal
 from distributed_grid.coordinator.client_session import ConnectionLost, GridUnavailable, RequestRefused, Session
 from distributed_grid.coordinator.shipping import Bundle, HashCache, ShippingError, scan
-from distributed_grid.protocol.bundle import check_path
 from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.filenames import shown
 from distributed_grid.protocol.jobs import JobView
-from distributed_grid.protocol.messages import FileData, FileEntry, MissingBlobs, PutBlob, WantBlobs, WantFile
+from distributed_grid.protocol.messages import FileData, MissingBlobs, PutBlob, WantBlobs, WantFile
 
 _ASKED_AT_ONCE = 10_000  # blobs in one question
 _TRIES = 3
@@ -96,41 +96,36 @@ async def _put_once(session: Session, blob: str, source: Path | bytes) -> None:
             file.close()
 
 
-async def fetch_files(session: Session, view: JobView, files: list[FileEntry], into: Path) -> list[Path]:
-    """Write these files of a job's working directory below a directory here; each appears when it is whole."""
-    paths = []
-    for entry in files:
-        check_path(entry.path)
-        path = into / entry.path
-        await _fetch(session, view, entry, path)
-        paths.append(path)
+async def fetch_files(session: Session, view: JobView, listed: Listed, into: Path, rules: Rules) -> list[Path]:
+    """Write these files of a job's working directory below a directory here; each appears when it is whole. Raises
+    GridError, also where some are not written because of what is here: then all others are."""
+    paths, refused = [], []
+    with await asyncio.to_thread(Folder, into) as folder:
+        folder.check_room(listed)
+        for file in listed.files:
+            try:
+                await _fetch(session, view, file, folder, rules)
+                paths.append(into / file.path)
+            except NotWritten as error:
+                refused.append(error)
+    if refused:
+        raise GridError(refusal(refused), hint="force=True writes over what changed since the job was submitted")
     return paths
 
 
-async def _fetch(session: Session, view: JobView, entry: FileEntry, path: Path) -> None:
-    await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
-    fd, temporary = await asyncio.to_thread(tempfile.mkstemp, dir=path.parent, prefix=".grid-")
-    try:
-        offset, end = 0, False
-        while not end:
+async def _fetch(session: Session, view: JobView, file: Download, folder: Folder, rules: Rules) -> None:
+    with await asyncio.to_thread(folder.begin, file, rules, view.node) as writer:
+        while writer.wanted:
             question = WantFile(
-                id=session.number(), allocation=view.allocation, path=entry.path, offset=offset, size=PART_BYTES
+                id=session.number(),
+                allocation=view.allocation,
+                path=file.entry.path,
+                offset=writer.offset,
+                size=writer.wanted,
+                raw=file.entry.raw,
             )
             answer: FileData = await session.ask(question)
             if answer.error:
-                raise GridUnavailable(f"{entry.path} of {view.id} cannot be fetched", why=answer.error)
-            await asyncio.to_thread(_write_all, fd, answer.data)
-            offset, end = offset + len(answer.data), answer.end
-        os.fchmod(fd, entry.mode & 0o777)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    finally:
-        os.close(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
+                raise GridUnavailable(f"{shown(file.path)} of {view.id} cannot be fetched", why=answer.error)
+            await asyncio.to_thread(writer.take, answer)
+        await asyncio.to_thread(writer.finish)

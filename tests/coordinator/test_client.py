@@ -13,6 +13,7 @@ import pytest
 
 from distributed_grid.coordinator import client_transfer
 from distributed_grid.coordinator.client import (
+    BadAnswer,
     ConnectionLost,
     GridClient,
     GridUnavailable,
@@ -480,7 +481,7 @@ async def test_results_are_fetched_with_content_and_mode(tmp_path: Path, monkeyp
         worker = await agent(grid.url, runs=runs_on)
         job = await client.submit("make")
         await worker.until(Launch)
-        paths = await client.fetch(job, "**", into=tmp_path / "results")
+        paths = await client.fetch(job, "**", into=tmp_path / "results", executable=True)
         assert sorted(str(path.relative_to(tmp_path / "results")) for path in paths) == ["out/a.bin", "run.sh"]
         assert (tmp_path / "results/out/a.bin").read_bytes() == FilesData.contents["out/a.bin"]
         assert (tmp_path / "results/run.sh").stat().st_mode & 0o777 == 0o755
@@ -495,9 +496,26 @@ async def test_a_node_cannot_write_outside_the_directory(tmp_path: Path, monkeyp
         worker = await agent(grid.url, runs=runs_on)
         job = await client.submit("make")
         await worker.until(Launch)
-        with pytest.raises(BadValue):
+        with pytest.raises(BadAnswer, match="node n1"):
             await client.fetch(job, into=tmp_path / "deep" / "results")
         assert not (tmp_path / "deep").exists()
+        await worker.close()
+
+
+async def test_what_changed_here_stays_unless_forced_and_no_bit_is_executable(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ends, "DataEnd", FilesData)
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        worker = await agent(grid.url, runs=runs_on)
+        job = await client.submit("make")
+        await worker.until(Launch)
+        (tmp_path / "results/out").mkdir(parents=True)
+        (tmp_path / "results/out/a.bin").write_text("mine")
+        with pytest.raises(GridError, match="1 file is not written: out/a.bin"):
+            await client.fetch(job, into=tmp_path / "results")
+        assert (tmp_path / "results/out/a.bin").read_text() == "mine"
+        assert (tmp_path / "results/run.sh").stat().st_mode & 0o111 == 0
+        await client.fetch(job, into=tmp_path / "results", force=True)
+        assert (tmp_path / "results/out/a.bin").read_bytes() == FilesData.contents["out/a.bin"]
         await worker.close()
 
 
