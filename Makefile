@@ -15,7 +15,7 @@ help:
 	@echo "make types    mypy --strict"
 	@echo "make bench    measure                      make docs     write the generated pages"
 	@echo "make chaos    kill, stop and cut off a real grid under load, and judge it (ARGS='--minutes 20 --seed 1')"
-	@echo "make abuse    besiege a grid at work by peers that misbehave in every way (ARGS='--seconds 60 --seed 1')"
+	@echo "make abuse    attack a grid by its peers and by its jobs, under all walls (ARGS='--levels user --no-siege')"
 	@echo "make fuzz     a million frames that are none against all that reads them (ARGS='--frames 1000000 --seed 1')"
 	@echo "make clean    remove .venv and everything built"
 
@@ -55,7 +55,7 @@ chaos: $(STAMP)
 	@$(PY) -m tests.chaos.campaign $(ARGS)
 
 abuse: $(STAMP)
-	@$(PY) -m tests.e2e.siege $(ARGS)
+	@$(PY) -m tests.abuse.campaign $(ARGS)
 
 fuzz: $(STAMP)
 	@$(PY) -m tests.fuzz.campaign $(ARGS)

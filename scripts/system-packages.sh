@@ -10,6 +10,8 @@ command -v linux.uml >/dev/null || [ "$(dpkg --print-architecture 2>/dev/null)" 
 [ -e /lib/systemd/systemd ] || [ -e /usr/lib/systemd/systemd ] || missing+=(systemd)
 command -v dbus-daemon >/dev/null || missing+=(dbus)
 command -v ps >/dev/null || missing+=(procps)
+# A Python that every user can run, for the jobs of tests/abuse.
+[ -x /usr/bin/python3 ] || missing+=(python3-minimal)
 command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || missing+=(openssh-server)
 if [ "${1:-}" = --bootstrap ]; then
     command -v make >/dev/null || missing+=(make)
