@@ -46,16 +46,22 @@ class Globs:
         parts = path.split("/")
         found = Match.NO
         for pattern in self._patterns:
-            for depth in _matching_depths(parts, pattern):
+            for depth in _matching_depths(parts, pattern)[0]:
                 if not any(part.startswith(".") for part in parts[depth:]):
                     return Match.YES
                 found = Match.HIDDEN
         return found
 
+    def may_match_below(self, path: str) -> bool:
+        """Whether any file in the directory at this path, or further below, may be asked for."""
+        parts = path.split("/")
+        return any(any(_matching_depths(parts, pattern)) for pattern in self._patterns)
 
-def _matching_depths(parts: Sequence[str], pattern: Sequence[str]) -> list[int]:
-    """How many leading parts of the path match the whole pattern: all such numbers. All places in the pattern where a
-    match may be are followed at the same time, so that many `**` cost little."""
+
+def _matching_depths(parts: Sequence[str], pattern: Sequence[str]) -> tuple[list[int], set[int]]:
+    """How many leading parts of the path match the whole pattern: all such numbers; and the places in the pattern at
+    which a longer path may go on. All places in the pattern where a match may be are followed at the same time, so that
+    many `**` cost little."""
     depths = []
     places = _beyond_stars({0}, pattern)
     for depth, part in enumerate(parts, 1):
@@ -74,7 +80,7 @@ def _matching_depths(parts: Sequence[str], pattern: Sequence[str]) -> list[int]:
             depths.append(depth)
         if not places:
             break
-    return depths
+    return depths, places
 
 
 def _beyond_stars(places: set[int], pattern: Sequence[str]) -> set[int]:

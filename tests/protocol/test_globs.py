@@ -56,3 +56,24 @@ def test_patterns_are_bounded_and_many_stars_cost_little() -> None:
     assert Globs(["**/" * 500 + "x"]).match("a/" * 500 + "y") is Match.NO
     assert Globs(["**/a/" * 250 + "x"]).match("a/" * 500 + "y") is Match.NO
     assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("globs", "path", "may"),
+    [
+        (["a/b/*"], "a", True),
+        (["a/b/*"], "a/b", True),
+        (["a/b/*"], "b", False),
+        (["a/b/*"], "a/b/c", True),  # c is a directory that matches
+        (["a/b"], "a/c", False),
+        (["*.txt"], "a", False),
+        (["**/*.txt"], "a/b/c", True),
+        (["**"], ".git", False),
+        (["**"], "a/.git", True),  # hidden, in a directory that was asked for
+        ([".git"], ".git/objects", True),
+        (["x", "a"], "a/b", True),
+        ([], "a", False),
+    ],
+)
+def test_only_directories_that_may_have_a_match_are_worth_a_look(globs: list[str], path: str, may: bool) -> None:
+    assert Globs(globs).may_match_below(path) is may

@@ -28,12 +28,7 @@ from distributed_grid.agent.walls.beneath import (
 SECRET = b"the node's private key"
 
 
-@pytest.fixture(params=["openat2", "steps"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "openat2" and not beneath.openat2_works():
-        pytest.skip("this kernel has no openat2, or a seccomp filter refuses it")
-    monkeypatch.setattr(beneath, "_has_openat2", request.param == "openat2")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture

@@ -1,0 +1,392 @@
+"""What is done in a job's working directory, in a process that has the job's own rights and no others: make what was
+shipped, find and read what comes back, remove what is left. Names are bytes, links are followed only where that is
+said, and whatever the job does meanwhile, each operation ends. Stdlib only: a child of a spawner runs this.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from distributed_grid.agent.walls import beneath
+from distributed_grid.agent.walls.beneath import Refused
+from distributed_grid.protocol.globs import Globs, Match
+
+MODE_BITS = 0o777
+PATH_BYTES = 4095
+"""The longest path of a file that can be asked for."""
+FILE, DIRECTORY, LINK = "file", "dir", "link"
+
+Entry = tuple[str, bytes, int, bytes, int, int]
+"""Kind, path, mode, the target of a link, the size of a file in bytes, and the number of its blob's descriptor."""
+Found = tuple[bytes, int, int]
+"""Path, size in bytes, mode."""
+
+_LINKS = 40  # the largest number of links in one path, as in the kernel
+_OPEN_DEPTH = 64  # directories that are held open at a time
+_BATCH = 4096  # names of a directory that are taken into memory at a time while it is emptied
+_ROUNDS = 16
+_OURS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one operation: how many files may match, how many names are looked at, how many directories may lie in each
+    other, and for how many seconds it may last."""
+
+    files: int = 100_000
+    names: int = 4_000_000
+    depth: int = 512
+    seconds: float = 60.0
+
+
+class Timer:
+    """Ends what takes too long. Raises OSError."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._seconds = seconds
+
+    def check(self) -> None:
+        if time.monotonic() > self._end:
+            raise OSError(errno.ETIMEDOUT, f"it takes more than {self._seconds:g} s")
+
+
+# --- what the job gets ------------------------------------------------------------------------------------------------
+
+
+def unpack(entries: Sequence[Entry], blobs: Sequence[int], target: int) -> None:
+    """Make these below the directory `target`, with contents copied from the descriptors in `blobs`. Directories above
+    are made as needed; nothing that is there is overwritten or followed. Raises OSError."""
+    above, parent = None, target
+    try:
+        for entry in entries:
+            path = entry[1]
+            directory, _, name = path.rpartition(b"/")
+            if path.startswith(b"/"):
+                raise Refused(errno.EINVAL, "the path is not relative and plain", path)
+            if directory != above:
+                if parent != target:
+                    os.close(parent)
+                parent = target
+                parent = _make_directories(target, directory)
+                above = directory
+            _make(entry, _plain(name, path), parent, blobs)
+    finally:
+        if parent != target:
+            os.close(parent)
+
+
+def make_directory(parent: int, name: bytes, mode: int = 0o700) -> None:
+    """Make a directory, which is not there yet. Raises OSError."""
+    os.mkdir(_plain(name, name), 0o700, dir_fd=parent)
+    fd = beneath.open_directory(parent, name)
+    try:
+        os.fchmod(fd, mode & MODE_BITS)
+    finally:
+        os.close(fd)
+
+
+def _make_directories(target: int, path: bytes) -> int:
+    """The directory at the end of this path, made with those above it where they are not there; `target` for none."""
+    if not path:
+        return target
+    with contextlib.suppress(FileNotFoundError):
+        return beneath.open_directory(target, path, xdev=True)
+    here = target
+    for part in path.split(b"/"):
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(_plain(part, path), 0o755, dir_fd=here)
+            below = beneath.open_directory(here, part, xdev=True)
+        finally:
+            if here != target:
+                os.close(here)
+        here = below
+    return here
+
+
+def _make(entry: Entry, name: bytes, parent: int, blobs: Sequence[int]) -> None:
+    kind, path, mode, target, size, blob = entry
+    if kind == DIRECTORY:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, mode & MODE_BITS | 0o700, dir_fd=parent)
+    elif kind == LINK:
+        os.symlink(target, name, dir_fd=parent)
+    elif kind == FILE and 0 <= blob < len(blobs):
+        source = blobs[blob]
+        there = os.fstat(source).st_size
+        if there != size:
+            raise Refused(errno.EINVAL, f"its content has {there} bytes instead of {size}", path)
+        copy = os.open(name, _OURS | os.O_CLOEXEC, 0o600, dir_fd=parent)
+        try:
+            _copy(source, copy, size)
+            os.fchmod(copy, mode & MODE_BITS)
+        finally:
+            os.close(copy)
+    else:
+        raise Refused(errno.EINVAL, f"it is of an unknown kind, or its content is missing: {kind!r}", path)
+
+
+def _copy(source: int, copy: int, size: int) -> None:
+    offset = 0
+    while offset < size:
+        sent = os.sendfile(copy, source, offset, min(size - offset, 1 << 24))
+        if not sent:
+            raise OSError(errno.EIO, "the content was cut meanwhile")
+        offset += sent
+
+
+def _plain(name: bytes, path: bytes) -> bytes:
+    if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
+        raise Refused(errno.EINVAL, "the path is not relative and plain", path)
+    return name
+
+
+# --- what comes back --------------------------------------------------------------------------------------------------
+
+
+def find(root: int, patterns: Sequence[str], limits: Limits = Limits()) -> list[Found]:  # noqa: B008
+    """The regular files below `root` that any pattern names, ordered by path, as protocol/globs.py has it (`HIDDEN`
+    ones too: the caller is told of them). A link counts as the file it leads to, if that is a regular file inside.
+    Raises OSError where there is too much of it, or too deep, or it takes too long; BadValue for a bad pattern."""
+    globs = Globs(patterns)
+    timer = Timer(limits.seconds)
+    found: list[Found] = []
+    left = limits.names
+    below = [b""]
+    while below:
+        here = below.pop()
+        timer.check()
+        for name, entry in _listed(root, here):
+            left -= 1
+            if left < 0:
+                raise OSError(errno.E2BIG, f"there are more than {limits.names} files below the working directory")
+            if not left % 256:
+                timer.check()
+            path = here + b"/" + name if here else name
+            text = path.decode("utf-8", "surrogateescape")
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    if not globs.may_match_below(text):
+                        continue
+                    if len(path) > PATH_BYTES - 2 or path.count(b"/") + 1 >= limits.depth:
+                        raise Refused(errno.ENAMETOOLONG, "the directories lie too deep", path[:80] + b"...")
+                    below.append(path)
+                elif len(path) <= PATH_BYTES and globs.match(text) is not Match.NO:
+                    seen = _stat_inside(root, path, entry)
+                    if seen is not None:
+                        found.append((path, seen.st_size, stat.S_IMODE(seen.st_mode) & MODE_BITS))
+            if len(found) > limits.files:
+                raise OSError(errno.E2BIG, f"more than {limits.files} files match")
+    found.sort()
+    return found
+
+
+def open_for_reading(root: int, path: bytes) -> int:
+    """A descriptor of the regular file that a path below `root` leads to, also by links that stay below it. Raises
+    OSError."""
+    return beneath.open_regular(root, resolve(root, path), xdev=True)
+
+
+def read(root: int, path: bytes, offset: int, size: int) -> tuple[bytes, bool]:
+    """Up to `size` bytes of that file, and whether they are its last. Raises OSError."""
+    fd = open_for_reading(root, path)
+    try:
+        parts, at = [], offset
+        while size > 0 and (data := os.pread(fd, size, at)):
+            parts.append(data)
+            at += len(data)
+            size -= len(data)
+        return b"".join(parts), at >= os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
+def resolve(root: int, path: bytes) -> bytes:
+    """The path without links of what a path below `root` leads to, as long as that is below `root` too. What is
+    opened by it is opened without following any link, so it does not matter what changes meanwhile. Raises OSError."""
+    todo, done, links = path.split(b"/")[::-1], list[bytes](), 0
+    if path.startswith(b"/") or b"\0" in path:
+        raise Refused(errno.EINVAL, "the path is not relative and plain", path)
+    while todo:
+        part = todo.pop()
+        if part in (b"", b"."):
+            continue
+        if part == b"..":
+            if not done:
+                raise Refused(errno.EXDEV, "it leads out of the working directory", path)
+            done.pop()
+            continue
+        try:
+            target = os.readlink(b"/".join([*done, part]), dir_fd=root)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # there is nothing, or it may not be seen
+                raise
+            done.append(part)
+            continue
+        links += 1
+        if links > _LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        if target.startswith(b"/"):
+            target = _below(root, target, path)
+            done = []
+        todo += target.split(b"/")[::-1]
+    return b"/".join(done)
+
+
+def _below(root: int, target: bytes, path: bytes) -> bytes:
+    """The part of an absolute path that is below `root`, whatever other names the directories above have."""
+    seen = os.fstat(root)
+    parts = target.split(b"/")
+    for count in range(1, len(parts) + 1):
+        above = os.stat(b"/".join(parts[:count]) or b"/")
+        if (above.st_dev, above.st_ino) == (seen.st_dev, seen.st_ino):
+            return b"/".join(parts[count:])
+    raise Refused(errno.EXDEV, "it leads out of the working directory", path)
+
+
+def _listed(root: int, path: bytes) -> Iterator[tuple[bytes, "os.DirEntry[str]"]]:
+    """The names in a directory; none where there is no such directory any more, or it is closed to us."""
+    try:
+        fd = beneath.open_directory(root, path or b".", xdev=True)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link by now
+            return
+        raise
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                yield os.fsencode(entry.name), entry
+    finally:
+        os.close(fd)
+
+
+def _stat_inside(root: int, path: bytes, entry: "os.DirEntry[str]") -> os.stat_result | None:
+    with contextlib.suppress(OSError):
+        if entry.is_symlink():
+            seen = os.stat(resolve(root, path), dir_fd=root, follow_symlinks=False)
+        else:
+            seen = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(seen.st_mode):
+            return seen
+    return None
+
+
+# --- what is left -----------------------------------------------------------------------------------------------------
+
+
+def remove(parent: int, name: bytes, seconds: float = 60.0) -> None:
+    """Remove what has this name in the directory `parent`, with all that is in it, also in directories that were closed
+    to us. Nothing outside is touched. Raises OSError where something is left: a process may be changing it."""
+    _plain(name, name)
+    timer = Timer(seconds)
+    for _ in range(_ROUNDS):
+        error = _remove_one(parent, name, parent, 0, timer)
+        if error is None:
+            return
+        timer.check()
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+            raise error
+    raise OSError(errno.EBUSY, "something is being made in it all the time", name)
+
+
+def _remove_one(parent: int, name: bytes, top: int, depth: int, timer: Timer) -> OSError | None:
+    """Remove it; or why that is not possible."""
+    try:
+        os.unlink(name, dir_fd=parent)
+        return None
+    except FileNotFoundError:
+        return None
+    except IsADirectoryError:
+        pass
+    except OSError as error:
+        return error
+    first: OSError | None = None
+    try:
+        os.rmdir(name, dir_fd=parent)  # the most of them are empty
+        return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        first = error
+    if depth >= _OPEN_DEPTH and parent != top:
+        return _move_up(parent, name, top, timer)
+    try:
+        fd = _open_closed(parent, name)
+    except OSError as error:
+        return error
+    try:
+        first = _empty(fd, fd if depth == 0 else top, depth + 1, timer)
+    except OSError as error:
+        first = error
+    finally:
+        os.close(fd)
+    try:
+        os.rmdir(name, dir_fd=parent)
+        return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return first or error
+
+
+def _empty(fd: int, top: int, depth: int, timer: Timer) -> OSError | None:
+    """Remove what is in a directory; the first thing that was in the way."""
+    first: OSError | None = None
+    stuck: set[bytes] = set()
+    while True:
+        timer.check()
+        with os.scandir(fd) as entries:
+            names = []
+            for entry in entries:
+                if (name := os.fsencode(entry.name)) not in stuck:
+                    names.append(name)
+                    if len(names) >= _BATCH:
+                        break
+        if not names or len(stuck) > _BATCH:
+            return first
+        for number, name in enumerate(names):
+            if not number % 256:
+                timer.check()
+            if (error := _remove_one(fd, name, top, depth, timer)) is not None:
+                first = first or error
+                stuck.add(name)
+
+
+def _move_up(parent: int, name: bytes, top: int, timer: Timer) -> OSError | None:
+    """Move a directory that lies deep to the uppermost one of what is removed, where its turn comes again."""
+    try:
+        os.close(_open_closed(parent, name))  # it has to be writable for a move
+        os.rename(name, b".deep-" + os.urandom(8).hex().encode(), src_dir_fd=parent, dst_dir_fd=top)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error
+    return None
+
+
+def _open_closed(parent: int, name: bytes) -> int:
+    """Open a directory, whose owner, maybe we, may have closed it."""
+    try:
+        fd = beneath.open_directory(parent, name)
+    except PermissionError:
+        found = beneath.open_beneath(parent, name, os.O_PATH | os.O_DIRECTORY)
+        try:
+            os.chmod(f"/proc/self/fd/{found}", 0o700)  # noqa: S103 (what was opened, and no link)
+        finally:
+            os.close(found)
+        fd = beneath.open_directory(parent, name)
+    try:
+        if os.fstat(fd).st_mode & 0o700 != 0o700:
+            with contextlib.suppress(PermissionError):
+                os.fchmod(fd, 0o700)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,306 @@
+"""Asks for the operations of files.py over a Unix socket, and answers.
+
+Who answers is a process with the job's rights, so it is as little trusted as the job: its user may stop it, kill it or
+replace what it says. The caller waits for a limited time, takes an answer of a limited size and known form, and takes
+no descriptors at all: reading one may wait for ever where it comes from a filesystem that a job has made itself (FUSE).
+
+A message is a header of two sizes, a JSON object of the first size, and as many bytes of the second. Names are text
+with surrogate escapes for bytes that are not UTF-8. Descriptors travel to the job's side only, with the header.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from distributed_grid.agent.walls import beneath, files
+from distributed_grid.agent.walls.files import DIRECTORY, FILE, LINK, MODE_BITS, PATH_BYTES, Entry, Found, Limits
+
+_HEADER = struct.Struct(">II")
+QUESTION_BYTES = 2 << 20
+ANSWER_BYTES = 32 << 20
+READ_BYTES = 4 << 20
+"""The largest part of a file that is read at once."""
+BLOBS_AT_ONCE = 64
+"""Descriptors that go with one message; the kernel takes 253."""
+_ENTRIES_AT_ONCE = 4096
+_ENTRIES_BYTES = 512 << 10
+_GRACE = 5.0  # seconds that an answer may take beyond the time limit of what was asked
+_LARGEST = (1 << 63) - 1
+
+
+class NoAnswer(OSError):
+    """The other side gave no answer in time, or one that cannot be used. `strerror` says which."""
+
+
+class Root:
+    """The directory of an operation: one that the caller has a descriptor of, or one that the job's side opens by its
+    path, with its own rights; `follow`: also where that path is a link."""
+
+    def __init__(self, fd: int = -1, path: bytes = b"", follow: bool = False) -> None:
+        self.fds = [fd] if fd >= 0 else []
+        self.words: dict[str, Any] = {} if fd >= 0 else {"root": _text(path), "follow": follow}
+
+
+class Files:
+    """The caller's side. Each call blocks for as long as it may take, so none is made on a loop; after an error of
+    the class NoAnswer the socket is of no use any more. Raises OSError."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def unpack(
+        self, root: Root, entries: Sequence[Entry], open_blob: Callable[[int], int], seconds: float = 300.0
+    ) -> None:
+        """Make the entries in the directory. `open_blob` gives a descriptor of a blob by its number, to be closed
+        here."""
+        end = time.monotonic() + seconds
+        for part, numbers in _batches(entries):
+            with contextlib.ExitStack() as opened:
+                blobs = []
+                for number in numbers:
+                    blobs.append(open_blob(number))
+                    opened.callback(os.close, blobs[-1])
+                said = [[one[0], _text(one[1]), one[2], _text(one[3]), one[4], one[5]] for one in part]
+                self._ask({"op": "unpack", "entries": said}, root, _left(end), blobs)
+
+    def find(self, root: Root, patterns: Sequence[str], limits: Limits = Limits()) -> list[Found]:  # noqa: B008
+        """The files that any pattern names, ordered by path."""
+        bounds = [limits.files, limits.names, limits.depth, limits.seconds]
+        answer, _ = self._ask({"op": "find", "patterns": list(patterns), "limits": bounds}, root, limits.seconds)
+        found = answer.get("found")
+        if type(found) is not list or len(found) > limits.files:
+            raise _unusable("its list of files is none, or too long")
+        return sorted(_found(one) for one in found)
+
+    def read(self, root: Root, path: bytes, offset: int, size: int, seconds: float = 60.0) -> tuple[bytes, bool]:
+        """Up to `size` bytes of a file, and whether they are its last."""
+        size = min(size, READ_BYTES)
+        asked = {"op": "read", "path": _text(path), "offset": offset, "size": size}
+        answer, data = self._ask(asked, root, seconds, most=size)
+        if type(answer.get("end")) is not bool:
+            raise _unusable("it does not say whether the file ends")
+        return data, answer["end"]
+
+    def remove(self, root: Root, name: bytes, seconds: float = 60.0) -> None:
+        """Remove what has this name in the directory."""
+        self._ask({"op": "remove", "name": _text(name), "seconds": seconds}, root, seconds)
+
+    def make_directory(self, root: Root, name: bytes, mode: int = 0o700, seconds: float = 60.0) -> None:
+        """Make a directory of this name in the directory."""
+        self._ask({"op": "make_directory", "name": _text(name), "mode": mode}, root, seconds)
+
+    def _ask(
+        self, asked: dict[str, Any], root: Root, seconds: float, blobs: Sequence[int] = (), most: int = 0
+    ) -> tuple[dict[str, Any], bytes]:
+        return ask(self._sock, asked | root.words, [*root.fds, *blobs], seconds + _GRACE, most)
+
+
+def ask(
+    sock: socket.socket, asked: dict[str, Any], fds: Sequence[int] = (), seconds: float = 60.0, most: int = 0
+) -> tuple[dict[str, Any], bytes]:
+    """Ask, and return the answer and the bytes with it, of which there are at most `most`. Raises NoAnswer, or the
+    OSError of the operation."""
+    end = time.monotonic() + seconds
+    question = json.dumps(asked).encode()
+    if len(question) > QUESTION_BYTES:
+        raise OSError(errno.E2BIG, "the question is too long")
+    try:
+        sock.settimeout(_left(end))
+        socket.send_fds(sock, [_HEADER.pack(len(question), 0)], fds)
+        sock.settimeout(_left(end))
+        sock.sendall(question)
+        size, more = _HEADER.unpack(_receive(sock, _HEADER.size, end))
+        if size > ANSWER_BYTES or more > most:
+            raise _unusable(f"it has {size} and {more} bytes")
+        answer = _parse(_receive(sock, size, end))
+        data = _receive(sock, more, end)
+    except TimeoutError:
+        raise NoAnswer(errno.ETIMEDOUT, f"the job's side gave no answer in {seconds:g} s") from None
+    except EOFError:
+        raise NoAnswer(errno.EPIPE, "the job's side ended before it answered") from None
+    except ConnectionError as error:
+        raise NoAnswer(error.errno, "the job's side ended before it answered") from None
+    if (failed := answer.get("error")) is not None:
+        raise _as_error(failed)
+    return answer, data
+
+
+def _receive(sock: socket.socket, size: int, end: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        sock.settimeout(_left(end))
+        part = sock.recv(min(size - len(data), 1 << 20))  # descriptors that come with it are dropped by the kernel
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+def _left(end: float) -> float:
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(errno.ETIMEDOUT, "the time is up")
+    return left
+
+
+# --- what a stranger says ---------------------------------------------------------------------------------------------
+
+
+def _parse(raw: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(raw, parse_float=_refuse, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise _unusable("it is not JSON of whole numbers and text") from None
+    if type(said) is not dict:
+        raise _unusable("it is no object")
+    return said
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(text)
+
+
+def _found(said: object) -> Found:
+    if type(said) is not list or len(said) != 3:
+        raise _unusable("a file in it has no path, size and mode")
+    path, size, mode = said
+    if type(path) is not str or type(size) is not int or type(mode) is not int:
+        raise _unusable("a file in it has no path, size and mode")
+    raw = _bytes(path)
+    if not 0 < len(raw) <= PATH_BYTES or b"\0" in raw or not {b"", b".", b".."}.isdisjoint(raw.split(b"/")):
+        raise _unusable("a path in it is not relative and plain")
+    if not 0 <= size <= _LARGEST or mode & ~MODE_BITS:
+        raise _unusable("a size or mode in it cannot be")
+    return raw, size, mode
+
+
+def _as_error(said: object) -> OSError:
+    match said:
+        case [int(number), str(why)] if type(number) is int and 0 < number < 4096:
+            plain = "".join(one if one.isprintable() else "?" for one in why[:500])
+            return OSError(number, plain)
+    return _unusable("its error is none")
+
+
+def _unusable(why: str) -> NoAnswer:
+    return NoAnswer(errno.EPROTO, f"the answer of the job's side cannot be used: {why}")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise _unusable("a name in it is not text") from None
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], list[int]]]:
+    """As many entries as go into one message, with their blobs numbered anew; and which blobs these are."""
+    part: list[Entry] = []
+    blobs: dict[int, int] = {}
+    size = 0
+    for kind, path, mode, target, length, blob in entries:
+        new = kind == FILE and blob not in blobs
+        if part and (len(part) >= _ENTRIES_AT_ONCE or size > _ENTRIES_BYTES or (new and len(blobs) >= BLOBS_AT_ONCE)):
+            yield part, list(blobs)
+            part, blobs, size = [], {}, 0
+        number = blobs.setdefault(blob, len(blobs)) if kind == FILE else -1
+        part.append((kind, path, mode, target, length, number))
+        size += len(path) + len(target) + 64
+    if part:
+        yield part, list(blobs)
+
+
+# --- the job's side ---------------------------------------------------------------------------------------------------
+
+
+def serve(sock: socket.socket, seconds: float = 600.0) -> None:
+    """Answer until the caller has closed its end, in a process that has the job's rights and nothing else to do; the
+    kernel ends that after so many seconds."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    sock.settimeout(None)
+    end = time.monotonic() + seconds
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            fds: list[int] = []
+            try:
+                header = _header(sock, fds)
+                size, _ = _HEADER.unpack(header)
+                if size > QUESTION_BYTES:
+                    return
+                raw = _receive(sock, size, end)
+                answer, data = _answer(raw, fds)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            said = json.dumps(answer).encode()
+            if len(said) > ANSWER_BYTES:
+                said = json.dumps({"error": [errno.E2BIG, "the names of what was found are too long"]}).encode()
+            sock.settimeout(_left(end))
+            sock.sendall(_HEADER.pack(len(said), len(data)) + said + data)
+
+
+def _header(sock: socket.socket, fds: list[int]) -> bytes:
+    header = b""
+    while len(header) < _HEADER.size:
+        sock.settimeout(None)
+        part, more, _, _ = socket.recv_fds(sock, _HEADER.size - len(header), BLOBS_AT_ONCE + 1, socket.MSG_CMSG_CLOEXEC)
+        fds += more
+        if not part:
+            raise EOFError
+        header += part
+    return header
+
+
+def _answer(raw: bytes, fds: list[int]) -> tuple[dict[str, Any], bytes]:
+    try:
+        asked = json.loads(raw)
+        if "root" in asked:
+            follow = 0 if asked["follow"] else os.O_NOFOLLOW
+            fds.insert(0, os.open(_bytes(asked["root"]), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | follow))
+        return _operate(asked, fds[0], fds[1:])
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str | bytes) else b""
+        why = error.strerror or str(error)
+        said = f"{os.fsdecode(where)[:300]}: {why}" if where and isinstance(error, beneath.Refused) else why
+        return {"error": [error.errno or errno.EIO, said]}, b""
+    except Exception as error:  # a pattern that cannot be used, or no memory: the caller is to know
+        what = getattr(error, "what", type(error).__name__)
+        return {"error": [errno.EINVAL, f"{what}: {getattr(error, 'why', '') or error}"[:500]]}, b""
+
+
+def _operate(asked: dict[str, Any], root: int, blobs: list[int]) -> tuple[dict[str, Any], bytes]:
+    match asked["op"]:
+        case "unpack":
+            entries = [(one[0], _bytes(one[1]), one[2], _bytes(one[3]), one[4], one[5]) for one in asked["entries"]]
+            files.unpack(entries, blobs, root)
+        case "find":
+            found = files.find(root, asked["patterns"], Limits(*asked["limits"]))
+            return {"found": [[_text(path), size, mode] for path, size, mode in found]}, b""
+        case "read":
+            data, end = files.read(root, _bytes(asked["path"]), asked["offset"], min(asked["size"], READ_BYTES))
+            return {"end": end}, data
+        case "remove":
+            files.remove(root, _bytes(asked["name"]), asked["seconds"])
+        case "make_directory":
+            files.make_directory(root, _bytes(asked["name"]), asked["mode"])
+        case other:
+            raise OSError(errno.EINVAL, f"there is no operation {other!r}")
+    return {}, b""
+
+
+__all__ = ["DIRECTORY", "FILE", "LINK", "Files", "Limits", "NoAnswer", "Root", "ask", "serve"]
