@@ -217,6 +217,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     constraints: Constraints | None = None
     ray: bool = False
     """Ray is to reserve it: the coordinator says this, not the client."""
+    user: str = ""
+    """Whose it is, where that decides which nodes may run it (protocol/walls.py); the coordinator says this, not the
+    client."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -274,6 +277,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     after: tuple[Dependency, ...] = ()
     """What it waits for still."""
     begin: Finite = 0.0
+    walls: str = ""
+    """The walls behind which its last attempt runs or ran, as its node told."""
 
 
 def next_attempt(allocation: str) -> str:

@@ -12,6 +12,9 @@ from distributed_grid.protocol.resources import MILLI
 SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18, "WINCH": 28}
 """Signals that a program can take as a warning, by their numbers on Linux."""
 MOST_PIDS = 1 << 22
+NODE_PIDS = 10_000
+"""Processes and threads that any job may have on a node whose configuration says nothing else: a raylet of a large node
+has thousands."""
 MOST_FACTOR = 100 * MILLI
 
 

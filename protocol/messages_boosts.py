@@ -6,12 +6,14 @@ from distributed_grid.protocol.jobs import JobView, Priority, State
 from distributed_grid.protocol.messages_hello import Message
 from distributed_grid.protocol.numbers import Count, Finite, Number, Word
 from distributed_grid.protocol.resources import ResourceType
+from distributed_grid.protocol.walls import Walls
 
 
 class RequestBoost(Message, frozen=True, tag="request-boost"):
     """Lend so much (cores, GPUs, GB) to this node through its Ray cluster, for `duration` seconds. From `source` if one
     is named, else from the best; `wait`: also if there is no room now. `exclusive`: for programs that use its placement
-    group alone. Answered by Submitted, and then as a Submit."""
+    group alone. `walls`: from a node with walls of this level or a stronger one. Answered by Submitted, and then as a
+    Submit."""
 
     id: Number
     key: Word
@@ -24,6 +26,7 @@ class RequestBoost(Message, frozen=True, tag="request-boost"):
     wait: bool = False
     watch: bool = False
     exclusive: bool = False
+    walls: Walls = Walls.NONE
 
 
 class ExtendBoost(Message, frozen=True, tag="extend-boost"):

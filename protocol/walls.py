@@ -56,7 +56,12 @@ def level_of(told: str) -> Walls:
 
 def admits(walls: str, owners: tuple[str, ...], trusts: str, user: str) -> bool:
     """Whether a node that tells these facts runs jobs of this user."""
-    return trusts == Trust.EVERYONE or user in owners or level_of(walls).meets(LEAST_SHARED)
+    return open_to_all(walls, trusts) or user in owners
+
+
+def open_to_all(walls: str, trusts: str) -> bool:
+    """Whether a node that tells these facts runs jobs of everyone."""
+    return level_of(walls).meets(LEAST_SHARED) or trusts == Trust.EVERYONE
 
 
 def parse_walls(text: str, option: str = "--walls") -> Walls:

@@ -21,6 +21,7 @@ from distributed_grid.coordinator.core.model import (
     Allocation,
     Audit,
     Heard,
+    Job,
     Node,
     NodeDown,
     NodeUp,
@@ -34,9 +35,13 @@ from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Exited, InUse, Inventory, Recalled, Stale, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.walls import Walls
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
+
+
+_LEVELS = frozenset(map(str, Walls))
 
 
 # --- the link ------------------------------------------------------------------------------------------------------
@@ -223,10 +228,12 @@ def _reconcile(ledger: "Ledger", node: Node, allocation: Allocation, item: Known
     if allocation.awaits_ray:
         allocation.boot, allocation.instance = node.facts.boot_id, node.facts.instance  # it is told of it first
     elif item is not None and item.outcome is not None:
+        _behind(ledger.jobs[allocation.job], allocation, item.walls)
         _exited(ledger, node, Exited(allocation=allocation.id, outcome=item.outcome))
     elif item is not None and item.state is State.ENDED:
         pass  # how it ended is told by itself, right after
     elif item is not None:
+        _behind(ledger.jobs[allocation.job], allocation, item.walls)
         _found(ledger, node, allocation, item.state is not State.STARTING, item.started_for)
     elif allocation.boot not in ("", node.facts.boot_id):
         # Also where nothing is known to have started: it may have, and ended with the node.
@@ -286,6 +293,7 @@ def _started(ledger: "Ledger", node: Node, message: Started) -> None:
         return
     job = ledger.jobs[allocation.job]
     allocation.started = job.started = ledger.now
+    _behind(job, allocation, message.walls)
     if node.declined:
         for device in _devices(allocation):
             node.declined.pop(device, None)
@@ -294,11 +302,18 @@ def _started(ledger: "Ledger", node: Node, message: Started) -> None:
     if boosts.awaited(job) and allocation.state is State.STARTING:
         boosts.started(ledger, job, allocation)
     elif allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
-        ledger.move(allocation, State.RUNNING, f"started on {node.facts.name}")
+        walls = f", walls {allocation.walls}" if allocation.walls else ""
+        ledger.move(allocation, State.RUNNING, f"started on {node.facts.name}{walls}")
         ledger.changed(job, allocation, soon=True)
     else:  # the stop is on its way to it
         ledger.tell(job, f"started on {node.facts.name}, and will be stopped")
         ledger.out += (RecordAllocation(allocation, soon=True), RecordJob(job, soon=True))
+
+
+def _behind(job: Job, allocation: Allocation, walls: str) -> None:
+    """Its node tells behind which walls it runs: the first word counts, an agent may have others after a restart."""
+    if walls in _LEVELS and not allocation.walls:
+        allocation.walls = job.walls = walls
 
 
 def _devices(allocation: Allocation) -> list[str]:

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any, TypeVar
 
-from distributed_grid.coordinator.core.constraints import Trait, has_trait
+from distributed_grid.coordinator.core.constraints import Known, Trait, has_trait, known, trait_of
 from distributed_grid.coordinator.core.homes import Homes
 from distributed_grid.coordinator.core.index import NO_GPUS, Accept, Index, Place
 from distributed_grid.coordinator.core.model import Job, Node
-from distributed_grid.protocol.nodes import GpuFacts
+from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placing import Local, Sign, same_model
 from distributed_grid.protocol.resources import Resources
 
@@ -75,13 +75,17 @@ class Catalogue(Index):
         self._changes: list[str] = []
         self._before = 0
         """How many changes were forgotten."""
-        self._known: dict[str, tuple[str, dict[str, str], tuple[GpuFacts, ...]]] = {}
-        """Host name, labels and GPUs of each node, as the lists below have them."""
+        self._known: dict[str, Known] = {}
+        """What the lists below go by."""
         self._hosts: dict[str, dict[str, None]] = {}
         self._labels: dict[tuple[str, str], dict[str, None]] = {}
         self._keys: dict[str, dict[str, None]] = {}
         self._models: dict[str, dict[str, None]] = {}
         self._bundles: dict[str, dict[str, None]] = {}
+        self._open: dict[str, None] = {}
+        """The nodes that run jobs of everyone."""
+        self._owned: dict[str, dict[str, None]] = {}
+        """The others, by the users whose jobs they run."""
 
     def lay(self, name: str, place: Place) -> None:
         """This node lies there from now on. One with free GPUs may belong elsewhere in a view also where that is no
@@ -108,18 +112,17 @@ class Catalogue(Index):
 
     def learn(self, node: Node, labels: dict[str, str]) -> None:
         """This node is known, or what is known of it is not what it was."""
-        name, facts = node.facts.name, node.facts
-        old, new = self._known.get(name), (facts.hostname, labels, facts.gpus)
+        name, old, new = node.facts.name, self._known.get(node.facts.name), known(node.facts, labels)
         for bundle in node.bundles:
             self._bundles.setdefault(bundle, {})[name] = None
         if old == new:
             return
         if old is not None:
-            self._list(name, *old, there=False)
+            self._list(name, old, there=False)
         self._known[name] = new
-        self._list(name, *new, there=True)
+        self._list(name, new, there=True)
         for trait, kind in self._kinds.items():
-            if has_trait(trait, facts.gpus, labels):
+            if has_trait(trait, new):
                 kind.members[name] = None
             elif name in kind.members:
                 del kind.members[name]
@@ -130,7 +133,7 @@ class Catalogue(Index):
     def forget(self, name: str) -> None:
         """This node is no more."""
         self.drop(name)
-        self._list(name, *self._known.pop(name), there=False)
+        self._list(name, self._known.pop(name), there=False)
         for kind in self._kinds.values():
             if name in kind.members:
                 del kind.members[name]
@@ -140,22 +143,40 @@ class Catalogue(Index):
             _remove(self._bundles, bundle, name)
         self.touch(name)
 
-    def _list(self, name: str, host: str, labels: dict[str, str], gpus: tuple[GpuFacts, ...], there: bool) -> None:
+    def _list(self, name: str, node: Known, there: bool) -> None:
         change = _add if there else _remove
-        change(self._hosts, host, name)
-        for key, value in labels.items():
+        change(self._hosts, node.host, name)
+        for key, value in node.labels.items():
             change(self._labels, (key, value), name)
             change(self._keys, key, name)
-        for model in dict.fromkeys(gpu.model for gpu in gpus):
+        for model in dict.fromkeys(gpu.model for gpu in node.gpus):
             change(self._models, model, name)
+        for owner in node.only or ():
+            change(self._owned, owner, name)
+        if node.only is None and there:
+            self._open[name] = None
+        else:
+            self._open.pop(name, None)
 
     def labels_of(self, name: str) -> dict[str, str]:
         """The labels of a node."""
-        return self._known[name][1]
+        return self._known[name].labels
 
     def values(self, key: str) -> list[str]:
         """The values that nodes have of a label."""
         return sorted(value for other, value in self._labels if other == key)
+
+    def whose(self, user: str) -> str | None:
+        """Whose jobs a node is to run that runs this user's: the user's, or everyone's (empty) where the user owns no
+        node. None: all nodes run them, or it is not asked."""
+        if not user or len(self._open) == len(self._known):
+            return None
+        return user if user in self._owned else ""
+
+    def trait(self, request: Request) -> Trait | None:
+        """The trait that a request asks for, as far as nodes differ in it."""
+        user = self.whose(request.user) if request.user else None
+        return None if user is None and request.constraints is None else trait_of(request, user)
 
     @property
     def keys(self) -> list[str]:
@@ -208,17 +229,13 @@ class Catalogue(Index):
         kind = self._kinds.pop(trait, None)
         if kind is None:
             likely = self._likely(trait)
-            kind = Kind(trait, {name: None for name in likely if has_trait(trait, *self._gpus_and_labels(name))})
+            kind = Kind(trait, {name: None for name in likely if has_trait(trait, self._known[name])})
             self._entries += len(kind.members)
             while self._entries > ENTRIES_KEPT and self._kinds:
                 oldest = next(iter(self._kinds))
                 self._entries -= len(self._kinds.pop(oldest).members)
         self._kinds[trait] = kind  # the last of them: it was asked for last
         return kind
-
-    def _gpus_and_labels(self, name: str) -> tuple[tuple[GpuFacts, ...], dict[str, str]]:
-        _, labels, gpus = self._known[name]
-        return gpus, labels
 
     def _likely(self, trait: Trait) -> Iterable[str]:
         """A list with all nodes that have the trait, as short as one can be had without looking at them."""
@@ -231,7 +248,10 @@ class Catalogue(Index):
         if trait.gpus:
             models = [names for model, names in self._models.items() if same_model(trait.gpu_model, model)]
             lists.append({name: None for names in models for name in names})
-        return min(lists, key=len)
+        shortest = min(lists, key=len)
+        if trait.user is not None and len(self._open) + len(own := self._owned.get(trait.user, {})) < len(shortest):
+            return itertools.chain(self._open, own)
+        return shortest
 
     def _view(self, kind: Kind, pool: Pool) -> Index:
         if kind is self._everything and pool is Pool.ALL:

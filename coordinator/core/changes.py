@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.reserving import Places
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints
 from distributed_grid.protocol.resources import MIB, MILLI, Resources, format_milli
+from distributed_grid.protocol.walls import Walls
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -88,6 +89,11 @@ def _relaxed(
     for rule in asked.labels:
         labels = tuple(one for one in asked.labels if one != rule)
         yield f"label {rule}", without(labels=labels), f"without --label {rule}", 1.0
+    for level in sorted(Walls, key=lambda one: one.strength, reverse=True):
+        if level.strength < asked.walls.strength and _starts(place, without(walls=level)):
+            text = f"with --walls {level}" if level.strength else "without --walls"
+            yield "walls", without(walls=level), text, 1 - level.strength / asked.walls.strength
+            break
     if asked.gpu_model:
         yield "gpu-model", without(gpu_model=""), f"without --gpu-model {asked.gpu_model}", 1.0
     if asked.near:

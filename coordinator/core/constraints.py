@@ -10,46 +10,87 @@ from typing import NamedTuple
 import msgspec
 
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts
-from distributed_grid.protocol.placing import Constraints, LabelRule, Sign, same_model
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints, LabelRule, Sign, same_model
 from distributed_grid.protocol.resources import MILLI, format_bytes
+from distributed_grid.protocol.walls import Walls, admits, level_of, open_to_all
 
 Labels = Mapping[str, str]
+SILENT = "an older agent, which does not tell its walls"
+NAMED = 5
+"""So many owners of a node are named."""
+USER_CHARS, WHY_CHARS = 64, 200
+"""So much is repeated of what a node tells."""
 ALIKE_BITS = 4
 """Amounts of memory are nearly equal that begin with the same bits: so many, from the first one that is set on."""
 
 
+class Known(NamedTuple):
+    """What of a node the lists of nodes go by. `only`: the users whose jobs it runs; None: it runs everyone's."""
+
+    host: str
+    labels: dict[str, str]
+    gpus: tuple[GpuFacts, ...]
+    walls: Walls
+    only: tuple[str, ...] | None
+
+
+def known(facts: NodeFacts, labels: dict[str, str]) -> Known:
+    """What the lists go by, of a node with these facts and labels."""
+    only = None if open_to_all(facts.walls, facts.trusts) else facts.owners
+    return Known(facts.hostname, labels, facts.gpus, level_of(facts.walls), only)
+
+
 class Trait(msgspec.Struct, frozen=True, cache_hash=True):
     """What of a request's constraints follows from facts and labels; where `gpus` are asked for, that one of them at
-    least is of the model and has so much memory."""
+    least is of the model and has so much memory. `user`: whose jobs the node is to run; empty: everyone's."""
 
     labels: tuple[LabelRule, ...] = ()
     gpus: bool = False
     gpu_model: str = ""
     gpu_memory: int = 0
+    walls: Walls = Walls.NONE
+    user: str | None = None
 
 
-def trait_of(request: Request) -> Trait | None:
+def trait_of(request: Request, user: str | None = None) -> Trait | None:
     """The trait that a request asks for; None: none. Nearly equal amounts of memory make the same trait, of the least
-    of them."""
+    of them. `user`: as a Trait has it."""
     asked = request.constraints
     if asked is None:
-        return None
+        return None if user is None else Trait(user=user)
     if not (asked.gpu_model or asked.gpu_memory) or not request.resources.gpu:
-        return Trait(asked.labels) if asked.labels else None
+        plain = not asked.labels and asked.walls is Walls.NONE and user is None
+        return None if plain else Trait(asked.labels, walls=asked.walls, user=user)
     rest = max(0, asked.gpu_memory.bit_length() - ALIKE_BITS)
-    return Trait(asked.labels, True, asked.gpu_model, asked.gpu_memory >> rest << rest)
+    return Trait(asked.labels, True, asked.gpu_model, asked.gpu_memory >> rest << rest, asked.walls, user)
 
 
-def has_trait(trait: Trait, gpus: tuple[GpuFacts, ...], labels: Labels) -> bool:
-    """Whether a node with these GPUs and labels is so."""
+def has_trait(trait: Trait, node: Known) -> bool:
+    """Whether a node is so."""
+    if trait.user is not None and node.only is not None and trait.user not in node.only:
+        return False
+    if trait.walls is not Walls.NONE and not node.walls.meets(trait.walls):
+        return False
     for rule in trait.labels:
-        if not rule.met(labels):
+        if not rule.met(node.labels):
             return False
     if not trait.gpus:
         return True
-    return any(gpu.memory >= trait.gpu_memory and same_model(trait.gpu_model, gpu.model) for gpu in gpus)
+    return any(gpu.memory >= trait.gpu_memory and same_model(trait.gpu_model, gpu.model) for gpu in node.gpus)
+
+
+def marked(policy: Policy, request: Request, user: str) -> Request:
+    """The request, with whose it is where that decides which nodes may run it."""
+    whose = user if policy.owner_rule else ""
+    return request if request.user == whose else msgspec.structs.replace(request, user=whose)
+
+
+def admitted(facts: NodeFacts, request: Request) -> bool:
+    """Whether the node runs jobs of the request's user, where that is asked."""
+    return not request.user or admits(facts.walls, facts.owners, facts.trusts, request.user)
 
 
 def devices(request: Request) -> int:
@@ -74,19 +115,35 @@ Met = Callable[[NodeFacts, Labels], bool]
 """Whether a node with these facts and labels meets a constraint."""
 
 
-def conditions(asked: Constraints, gpus: int) -> list[tuple[str, Met]]:
-    """The constraints in words, in the order in which they are tested, and how a node is tested."""
-    found: list[tuple[str, Met]] = []
+class Condition(NamedTuple):
+    """A constraint: the code of an Unmet, its words, how a node is tested; and the rule, where it is about a label."""
+
+    code: str
+    step: str
+    met: Met
+    rule: LabelRule | None = None
+
+
+def conditions(request: Request, owners: bool = False) -> list[Condition]:
+    """The constraints of a request in the order in which they are tested. `owners`: also whose jobs nodes run."""
+    asked, gpus = request.constraints or NO_CONSTRAINTS, devices(request)
+    found: list[Condition] = []
     if asked.only:
-        found.append((_named(asked), lambda facts, _: facts.name in asked.only))
+        found.append(Condition("not-named", _named(asked), lambda facts, _: facts.name in asked.only))
     if asked.exclude:
-        found.append((_others(asked), lambda facts, _: facts.name not in asked.exclude))
-    found += [(f"with label {rule}", _labelled(rule)) for rule in asked.labels]
+        found.append(Condition("excluded", _others(asked), lambda facts, _: facts.name not in asked.exclude))
+    if owners and request.user:
+        found.append(Condition("owner", _runs_jobs_of(request), lambda facts, _: admitted(facts, request)))
+    if asked.walls is not Walls.NONE:
+        found.append(Condition("walls", _walls(asked), lambda facts, _: level_of(facts.walls).meets(asked.walls)))
+    found += [Condition("label", f"with label {rule}", _labelled(rule), rule) for rule in asked.labels]
     if asked.gpu_model:
-        found.append((_model(asked, gpus), lambda facts, _: _count(facts.gpus, asked.gpu_model, 0) >= gpus))
+        model = asked.gpu_model
+        found.append(Condition("gpu-model", _model(asked, gpus), lambda facts, _: _count(facts.gpus, model, 0) >= gpus))
     if asked.gpu_memory:
         model, memory = asked.gpu_model, asked.gpu_memory
-        found.append((_memory(asked, gpus), lambda facts, _: _count(facts.gpus, model, memory) >= gpus))
+        enough: Met = lambda facts, _: _count(facts.gpus, model, memory) >= gpus  # noqa: E731
+        found.append(Condition("gpu-memory", _memory(asked, gpus), enough))
     return found
 
 
@@ -94,21 +151,17 @@ def _labelled(rule: LabelRule) -> Met:
     return lambda _, labels: rule.met(labels)
 
 
-def steps(asked: Constraints, gpus: int) -> list[str]:
-    """The constraints in words, in the order in which they are tested."""
-    return [words for words, _ in conditions(asked, gpus)]
-
-
 def unmet(facts: NodeFacts, labels: Labels, request: Request) -> Unmet | None:
     """The first constraint that this node can not meet, whatever is free on it."""
-    asked = request.constraints
-    if asked is None:
-        return None
-    name = facts.name
+    asked, name = request.constraints or NO_CONSTRAINTS, facts.name
     if asked.only and name not in asked.only:
         return Unmet("not-named", _named(asked), "is not one of those named with --only")
     if name in asked.exclude:
         return Unmet("excluded", _others(asked), "is excluded")
+    if not admitted(facts, request):
+        return Unmet("owner", _runs_jobs_of(request), owners_words(facts))
+    if not level_of(facts.walls).meets(asked.walls):
+        return Unmet("walls", _walls(asked), walls_words(facts))
     for rule in asked.labels:
         if not rule.met(labels):
             return Unmet("label", f"with label {rule}", _label_words(rule, labels))
@@ -128,11 +181,15 @@ def unmet(facts: NodeFacts, labels: Labels, request: Request) -> Unmet | None:
 
 def meets(node: Node, labels: Labels, request: Request) -> bool:
     """Whether the node is what is asked for, whatever is free on it."""
+    if request.user and not admitted(node.facts, request):
+        return False
     asked = request.constraints
     if asked is None:
         return True
     name = node.facts.name
     if (asked.only and name not in asked.only) or name in asked.exclude:
+        return False
+    if asked.walls is not Walls.NONE and not level_of(node.facts.walls).meets(asked.walls):
         return False
     for rule in asked.labels:
         if not rule.met(labels):
@@ -142,10 +199,43 @@ def meets(node: Node, labels: Labels, request: Request) -> bool:
     return _count(node.facts.gpus, asked.gpu_model, asked.gpu_memory) >= devices(request)
 
 
+def owners_words(facts: NodeFacts) -> str:
+    """Why it does not run everybody's jobs: what follows a node's name."""
+    owners = ", ".join(owner[:USER_CHARS] for owner in facts.owners[:NAMED]) or "nobody"
+    more = f" and {len(facts.owners) - NAMED} more" if len(facts.owners) > NAMED else ""
+    return f"runs jobs of its owners only ({owners}{more}), as {_level(facts)}"
+
+
+def opened(node: str) -> str:
+    """What its owner would do for it to run everyone's jobs."""
+    return f"agent.trust: everyone on {node}, or walls there (`grid agent detect` says why it has none)"
+
+
+def walls_words(facts: NodeFacts) -> str:
+    """What walls it has, and why none stronger: what follows a node's name."""
+    return f"has walls {level_of(facts.walls)}{_because(facts)}" if facts.walls else f"has {SILENT}"
+
+
+def _level(facts: NodeFacts) -> str:
+    return f"its walls are {level_of(facts.walls)}" if facts.walls else f"it has {SILENT}"
+
+
+def _because(facts: NodeFacts) -> str:
+    return f" ({facts.walls_why[:WHY_CHARS]})" if facts.walls_why else ""
+
+
 def _label_words(rule: LabelRule, labels: Labels) -> str:
     if rule.sign is Sign.IS_NOT:
         return f"has {rule.key}={rule.value}"
     return f"has {rule.key}={labels[rule.key]}" if rule.key in labels else f"has no label {rule.key}"
+
+
+def _runs_jobs_of(request: Request) -> str:
+    return f"that runs jobs of {request.user}"
+
+
+def _walls(asked: Constraints) -> str:
+    return f"with walls {asked.walls}" + ("" if asked.walls is Walls.USER else " or stronger")
 
 
 def _named(asked: Constraints) -> str:

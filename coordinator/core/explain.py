@@ -12,7 +12,7 @@ import msgspec
 
 from distributed_grid.coordinator.core import by_ray, dependencies, preempting, ray_room, reasons, views
 from distributed_grid.coordinator.core.changes import changes
-from distributed_grid.coordinator.core.constraints import conditions, devices
+from distributed_grid.coordinator.core.constraints import admitted, conditions, marked, opened
 from distributed_grid.coordinator.core.matching import (
     Refusal,
     able,
@@ -48,7 +48,7 @@ def why(ledger: "Ledger", job_id: str | None, request: Request | None, now: floa
     set."""
     if job_id is None:
         assert request is not None, "neither a job nor a request is asked about"
-        return _wanted(ledger, by_ray.marked(ledger.policy, request), None, user, now)
+        return _wanted(ledger, marked(ledger.policy, by_ray.marked(ledger.policy, request), user), None, user, now)
     job = ledger.jobs.get(job_id)
     if job is None:
         return Why(id=0, reason=Reason("Ended", f"{job_id} has ended; see its outcome and story"))
@@ -140,8 +140,8 @@ def _funnel(ledger: "Ledger", request: Request) -> tuple[FunnelStep, ...]:
     nodes = list(ledger.nodes.values())
     steps = [FunnelStep("known", len(nodes))]
     labels = ledger.index.labels_of
-    for words, met in conditions(request.constraints or NO_CONSTRAINTS, devices(request)):
-        nodes = _step(steps, words, nodes, [node for node in nodes if met(node.facts, labels(node.facts.name))])
+    for one in conditions(request, owners=ledger.index.whose(request.user) is not None):
+        nodes = _step(steps, one.step, nodes, [node for node in nodes if one.met(node.facts, labels(node.facts.name))])
     nodes = _step(steps, "large enough", nodes, [node for node in nodes if could_ever(node.facts, wanted)])
     up = [node for node in nodes if node.state is NodeState.UP]
     away: dict[str, int] = {}
@@ -241,4 +241,11 @@ def _hint(ledger: "Ledger", request: Request) -> str:
         return f"bring back {gone}: it could lend this"
     closed = (node for node in ledger.nodes.values() if not node.orders.open)
     shut = next((node.facts.name for node in closed if able(node, request)), "")
-    return f"grid node undrain {shut}: it could lend this" if shut else ""
+    if shut:
+        return f"grid node undrain {shut}: it could lend this"
+    if not request.user:
+        return ""
+    anybody = msgspec.structs.replace(request, user="")
+    others = (node for node in ledger.nodes.values() if not admitted(node.facts, request))
+    closed_to = next((node.facts.name for node in others if able(node, anybody)), "")
+    return f"{opened(closed_to)}: it could lend this" if closed_to else ""

@@ -3,28 +3,31 @@
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core.constraints import conditions, devices, steps
+from distributed_grid.coordinator.core.constraints import Condition, conditions, opened, owners_words
 from distributed_grid.coordinator.core.matching import able, amount, could_ever, labels
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.placing import Constraints, LabelRule, Sign, same_model
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints, LabelRule, Sign, same_model
 from distributed_grid.protocol.resources import Resources, format_bytes
+from distributed_grid.protocol.walls import level_of
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
 
-Asked = tuple[Resources, Constraints | None]
+Asked = tuple[Resources, Constraints | None, str | None]
 """What of a request says whether a node could ever meet it."""
 
 ASKED_KEPT = 10_000
 """Different requests for which it is remembered how many nodes could ever meet them."""
 NAMED = 5
 """So many values, models or nodes are named in a sentence."""
+FEW = 3
+"""Of so many nodes it is said why they do not run a user's jobs."""
 
 
 def can_fit(ledger: "Ledger", request: Request) -> int:
     """How many of the known nodes could ever meet this."""
-    key = (request.resources, request.constraints)
+    key = (request.resources, request.constraints, ledger.index.whose(request.user))
     count = ledger.ever.get(key)
     if count is None:
         if len(ledger.ever) >= ASKED_KEPT:
@@ -42,34 +45,32 @@ def unknown_name(ledger: "Ledger", request: Request) -> str:
 
 def never_fits(ledger: "Ledger", request: Request) -> tuple[str, str, str]:
     """What, why and a hint, with the numbers, for a request that no known node could ever meet."""
-    nodes, of = list(ledger.nodes.values()), ""
-    if request.constraints is not None:
-        for done, (_, met) in enumerate(conditions(request.constraints, devices(request))):
-            left = [node for node in nodes if met(node.facts, labels(node))]
-            if not left:
-                return _no_node(ledger, request, nodes, done)
-            nodes = left
-        of = " in question"
-    return _too_much(nodes, request.resources, of)
+    nodes = list(ledger.nodes.values())
+    tests = conditions(request, owners=ledger.index.whose(request.user) is not None)
+    for done, one in enumerate(tests):
+        left = [node for node in nodes if one.met(node.facts, labels(node))]
+        if not left:
+            return _no_node(ledger, request, nodes, tests[: done + 1])
+        nodes = left
+    return _too_much(nodes, request.resources, " in question" if tests else "")
 
 
-def steps_of(request: Request) -> list[str]:
-    """The constraints of a request in words, in the order of the funnel."""
-    return steps(request.constraints, devices(request)) if request.constraints is not None else []
-
-
-def _no_node(ledger: "Ledger", request: Request, nodes: list[Node], done: int) -> tuple[str, str, str]:
-    """None of these nodes, which meet all constraints so far, meets the next one."""
-    asked = request.constraints
-    assert asked is not None
-    step = steps_of(request)[done]
-    among = "" if len(nodes) == len(ledger.nodes) else f" among {_count(nodes)} {_so_far(request, done)}"
-    what = f"asks for a node {step}; there is none{among}"
-    kinds = done - bool(asked.only) - bool(asked.exclude)
-    if kinds < 0:
+def _no_node(ledger: "Ledger", request: Request, nodes: list[Node], tests: list[Condition]) -> tuple[str, str, str]:
+    """None of these nodes, which meet all constraints but the last of these, meets that one."""
+    asked, missed = request.constraints or NO_CONSTRAINTS, tests[-1]
+    so_far = " and ".join(one.step for one in tests[:-1])
+    among = "" if len(nodes) == len(ledger.nodes) else f" among {_count(nodes)} {so_far}"
+    what = f"asks for a node {missed.step}; there is none{among}"
+    if missed.code in ("not-named", "excluded"):
         return what, "no node could ever run it", "see `grid nodes`"
-    if kinds < len(asked.labels):
-        return what, *_about_label(asked.labels[kinds], nodes)
+    if missed.code == "owner":
+        some = "; ".join(f"{node.facts.name} {owners_words(node.facts)}" for node in nodes[:FEW])
+        more = f" and so do {len(nodes) - FEW} more" if len(nodes) > FEW else ""
+        return what, some + more, opened(nodes[0].facts.name)
+    if missed.code == "walls":
+        return what, *_about_walls(nodes)
+    if missed.rule is not None:
+        return what, *_about_label(missed.rule, nodes)
     gpus = [gpu for node in nodes for gpu in node.facts.gpus]
     models = list(dict.fromkeys(gpu.model for gpu in gpus))
     if asked.gpu_model and not any(same_model(asked.gpu_model, model) for model in models):
@@ -81,6 +82,15 @@ def _no_node(ledger: "Ledger", request: Request, nodes: list[Node], done: int) -
         return what, "they have no GPU", "see `grid nodes`"
     largest = max(such, key=lambda gpu: gpu.memory)
     return what, f"the largest has {format_bytes(largest.memory)} ({largest.model})", "ask for fewer or smaller GPUs"
+
+
+def _about_walls(nodes: list[Node]) -> tuple[str, str]:
+    """The strongest walls of these nodes, and a hint."""
+    best = max(nodes, key=lambda node: level_of(node.facts.walls).strength).facts
+    level, hint = level_of(best.walls), "`grid agent detect` on a node says why it has no stronger ones"
+    if not level.strength:
+        return "their jobs run without walls", hint
+    return f"the strongest are {level} ({best.name})", f"ask for --walls {level}; {hint}"
 
 
 def _about_label(rule: LabelRule, nodes: list[Node]) -> tuple[str, str]:
@@ -97,10 +107,6 @@ def _about_label(rule: LabelRule, nodes: list[Node]) -> tuple[str, str]:
     near = get_close_matches(rule.key, keys, 1)
     hint = f"did you mean {near[0]}?" if near else "`grid node label NODE K=V` labels one"
     return f"no node has a label {rule.key}" + (f"; there are {_some(keys)}" if keys else ""), hint
-
-
-def _so_far(request: Request, done: int) -> str:
-    return " and ".join(steps_of(request)[:done])
 
 
 def _some(words: list[str]) -> str:

@@ -38,7 +38,7 @@ def start(ledger: "Ledger", job: Job, placement: Placement, gang: Gang | None) -
     ledger.placements[allocation.id] = placement
     accounts.granted(ledger, job.user, placement.grant.resources)
     job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
-    job.unused = ""
+    job.unused = job.walls = ""
     assert node.room is not None
     node.room.take(placement.grant)
     homes.started(ledger, job)

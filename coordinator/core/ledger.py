@@ -30,6 +30,7 @@ from distributed_grid.coordinator.core import (
     views,
 )
 from distributed_grid.coordinator.core.catalogue import Catalogue
+from distributed_grid.coordinator.core.constraints import marked
 from distributed_grid.coordinator.core.fairness import Shares
 from distributed_grid.coordinator.core.feasible import Asked
 from distributed_grid.coordinator.core.matching import Placement, usable
@@ -249,7 +250,7 @@ class Ledger:
     def enter(self, job: Job) -> None:
         """Put a job into the ledger, with the next turn."""
         self.jobs[job.id] = job
-        job.request = by_ray.marked(self.policy, job.request, job.spec.boost is not None)
+        job.request = by_ray.marked(self.policy, marked(self.policy, job.request, job.user), job.spec.boost is not None)
         self.turns[job.id] = self.next_turn
         self.next_turn += 1
         homes.entered(self, job)

@@ -8,7 +8,7 @@ import msgspec
 
 from distributed_grid.coordinator.core import ray_room
 from distributed_grid.coordinator.core.catalogue import Catalogue, Pool
-from distributed_grid.coordinator.core.constraints import devices, meets, steps, trait_of, unmet
+from distributed_grid.coordinator.core.constraints import admitted, conditions, meets, unmet
 from distributed_grid.coordinator.core.homes import ANYWHERE, Bounds
 from distributed_grid.coordinator.core.index import Accept
 from distributed_grid.coordinator.core.model import Node
@@ -68,7 +68,9 @@ def able(node: Node, request: Request) -> bool:
     """Whether the node, with everything it may lend idle, could meet this request, with its constraints."""
     if not could_ever(node.facts, request.resources):
         return False
-    return request.constraints is None or meets(node, labels(node), request)
+    if request.constraints is None:
+        return not request.user or admitted(node.facts, request)
+    return meets(node, labels(node), request)
 
 
 def has_room(node: Node, request: Request, index: Catalogue, room: Room | None = None) -> bool:
@@ -79,7 +81,7 @@ def has_room(node: Node, request: Request, index: Catalogue, room: Room | None =
     if request.ray and not ray_room.fits(node, request, alone):
         return False
     if request.constraints is None:
-        return True
+        return not request.user or admitted(node.facts, request)
     name = node.facts.name
     near, apart, missing = index.homes.bounds(request.constraints)
     if missing or name in apart or (near is not None and name not in near):
@@ -118,7 +120,7 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
         return "", ""
     need = f"{amount(kind, wanted)} needed, {amount(kind, node.room.left)} free"
     if kind == "gpu" and node.room.fits(Resources(gpu=wanted.gpu)):
-        words = steps(request.constraints or NO_CONSTRAINTS, devices(request))[-1]
+        words = conditions(request)[-1].step
         return "busy", f"a node {words} needed, {_free_gpus(node.room)}"
     if any(kind in ("cpu", "gpu") and _is_kind(device, kind, node) for device in node.closed):
         return "declined", f"{need}; refused some of it a moment ago"
@@ -214,7 +216,7 @@ def candidates(
         return fitting(sorted(bounds.near))
     if asked is not None and asked.only:
         return fitting(asked.only)
-    trait = trait_of(request) if asked is not None else None
+    trait = index.trait(request)
     accept = _accept(nodes, request, rooms, bounds.apart) if asked is not None or rooms or request.ray else None
     loosest = strategy is Strategy.SPREAD or strategy is Strategy.LOAD_BALANCED
     first: list[str] = []

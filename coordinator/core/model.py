@@ -96,6 +96,8 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     """When it was told to stop."""
     ray: RayPlace | None = None
     """Where Ray reserves it; None: it was not asked to."""
+    walls: str = ""
+    """The walls behind which it runs or ran, as its node told."""
 
     @property
     def awaits_ray(self) -> bool:
@@ -150,6 +152,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """For how many plans others were to give way to it; and the job that it gave way to last."""
     begun: bool = False
     """It has run at some time."""
+    walls: str = ""
+    """The walls behind which its last attempt ran."""
 
 
 @dataclass(slots=True)

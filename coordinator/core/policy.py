@@ -97,6 +97,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     unused: Unused = Unused()
     by_ray: bool = False
     """Ray reserves what jobs are granted, before they are launched."""
+    owner_rule: bool = False
+    """A node whose walls are weaker than `namespace` runs jobs of its owners only, unless it trusts everyone."""
     reserve_within: float = 30.0
     """A job that Ray does not answer for within that time waits again."""
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import dependencies, holds, reserving
-from distributed_grid.coordinator.core.constraints import trait_of
 from distributed_grid.coordinator.core.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.groups import Members
@@ -45,7 +44,9 @@ def find(ledger: "Ledger", request: Request, job: str = "", away: int = -1) -> R
     if not ledger.nodes:
         return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
     if not can_fit(ledger, request):
-        what, why, _ = never_fits(ledger, request)
+        what, why, hint = never_fits(ledger, request)
+        if ledger.index.whose(request.user) is not None:
+            return Reason("NeverFits", "; ".join(filter(None, (what, why, hint))))
         return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
     if can_fit(ledger, request) < request.gang:
         return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(ledger, request)} could")
@@ -134,7 +135,7 @@ def _in_question(ledger: "Ledger", request: Request) -> Collection[str]:
     """The nodes that are what is asked for, as far as that is known without looking at each."""
     if request.constraints is not None and request.constraints.only:
         return [name for name in request.constraints.only if name in ledger.nodes]
-    trait = trait_of(request)
+    trait = ledger.index.trait(request)
     if trait is None:
         return ledger.nodes
     having = ledger.index.having(trait)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core import dependencies, groups
+from distributed_grid.coordinator.core.constraints import marked
 from distributed_grid.coordinator.core.feasible import can_fit, never_fits, unknown_name
 from distributed_grid.coordinator.core.matching import amount
 from distributed_grid.coordinator.core.model import (
@@ -51,7 +52,7 @@ def submit(ledger: "Ledger", event: JobsSubmitted) -> None:
             ids.append(known)
             stands_for[job.id] = known
             continue
-        refused = None
+        refused, job.request = None, marked(ledger.policy, job.request, job.user)
         if job.id in ledger.jobs or job.id in ledger.groups or job.id in new:
             refused = Rejected(event.token, "bad-value", f"there is a job {job.id} already", "ids are never used twice")
         elif job.request not in sound:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from distributed_grid.coordinator.core.constraints import Trait
 from distributed_grid.coordinator.core.gang_places import places
 from distributed_grid.coordinator.core.matching import Placement, Refusal, able, has_room, place, usable
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
@@ -255,12 +256,14 @@ def _nearest(ledger: "Ledger", request: Request) -> list[str]:
     if len(ledger.index) <= LOOKED:
         return [name for name, node in ledger.nodes.items() if name in ledger.index and able(node, request)]
     wanted, found = request.resources, dict[str, None]()
+    user = ledger.index.whose(request.user)
+    whose = Trait(user=user) if user is not None else None
     for part, of in _PARTS:
         gpu = wanted.gpu * part // of
         less = Resources(
             wanted.cpu * part // of, wanted.memory * part // of, gpu // MILLI * MILLI if gpu > MILLI else gpu
         )
-        for name in ledger.index.candidates(less, LOOKED):
+        for name in ledger.index.search(less, LOOKED, whose):
             if able(ledger.nodes[name], request):
                 found[name] = None
             if len(found) >= LOOKED:

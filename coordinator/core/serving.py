@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
 
 CLASSES = tuple(Priority)
-Hopeless = tuple[Resources, Constraints | None, bool]
-"""What nobody has room for: how much, of which nodes, and whether Ray was to reserve it."""
+Hopeless = tuple[Resources, Constraints | None, bool, str | None]
+"""What nobody has room for: how much, of which nodes, whether Ray was to reserve it, and whose jobs they run."""
 HOPELESS_KEPT = 8
 """Refused amounts that are remembered within a pass."""
 
@@ -194,8 +194,11 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Hopeless]) -> bool:
     """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass room only shrinks:
     what is at least as much as something hopeless need not be tried, if that was asked of any node, or of the same."""
     wanted, nodes, by_ray = line.request.resources, line.request.constraints, line.request.ray
+    # Where it was hopeless among the nodes that run one user's jobs, it is among those that run everyone's.
+    user = ledger.index.whose(line.request.user)
     if not hopeless or not any(
-        less.fits(wanted) and (of is None or of == nodes) and (by_ray or not ray) for less, of, ray in hopeless
+        less.fits(wanted) and (of is None or of == nodes) and (by_ray or not ray) and (whose == user or not user)
+        for less, of, ray, whose in hopeless
     ):
         job = ledger.jobs[ledger.queue.head(line)[1]]
         found = places_of(ledger, job)
@@ -207,7 +210,7 @@ def _serve(ledger: "Ledger", line: Line, hopeless: list[Hopeless]) -> bool:
                         ledger.queue.rank(standing, _rank_of(ledger, standing, ledger.shares.ranked))
                 return True
         elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
-            hopeless.append((wanted, nodes, by_ray))
+            hopeless.append((wanted, nodes, by_ray, user))
     line.blocked = True
     return False
 

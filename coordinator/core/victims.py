@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import gangs, ray_room
+from distributed_grid.coordinator.core.constraints import admitted
 from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.homes import Bounds
 from distributed_grid.coordinator.core.matching import able, usable
@@ -111,6 +112,7 @@ def _large_enough(ledger: "Ledger", request: Request) -> list[tuple[float, str]]
             and len(room.free) * MILLI + cpu + sum(room.parts.values()) >= wanted.cpu
             and room.memory + memory >= wanted.memory
             and room.whole_gpus * MILLI + gpu + sum(room.gpu_parts.values()) >= wanted.gpu
+            and admitted(node.facts, request)
         ):
             found.append((-newest, name))
     found.sort()

@@ -50,6 +50,7 @@ def job_view(job: Job, reason: Reason | None) -> JobView:
         unused=job.unused,
         after=dependencies_of(job),
         begin=job.begin,
+        walls=job.walls,
     )
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from distributed_grid.coordinator.core import catalogue, checkpoint, explain
-from distributed_grid.coordinator.core.constraints import conditions, devices, meets, unmet
+from distributed_grid.coordinator.core.constraints import conditions, meets, unmet
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.matching import Placement, labels, place
 from distributed_grid.coordinator.core.model import (
@@ -15,12 +15,14 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     Told,
 )
+from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts
 from distributed_grid.protocol.placing import Constraints, Sign, Strategy, parse_label, parse_placing, same_model
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
+from distributed_grid.protocol.walls import Walls
 from tests.coordinator.core.scene import facts, job, join, step
 
 ONE = Resources(cpu=1000)
@@ -201,12 +203,22 @@ def test_who_shares_a_gpu_without_asking_for_memory_counts_with_as_large_a_part_
 # --- against brute force ----------------------------------------------------------------------------------------------
 
 STRATEGIES = [None, None, *Strategy]
+USERS = ["ann", "bob", "eve"]
+OWNERS = Policy(owner_rule=True)
+STRONGER = {("landlock", "namespace"), ("landlock", "user"), ("namespace", "user")}
+"""Walls that are asked for, and stronger ones that a node has."""
 
 
 def some_facts(rng: random.Random, number: int) -> NodeFacts:
     models = [(rng.choice(("T4", "A100", "H100")), rng.choice((8, 16, 80))) for _ in range(rng.choice((0, 0, 1, 2)))]
     keys = {key: rng.choice("ab") for key in ("zone", "disk") if rng.random() < 0.6}
-    return with_gpus(f"n{number}", *models, cores=rng.randint(1, 4), labels=keys, priority=rng.choice((1.0, 1.0, 2.0)))
+    guarded = {
+        "walls": rng.choice(("user", "user", "namespace", "landlock", "none", "")),
+        "owners": tuple(rng.sample(USERS, rng.randint(0, 2))),
+        "trusts": rng.choice(("owner", "owner", "everyone")),
+    }
+    cores, priority = rng.randint(1, 4), rng.choice((1.0, 1.0, 2.0))
+    return with_gpus(f"n{number}", *models, cores=cores, labels=keys, priority=priority, **guarded)
 
 
 def some_request(rng: random.Random, names: list[str]) -> Request:
@@ -218,15 +230,22 @@ def some_request(rng: random.Random, names: list[str]) -> Request:
         labels=tuple(dict.fromkeys(rules[: rng.choice((0, 0, 1, 2))])),
         gpu_model=rng.choice(("", "t4", "*100")) if wanted.gpu else "",
         gpu_memory=rng.choice((0, 4, 9, 40)) * GIB if wanted.gpu else 0,
+        walls=rng.choice((Walls.NONE, Walls.NONE, *Walls)),
     )
+    user, bare = rng.choice(USERS), rng.random() < 0.1
     preferred = tuple(rng.sample(names, 1)) if rng.random() < 0.1 else ()
-    return Request(wanted, nodes=preferred, strategy=rng.choice(STRATEGIES), constraints=constraints)
+    strategy = rng.choice(STRATEGIES)
+    return Request(wanted, nodes=preferred, strategy=strategy, constraints=None if bare else constraints, user=user)
 
 
 def meets_by_hand(node: Node, request: Request) -> bool:
     """The same said once more, plainly."""
-    asked_for, here = request.constraints, labels(node)
-    assert asked_for is not None and node.room is not None
+    asked_for, here, told = request.constraints or Constraints(), labels(node), node.facts
+    assert node.room is not None
+    if told.walls not in ("user", "namespace") and told.trusts == "owner" and request.user not in told.owners:
+        return False
+    if asked_for.walls not in (Walls.NONE, told.walls) and (asked_for.walls, told.walls) not in STRONGER:
+        return False
     if asked_for.only and node.facts.name not in asked_for.only:
         return False
     if node.facts.name in asked_for.exclude:
@@ -263,7 +282,7 @@ def test_a_place_is_found_exactly_where_one_is_in_many_random_states(
     monkeypatch.setattr(catalogue, "CHANGES_KEPT", 3)  # so that views are made anew as well as brought up to date
     rng, seen, states = random.Random(part), Counter[str](), 0
     while states < 2600:
-        ledger = Ledger()
+        ledger = Ledger(policy=OWNERS)
         names = [f"n{number}" for number in range(rng.randint(1, 7))]
         for number in range(len(names)):
             join(ledger, some_facts(rng, number))
@@ -296,12 +315,11 @@ def test_gpu_memory_that_comes_back_is_found_also_where_more_of_another_device_i
 
 def check_words(ledger: Ledger, request: Request) -> None:
     """A node meets the constraints exactly if it meets each of them, and is told what it misses else."""
-    assert request.constraints is not None
-    each = conditions(request.constraints, devices(request))
+    each = conditions(request, owners=True)
     for name, node in ledger.nodes.items():
         missed = unmet(node.facts, labels(node), request)
         assert meets(node, labels(node), request) == (missed is None), f"{name}: {missed}"
-        first = next((words for words, met in each if not met(node.facts, labels(node))), None)
+        first = next((one.step for one in each if not one.met(node.facts, labels(node))), None)
         assert first == (missed.step if missed is not None else None), name
 
 
@@ -329,7 +347,7 @@ def happen(ledger: Ledger, rng: random.Random, number: int, request: Request, na
     """The request is made, or something else comes about."""
     dice, at = rng.random(), 1.0 + number
     if dice < 0.6:
-        ledger.handle(JobsSubmitted(1, (job(f"j{number}", request),)), at)
+        ledger.handle(JobsSubmitted(1, (job(f"j{number}", request, user=request.user),)), at)
     elif dice < 0.8 and ledger.allocations:
         one = rng.choice(list(ledger.allocations.values()))
         ledger.handle(Told(one.node, Exited(one.id, Outcome(cause=Cause.EXITED), returned=True)), at)
