@@ -146,6 +146,10 @@ def described(
         "grid": session.welcome.grid if session is not None else "",
         "supervisor": {"pid": launcher.supervisor_pid, "software": launcher.supervisor_software},
         "jobs": [msgspec.to_builtins(one) for one in table.inventory(now) if one.state is not State.ENDED],
+        "walls": facts.walls,
+        "walls_why": facts.walls_why,
+        "owners": list(facts.owners),
+        "trusts": facts.trusts,
         "offers": str(offer.resources),
         "withheld": [f"{one.what}: {one.why}" for one in offer.withheld],
     }

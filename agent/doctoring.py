@@ -9,9 +9,13 @@ from distributed_grid.agent.gpus import open_backend
 from distributed_grid.agent.run_as import AGENT
 from distributed_grid.agent.supervisor_cgroups import described, survey
 from distributed_grid.agent.supervisor_hide import why_not
+from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, remedy, weak
 from distributed_grid.health import Finding, Level, certificate, disk, failed, told
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.walls import Trust
 from distributed_grid.tls import IDENTITY, has_identity
+
+__all__ = ["Asked", "is_node", "look", "walls"]
 
 PRESSURE = Path("/proc/pressure/cpu")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -22,11 +26,13 @@ def is_node(state_dir: Path) -> bool:
     return (state_dir / "instance").exists() or has_identity(state_dir / IDENTITY)
 
 
-def look(state_dir: Path, backend: str, cgroup: str, run_as: str, hide_state: bool) -> Iterator[Finding]:
+def look(asked: Asked, backend: str, cgroup: str) -> Iterator[Finding]:
     """All of it, one by one, since some take a while."""
+    state_dir = asked.state_dir
     here = is_node(state_dir)
     if here:
-        yield from _agent(state_dir, run_as, hide_state)
+        yield from _agent(state_dir, asked.run_as, asked.hide_state)
+        yield walls(asked)
         yield disk("agent's disk", state_dir)
     for one in (_gpus(backend), _cgroups(cgroup), _pressure()):
         # What only a node needs is worth a word elsewhere, and nothing to worry about.
@@ -64,6 +70,27 @@ def _jobs(state_dir: Path, run_as: str, hide_state: bool) -> Finding:
     why = why or ("agent.hide_state is off" if not hide_state else "only that user can see whether they are kept out")
     hint = "docs/security.md, What a job can reach; sudo grid agent install keeps its state where nobody else writes"
     return Finding("jobs run as", Level.WARNING, f"{name}, as the agent does, and can read its key", why, hint)
+
+
+def walls(asked: Asked) -> Finding:
+    """Behind which walls jobs run here, and whose."""
+    owner = asked.state_dir.stat().st_uid
+    if os.geteuid() != owner:
+        return Finding(
+            "walls", Level.OK, f"only user {owner}, whom the agent is, can see what can be had; see: grid nodes"
+        )
+    try:
+        found, why = chosen(asked)
+    except GridError as error:
+        return failed("walls", error)
+    if not weak(found):
+        return Finding("walls", Level.OK, f"jobs run behind walls {found}")
+    owners = ", ".join(asked.owners or default_owners())
+    if asked.trust == Trust.EVERYONE:
+        what = f"jobs of everyone run behind walls {found} (agent.trust), and can harm each other and the agent"
+        return Finding("walls", Level.WARNING, what, why, remedy())
+    what = f"jobs run behind walls {found}, so only those of {owners} do (agent.owners)"
+    return Finding("walls", Level.WARNING, what, why, f"{remedy()}; or agent.trust: everyone")
 
 
 def _gpus(backend: str) -> Finding:

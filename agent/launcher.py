@@ -47,7 +47,7 @@ class Launcher:
     limit, as the supervisor found.
 
     `cgroup`: where its groups go, as supervisor_cgroups.survey takes it. `hide`: keep jobs of our own user out of the
-    state directory, as supervisor_hide.py does."""
+    state directory, as supervisor_hide.py does. `walls`: behind which what is started from now on runs."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Launcher:
         cgroup: str = "none",
         nice: int = 0,
         hide: bool = False,
+        walls: str = "",
     ) -> None:
         self.supervisor_pid, self.supervisor_software = 0, ""
         self.suspended: Callable[[Suspended], None] = _nobody
@@ -70,6 +71,7 @@ class Launcher:
         self._report = report
         self._limit = output_limit
         self._log = log
+        self._walls = walls
         self._pids_limit = pids_limit
         self._cgroup = cgroup
         self._nice = nice
@@ -284,7 +286,7 @@ class Launcher:
         if stops := [one for one in waiting if one["op"] == "stop"]:
             self._unanswered[allocation] = stops
         self.pids[allocation] = said.pid
-        self._report(Started(allocation=allocation, pid=said.pid))
+        self._report(Started(allocation=allocation, pid=said.pid, walls=self._walls))
 
     def _exited(self, allocation: str, outcome: Outcome) -> None:
         self._unanswered.pop(allocation, None)

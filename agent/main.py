@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -29,10 +30,12 @@ from distributed_grid.agent.runtime import Runtime
 from distributed_grid.agent.supervisor_cgroups import described, survey
 from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.agent.supervisor_procs import become_subreaper
+from distributed_grid.agent.wall_facts import Asked, wall_facts
 from distributed_grid.peer import AGENT as PROCESS_NAME
 from distributed_grid.peer import name_process
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
+from distributed_grid.protocol.limits import NODE_PIDS
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import format_bytes, format_ranges
 from distributed_grid.ray_token import find
@@ -63,7 +66,9 @@ class AgentSettings:
     by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
     between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
     limit but its own); `nice`: how far jobs stand back for other programs; `hide_state`: keep jobs of our own user out
-    of the state directory, where that can be done; `run_as`: whom jobs run as, as RunAs has it; `environment`: the
+    of the state directory, where that can be done; `run_as`: whom jobs run as, as RunAs has it; `walls`: behind which
+    walls, or `auto` for the strongest there are; `owners`: the users of the grid whose jobs run here also behind weak
+    ones (empty: who runs the agent); `trust`: `everyone` where all users' jobs do; `environment`: the
     names of what they get of our own; `ray`: how boosts are run."""
 
     name: str
@@ -80,11 +85,14 @@ class AgentSettings:
     labels: dict[str, str] = field(default_factory=dict)
     priority: float = 1.0
     keep: Bounds = Bounds()
-    pids_limit: int = 0
+    pids_limit: int = NODE_PIDS
     nice: int = 0
     cgroup: str = "none"
     hide_state: bool = True
     run_as: str = AGENT
+    walls: str = "auto"
+    owners: tuple[str, ...] = ()
+    trust: str = "owner"
     environment: tuple[str, ...] = PASSED_ON
     ray: RaySettings = RaySettings()
     log_level: str = "info"
@@ -100,6 +108,7 @@ def main(settings: AgentSettings) -> int:
         prepare(settings.state_dir)
         if settings.ray.token:
             find(settings.ray.token, "agent.ray_token")
+        _walled(settings)
         begin(settings.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
         with locked(settings.state_dir, "agent", ANOTHER), asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(settings))
@@ -120,7 +129,7 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     time.sleep(0.6)
     sample = probe.sample()
     found = survey(settings.cgroup)
-    facts = msgspec.structs.replace(facts, limits=described(found))
+    facts = msgspec.structs.replace(facts, limits=described(found), **_walled(settings))
     return facts, sample, describe(settings.limits, facts, sample), found.missing
 
 
@@ -145,6 +154,12 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
         waits=settings.limits.owner_pressure < OFF,
         hands=settings.limits.owner_input,
     )
+
+
+def _walled(settings: AgentSettings) -> dict[str, Any]:
+    """What NodeFacts say of walls and owners. Raises GridError where the walls that are named cannot be had."""
+    own = settings.run_as, settings.hide_state, settings.walls, settings.owners, settings.trust
+    return wall_facts(Asked(settings.state_dir, *own))
 
 
 def _identity(state_dir: Path) -> tuple[int, str]:
@@ -186,6 +201,7 @@ async def _run(settings: AgentSettings) -> None:
             why=error.strerror or str(error),
             hint="see to that disk, or give another directory with --state-dir; jobs that run there go on",
         ) from None
+    walled = _walled(settings)
     runtimes: list[Runtime] = []
     launcher = Launcher(
         settings.state_dir,
@@ -195,7 +211,8 @@ async def _run(settings: AgentSettings) -> None:
         pids_limit=settings.pids_limit,
         nice=settings.nice,
         cgroup=settings.cgroup,
-        hide=settings.hide_state and not why_not(str(settings.state_dir)),
+        hide=settings.hide_state and settings.walls != "none" and not why_not(str(settings.state_dir)),
+        walls=walled["walls"],
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe, (ray, python) = await asyncio.gather(
@@ -203,7 +220,7 @@ async def _run(settings: AgentSettings) -> None:
         asyncio.to_thread(_ray_versions, settings.ray.program),
     )
     facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
-    facts = msgspec.structs.replace(facts, instance=instance, ray=ray, ray_python=python)
+    facts = msgspec.structs.replace(facts, instance=instance, ray=ray, ray_python=python, **walled)
     how = settings.interval, settings.keep, settings.run_as, settings.environment, settings.ray
     place = Place(settings.coordinator, settings.state_dir, *how)
     runtime = Runtime(place, facts, settings.limits, probe, launcher)

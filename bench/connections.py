@@ -28,7 +28,7 @@ async def simulate(url: str, number: int, ready: asyncio.Event) -> None:
     """One agent's life."""
     facts = NodeFacts(
         name=f"sim{number}", hostname=f"sim{number}", boot_id=f"b{number}", incarnation=1, cores=tuple(range(16)),
-        memory=64 << 30, lendable=Resources(16_000, 64 << 30, 2000),
+        memory=64 << 30, lendable=Resources(16_000, 64 << 30, 2000), walls="user",
     )  # fmt: skip
     hello = Hello(protocol=PROTOCOL, software="0.1.0", role="agent", name=facts.name, facts=facts)
     async with client.connect(url, compression=None, ping_interval=None, open_timeout=60) as socket:

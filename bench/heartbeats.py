@@ -34,7 +34,7 @@ async def beat(url: str, number: int, ready: asyncio.Semaphore, go: asyncio.Even
     """One agent; how often it beat."""
     facts = NodeFacts(
         name=f"sim{number}", hostname="h", boot_id="b", incarnation=1, cores=tuple(range(16)), memory=64 << 30,
-        lendable=Resources(16_000, 64 << 30),
+        lendable=Resources(16_000, 64 << 30), walls="user",
     )  # fmt: skip
     socket, link = await dial(
         url, Hello(protocol=PROTOCOL, software="bench", role="agent", name=facts.name, facts=facts)

@@ -82,7 +82,7 @@ async def play_agent(url: str, jobs: int, ready: asyncio.Event) -> None:
     """Answer every launch with its end, until all ends are acknowledged."""
     facts = NodeFacts(
         name="null", hostname="h", boot_id="b", incarnation=1, cores=tuple(range(SLOTS)), memory=1 << 40,
-        lendable=Resources(SLOTS * 1000, 1 << 40), virtual=True,
+        lendable=Resources(SLOTS * 1000, 1 << 40), virtual=True, walls="user",
     )  # fmt: skip
     socket, link = await dial(url, Hello(protocol=PROTOCOL, software="bench", role="agent", name="null", facts=facts))
     await say(socket, link, Inventory(()), Offer(number=1, expires_in=3600, cores=facts.cores, memory=1 << 40))

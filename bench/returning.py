@@ -33,7 +33,7 @@ async def agent(url: str, number: int) -> None:
     """One agent's life, over all its connections."""
     facts = NodeFacts(
         name=f"sim{number}", hostname=f"sim{number}", boot_id=f"b{number}", incarnation=1, cores=tuple(range(16)),
-        memory=64 << 30, lendable=Resources(16_000, 64 << 30),
+        memory=64 << 30, lendable=Resources(16_000, 64 << 30), walls="user",
     )  # fmt: skip
     hello = Hello(protocol=PROTOCOL, software="bench", role="agent", name=facts.name, facts=facts)
     offer = Offer(number=1, expires_in=300.0, cores=tuple(range(15)), memory=32 << 30)

@@ -40,6 +40,11 @@ def _settings_options(command: Any) -> Any:
         click.option("--virtual", is_flag=True, help="Number the cores without pinning to real ones (to try out)."),
         click.option("--kin", metavar="DIR", help="Directory of sibling agents, whose jobs are not foreign."),
         click.option("--label", "labels", metavar="K=V", multiple=True, help="A label of this node; repeatable."),
+        click.option("--walls", metavar="LEVEL", help="Walls for jobs: auto, user, namespace, landlock, none (auto)."),
+        click.option(
+            "--owner", "owners", metavar="USER", multiple=True, help="Whose jobs run also without; repeatable."
+        ),
+        click.option("--trust", metavar="WHOM", help="Whose jobs run without strong walls: owner or everyone (owner)."),
         click.option("--state-dir", metavar="DIR", help="Where it keeps its state."),
     ]
     for option in reversed(options):
@@ -114,11 +119,13 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     flags = {}
     if options["gpus"] == "none":
         options = {**options, "gpus": None, "gpu_backend": "none"}
-    for name in ("name", "cores", "memory", "gpus", "gpu_backend", "kin", "state_dir"):
+    for name in ("name", "cores", "memory", "gpus", "gpu_backend", "kin", "walls", "trust", "state_dir"):
         if options[name] is not None:
             flags[f"agent.{name}"] = options[name]
     if options["virtual"]:
         flags["agent.virtual"] = "true"
+    if options["owners"]:
+        flags["agent.owners"] = ",".join(options["owners"])
     if options["labels"]:
         flags["agent.labels"] = ",".join(options["labels"])
     if invocation.coordinator:
@@ -157,6 +164,9 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         cgroup=own.cgroup,
         hide_state=own.hide_state,
         run_as=own.run_as,
+        walls=str(own.walls),
+        owners=own.owners,
+        trust=str(own.trust),
         environment=own.environment,
         keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
         log_level=log_level,
@@ -212,6 +222,8 @@ def _show(
         lines.append(f"gpu {gpu.index}     {gpu.model}{mark} {gpu.uuid}, {words.memory(gpu.memory)}; {use}")
     if not facts.gpus:
         lines.append(f"gpu       none{f' ({sample.gpu_error})' if sample.gpu_error else ''}")
+    lines.append(f"walls     {facts.walls}{f'; no stronger ones: {facts.walls_why}' if facts.walls_why else ''}")
+    lines.append(f"runs      jobs of {words.whose_jobs(facts.walls, facts.owners, facts.trusts)}")
     lines.append("limits    " + ", ".join(f"{name}: {how}" for name, how in facts.limits.items()))
     for why in dict.fromkeys(missing.values()):
         names = ", ".join(name for name in missing if missing[name] == why)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import pwd
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import click
 from distributed_grid.cli import agent_status, agent_stop, service_words, services
 from distributed_grid.cli.agent import _check_url, _settings, _settings_options
 from distributed_grid.cli.agent_door import status_of
-from distributed_grid.cli.invocation import common, current
+from distributed_grid.cli.invocation import Invocation, common, current
 from distributed_grid.cli.service_units import Unit, program
 from distributed_grid.protocol.errors import GridError
 
@@ -51,7 +52,7 @@ def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bo
         services.give(user, state_dir)
     argv = [*program(), "agent", "run", "--name", settings.name, "--state-dir", str(state_dir)]
     argv += service_words.where_and_how(invocation)
-    argv += _said(options)
+    argv += _said(options) + _owned(invocation, own, options)
     unit = Unit("agent", argv + ["--insecure"] * insecure, state_dir, user)
     change = services.install(unit)
     service_words.tell_installed(unit, change, {"node": settings.name, "coordinator": settings.coordinator})
@@ -60,14 +61,26 @@ def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bo
 def _said(options: dict[str, Any]) -> list[str]:
     """The options that were given, as they are given to `grid agent run`."""
     words = []
-    for name in ("cores", "memory", "gpus", "gpu_backend", "kin"):
+    for name in ("cores", "memory", "gpus", "gpu_backend", "kin", "walls", "trust"):
         if options[name] is not None:
             value = os.path.abspath(options[name]) if name == "kin" else options[name]
             words += [f"--{name.replace('_', '-')}", value]
     words += ["--virtual"] * options["virtual"]
+    for owner in options["owners"]:
+        words += ["--owner", owner]
     for label in options["labels"]:
         words += ["--label", label]
     return words
+
+
+def _owned(invocation: Invocation, own: bool, options: dict[str, Any]) -> list[str]:
+    """Whom a service of the machine belongs to, where nobody says it: root and who installs it. It runs as a user whom
+    nobody works as."""
+    config = invocation.whole_config()
+    if own or options["owners"] or config.agent.owners:
+        return []
+    names = dict.fromkeys((os.environ.get("SUDO_USER", ""), pwd.getpwuid(0).pw_name))
+    return [word for name in names if name for word in ("--owner", name)]
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------

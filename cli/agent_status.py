@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed_grid import __version__
-from distributed_grid.cli import service_words, services
+from distributed_grid.cli import service_words, services, words
 from distributed_grid.cli.agent_door import status_of
 from distributed_grid.cli.invocation import Invocation
 from distributed_grid.protocol.durations import format_duration
@@ -49,6 +49,10 @@ def _lines(agent: dict[str, Any]) -> list[str]:
     lines.append(f"version    {agent['software']}" + _other(agent))
     lines.append(f"jobs       {len(jobs)}")
     lines += [f"           {one['allocation']}, for {format_duration(one['started_for'])}" for one in jobs]
+    if "walls" in agent:  # an agent of an earlier release tells none
+        more = f"; no stronger ones: {agent['walls_why']}" if agent["walls_why"] else ""
+        lines.append(f"walls      {agent['walls']}{more}")
+        lines.append(f"runs       jobs of {words.whose_jobs(agent['walls'], agent['owners'], agent['trusts'])}")
     lines.append(f"offers     {agent['offers']}")
     return lines + [f"           not {one}" for one in agent["withheld"]]
 

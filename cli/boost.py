@@ -28,6 +28,7 @@ from distributed_grid.protocol.messages import (
     ShowJobs,
 )
 from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_amount, parse_kind
+from distributed_grid.protocol.walls import Walls, parse_walls
 
 HEADER = ("BOOST", "SOURCE", "TARGET", "LENT", "STATE", "ALLOCATED", "EXPIRES", "IN RAY")
 EXCLUSIVE = """only programs that use its placement group run there:
@@ -48,14 +49,16 @@ def boost() -> None:
 @click.option("--priority", default="normal", metavar="WORD", help="low, normal, high or critical (normal).")
 @click.option("--duration", default="", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
 @click.option("--source", default="", metavar="NODE", help="From this node, instead of the best.")
+@click.option("--walls", metavar="LEVEL", help="From a node with these walls or stronger: user, namespace, landlock.")
 @click.option("--wait", "patient", is_flag=True, help="If no node has it now, wait until one has.")
 @click.option("--exclusive", is_flag=True, help="Only for programs that use its placement group.")
 @click.argument("target")
 @click.argument("kind", metavar="cpu|gpu|memory")
 @click.argument("amount")
 def request(
-    priority: str, duration: str, source: str, patient: bool, exclusive: bool, target: str, kind: str, amount: str
-) -> None:
+    priority: str, duration: str, source: str, walls: str | None, patient: bool, exclusive: bool, target: str,
+    kind: str, amount: str,
+) -> None:  # fmt: skip
     """Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster.
 
     Returns when Ray shows it: from then on any program of that cluster can use it. ^C before that takes the request
@@ -75,6 +78,7 @@ def request(
         wait=patient,
         watch=True,
         exclusive=exclusive,
+        walls=parse_walls(walls) if walls is not None else Walls.NONE,
     )
     view = _ask_and_wait(invocation, asked)
     if view.state is not State.RUNNING:
@@ -101,7 +105,7 @@ def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
         return Borrowing(invocation, asked).run()
     except Denied as error:
         if error.code == "never-fits":
-            raise _nobody_has(error.what) from None
+            raise _nobody_has(f"{error.what}; {error.why}" if error.why else error.what) from None
         raise
 
 

@@ -100,10 +100,11 @@ def _coordinator(config: Any) -> Iterator[Finding]:
 
 
 def _agent(config: Any, state_dir: Path) -> Iterator[Finding]:
-    from distributed_grid.agent.doctoring import look
+    from distributed_grid.agent.doctoring import Asked, look
 
     own = config.agent
-    yield from look(state_dir, str(own.gpu_backend), own.cgroup, own.run_as, own.hide_state)
+    asked = Asked(state_dir, own.run_as, own.hide_state, str(own.walls), own.owners, str(own.trust))
+    yield from look(asked, str(own.gpu_backend), own.cgroup)
 
 
 def _linger() -> Iterator[Finding]:

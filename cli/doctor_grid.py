@@ -19,6 +19,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import GetStatus, Status, joined, next_page
 from distributed_grid.protocol.messages_join import AUTHORITY_PATH
 from distributed_grid.protocol.nodes import NodeState, NodeView
+from distributed_grid.protocol.walls import LEAST_SHARED, level_of, open_to_all
 from distributed_grid.tls import IDENTITY, client_context, has_identity, tls_words
 
 SLOW = 0.25
@@ -127,6 +128,12 @@ def _grid(connection: Connection, status: Status, node: str) -> Iterator[Finding
         names = ", ".join(one.facts.name for one in nodes if one.facts.software != status.software)
         why = f"{names}: {', '.join(other)}; the coordinator has {status.software}"
         yield Finding("nodes' grid", Level.WARNING, "nodes have other releases", why, "upgrade these: jobs go on")
+    weak = [one.facts for one in nodes if not level_of(one.facts.walls).meets(LEAST_SHARED)]
+    if closed := [one.name for one in weak if not open_to_all(one.walls, one.trusts)]:
+        names = ", ".join(closed[:5]) + (", …" if len(closed) > 5 else "")
+        what = f"{len(closed)} of {len(nodes)} nodes run jobs of their owners only: {names}"
+        why = "their walls are weaker than namespace; grid nodes shows them"
+        yield Finding("nodes' walls", Level.OK, what, why)
     mine = next((one for one in nodes if one.facts.name == node), None)
     if mine is not None and mine.withheld and mine.state is NodeState.UP:
         why = "; ".join(f"{one.what}: {one.why}" for one in mine.withheld[:3])

@@ -12,9 +12,10 @@ from distributed_grid.protocol.durations import format_duration, parse_duration
 from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, NodeView
 from distributed_grid.protocol.orders import parse_labels
+from distributed_grid.protocol.walls import LEAST_SHARED, level_of, open_to_all
 
 NODE_HEADER = (
-    "NODE", "STATE", "CPU", "MEMORY", "GPU", "OFFERS", "LENT", "JOBS", "OTHERS USE", "LABELS", "WITHHELD"
+    "NODE", "STATE", "CPU", "MEMORY", "GPU", "OFFERS", "LENT", "JOBS", "WALLS", "OTHERS USE", "LABELS", "WITHHELD"
 )  # fmt: skip
 
 
@@ -125,10 +126,19 @@ def _node_row(node: NodeView) -> list[str]:
         str(node.offered) if node.offered else "-",
         str(node.lent) if node.lent else "-",
         str(node.jobs),
+        _walls(facts),
         use,
         ",".join(f"{key}={value}" for key, value in sorted(node.labels.items())) or "-",
         "; ".join(withheld) or "-",
     ]
+
+
+def _walls(facts: NodeFacts) -> str:
+    """The level, and with it that not all users' jobs run there, or do where the walls are weak."""
+    level = facts.walls or "-"
+    if not open_to_all(facts.walls, facts.trusts):
+        return f"{level}, owners"
+    return level if level_of(facts.walls).meets(LEAST_SHARED) else f"{level}, everyone"
 
 
 def _state(node: NodeView) -> str:
@@ -198,6 +208,10 @@ def node_json(node: NodeView) -> dict[str, Any]:
         "cores": list(facts.cores),
         "limits": dict(facts.limits),
         "virtual": facts.virtual,
+        "walls": facts.walls or None,
+        "walls_why": facts.walls_why,
+        "owners": list(facts.owners),
+        "trusts": facts.trusts,
         "memory": facts.memory,
         "gpus": [
             {"uuid": gpu.uuid, "index": gpu.index, "model": gpu.model, "memory": gpu.memory, "stand_in": gpu.stand_in}

@@ -21,6 +21,7 @@ _OPTIONS = (
     ),
     click.option("--gpu-model", metavar="NAME", help="GPUs of this model: a part of its name, or a glob."),
     click.option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also of a part of one."),
+    click.option("--walls", metavar="LEVEL", help="Behind these walls or stronger: user, namespace or landlock."),
     click.option("--near", multiple=True, metavar="JOB", help="Where this job or name of yours is; repeatable."),
     click.option("--apart", multiple=True, metavar="JOB", help="Where this job or name of yours is not; repeatable."),
 )
@@ -35,5 +36,5 @@ def placing(command: F) -> F:
 
 def placing_fields(options: dict[str, Any], gpu: int) -> dict[str, Any]:
     """What they say, as fields of a Request for so many milli-GPUs. Raises BadValue."""
-    names = ("strategy", "only", "exclude", "labels", "gpu_model", "gpu_memory", "near", "apart")
+    names = ("strategy", "only", "exclude", "labels", "gpu_model", "gpu_memory", "near", "apart", "walls")
     return parse_placing(gpu=gpu, **{name: options[name] for name in names})

@@ -37,7 +37,7 @@ class RunShared(Sectioned):
 
     sections = (
         ("What it needs", "kind amount cpus mem gpus".split()),
-        ("Where it runs", "nodes only exclude labels gpu_model gpu_memory near apart strategy".split()),
+        ("Where it runs", "nodes only exclude labels walls gpu_model gpu_memory near apart strategy".split()),
         ("The job", "name detach env workdir no_ship globs force executable dry_run on_exit".split()),
         ("When", "priority immediate begin after after_ok after_any".split()),
         ("Its limits", "time_limit warn_signal grace cpu_limit pids_limit".split()),

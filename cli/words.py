@@ -23,6 +23,7 @@ from distributed_grid.protocol.resources import (
     format_ranges,
 )
 from distributed_grid.protocol.usage import Used
+from distributed_grid.protocol.walls import LEAST_SHARED, level_of, open_to_all
 
 SCHEMA = 1
 _ACTS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -208,6 +209,13 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def whose_jobs(walls: str, owners: Sequence[str], trusts: str) -> str:
+    """Whose jobs a node runs, by what it tells."""
+    if open_to_all(walls, trusts):
+        return "everyone" + ("" if level_of(walls).meets(LEAST_SHARED) else ", whom its owner trusts (agent.trust)")
+    return f"its owners only: {', '.join(owners) or 'nobody'} (agent.owners, agent.trust)"
+
+
 def job_row(view: JobView) -> list[str]:
     """A job's line in a table."""
     ended = view.state is State.ENDED
@@ -309,6 +317,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "attempt": view.attempt,
         "allocation": view.allocation or None,
         "node": view.node or None,
+        "walls": view.walls or None,
         "grant": grant_json(view.grant),
         "submitted": iso(view.submitted),
         "started": iso(view.started),

@@ -51,6 +51,7 @@ def describe_job(
     gpu_memory: float | str | None = None,
     near: Iterable[str] = (),
     apart: Iterable[str] = (),
+    walls: str | None = None,
     retry_on: Iterable[str] = (),
     retries: int | None = None,
     retry_memory: float | str | None = None,
@@ -79,7 +80,8 @@ def describe_job(
     `strategy` says how the node is chosen; without it the grid's own does. `nodes` names those preferred; a number asks
     for a gang: the command runs on so many nodes at once, as one group. The node has to be one of `only`, none of
     `exclude`, with `labels` (`"K=V"`, `"K!=V"`, `"K"`), and GPUs of `gpu_model` (a part of the name, or a glob) with
-    `gpu_memory` free (GB, or text); where each of the jobs `near` (ids, or names) is, and none of those `apart`.
+    `gpu_memory` free (GB, or text); where each of the jobs `near` (ids, or names) is, and none of those `apart`; with
+    `walls` of that level (`"user"`, `"namespace"`, `"landlock"`) or a stronger one.
 
     `array` (`"0-99%8"`) makes many jobs of it, each with its own GRID_ARRAY_INDEX; if more than `max_fails` of them
     fail, the rest is ended. Nothing is placed before all jobs (or arrays) in `after` have started, those in `after_ok`
@@ -120,6 +122,7 @@ def describe_job(
         gpu_memory=gpu_memory,
         near=near,
         apart=apart,
+        walls=walls,
     )
     request = msgspec.structs.replace(request, **where, **parse_retries(retry_on, retries, more))
     many = parse_array(array, max_fails) if isinstance(array, str) else array

@@ -28,8 +28,10 @@ from distributed_grid.coordinator.config_kinds import (
 )
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.jobs import PASSED_ON
+from distributed_grid.protocol.limits import NODE_PIDS
 from distributed_grid.protocol.nodes import OwnerPolicy
 from distributed_grid.protocol.placing import Strategy
+from distributed_grid.protocol.walls import Trust
 
 T = TypeVar("T")
 Path = tuple[str, ...]
@@ -68,6 +70,16 @@ class GpuBackend(StrEnum):
     NVML = "nvml"
     GPUTIL = "gputil"
     AMD = "amd"
+    NONE = "none"
+
+
+class WallsSetting(StrEnum):
+    """Behind which walls a node runs jobs."""
+
+    AUTO = "auto"
+    USER = "user"
+    NAMESPACE = "namespace"
+    LANDLOCK = "landlock"
     NONE = "none"
 
 
@@ -111,7 +123,9 @@ class Agent:
     keep_jobs: int = setting(1000, count(0, 10**9, "a whole number from 0 up"), "of how many jobs, at most")
     keep_size: int = setting(10 << 30, SIZE, "how much disk they may take before the oldest of them go")
     pids_limit: int = setting(
-        10_000, count(0, 1 << 22, "a whole number from 0 up"), "processes and threads one job may have; 0: as it asks"
+        NODE_PIDS,
+        count(0, 1 << 22, "a whole number from 0 up"),
+        "processes and threads one job may have; 0: as it asks",
     )
     nice: int = setting(
         15, count(0, 19, "a whole number from 0 to 19"), "how far jobs stand back for others' programs: 0 not, 19 most"
@@ -129,6 +143,21 @@ class Agent:
     )
     run_as: str = setting(
         "agent", TEXT, "whom jobs run as, where the agent is root: agent (as itself), submitter, or the name of a user"
+    )
+    walls: WallsSetting = setting(
+        WallsSetting.AUTO,
+        choice(WallsSetting),
+        "walls behind which jobs run (docs/security.md); auto: the strongest that can be had here",
+    )
+    owners: tuple[str, ...] = setting(
+        (),
+        WORDS,
+        "users of the grid whose jobs run here also behind walls weaker than namespace; empty: who runs the agent",
+    )
+    trust: Trust = setting(
+        Trust.OWNER,
+        choice(Trust),
+        "everyone: jobs of all users run here, however weak the walls are; owner: then only those of its owners",
     )
     hide_state: bool = setting(
         True, FLAG, "keep jobs that run as the agent's user out of its state directory, where that can be done"

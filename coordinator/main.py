@@ -211,6 +211,7 @@ async def _run(settings: CoordinatorSettings) -> None:
             release_after=settings.unused_release_after,
         ),
         by_ray=settings.by_ray,
+        owner_rule=True,
     )
     ledger = Ledger(store.epoch, policy=policy)
     begin = clock(), store.restored, living.orders, living.groups, living.shares

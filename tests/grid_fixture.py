@@ -36,6 +36,8 @@ agent:
   offer_after: 0
   reserve_memory_gb: 0
 """
+EVERYONE = CONFIG + "  trust: everyone\n"
+"""For tests with users who do not own the nodes, on machines where jobs get no strong walls."""
 
 
 def until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:

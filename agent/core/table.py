@@ -98,6 +98,7 @@ class Entry:
     began: float = 0.0
     pid: int = 0
     raylet: bool = False
+    walls: str = ""
 
 
 class Table:
@@ -122,7 +123,7 @@ class Table:
         """Take in what the launcher found at the start, each with what was asked for as far as that is known, and the
         pid it began with (0: not known)."""
         for one, launch, pid in known:
-            entry = Entry(one.state, outcome=one.outcome, began=now - one.started_for, pid=pid)
+            entry = Entry(one.state, outcome=one.outcome, began=now - one.started_for, pid=pid, walls=one.walls)
             self.entries[one.allocation] = entry
             if one.outcome is None and launch is not None:
                 entry.raylet = launch.spec.boost is not None
@@ -241,7 +242,7 @@ class Table:
         if entry.outcome is not None:
             return [Report(Exited(allocation=key, outcome=entry.outcome))]
         if entry.state is State.RUNNING:
-            return [Report(Started(allocation=key, pid=entry.pid))]
+            return [Report(Started(allocation=key, pid=entry.pid, walls=entry.walls))]
         return []
 
     def _stop(self, stop: Stop) -> list[Command]:
@@ -294,6 +295,7 @@ class Table:
         if entry.outcome is not None:
             return []
         entry.pid = started.pid or entry.pid
+        entry.walls = started.walls or entry.walls
         entry.launch = None
         if entry.state is not State.STARTING:
             entry.began = entry.began or now
@@ -364,7 +366,7 @@ def _known(key: str, entry: Entry, now: float) -> Known:
         return Known(key, State.ENDED)
     if not entry.began:
         return Known(key, State.STARTING)  # also where it is stopping: nothing of it is known to have run
-    return Known(key, entry.state, started_for=max(0.0, now - entry.began))
+    return Known(key, entry.state, started_for=max(0.0, now - entry.began), walls=entry.walls)
 
 
 def _drop(holders: dict[D, dict[str, int]], device: D, key: str) -> None:

@@ -29,7 +29,8 @@ from distributed_grid.protocol.messages import (
     Submit,
 )
 from distributed_grid.protocol.naming import CHARS, unknown_node
-from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints
+from distributed_grid.protocol.walls import Walls
 
 GRACE = 15.0
 """Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
@@ -108,6 +109,8 @@ class Boosting:
         if asked.exclusive:
             await bridge.ask("reserved", seconds=FIRST_SECONDS)  # whether Ray can be asked for groups at all
         constraints = Constraints(only=(asked.source,)) if asked.source else self._with_ray(boost)
+        if asked.walls is not Walls.NONE:
+            constraints = msgspec.structs.replace(constraints or NO_CONSTRAINTS, walls=asked.walls)
         request = Request(
             needs(asked.kind, amount), asked.priority, immediate=not asked.wait, requeue=False, constraints=constraints
         )

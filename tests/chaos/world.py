@@ -37,6 +37,7 @@ agent:
   offer_after: 0
   reserve_memory_gb: 0
   keep_jobs: 100000
+  trust: everyone  # the clients of a campaign are users who own no node
 """
 
 

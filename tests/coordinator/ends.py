@@ -296,7 +296,7 @@ def runs_on(launch: Launch) -> list[Any]:
 
 
 def node(name: str = "n1", cores: int = 4, incarnation: int = 1, **more: Any) -> NodeFacts:
-    facts = {"hostname": "host", "boot_id": "boot", "memory": 8 * GIB} | more
+    facts = {"hostname": "host", "boot_id": "boot", "memory": 8 * GIB, "walls": "user"} | more
     return NodeFacts(
         name=name,
         incarnation=incarnation,

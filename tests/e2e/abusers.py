@@ -77,7 +77,7 @@ async def known(url: str, role: str, name: str = "", **facts: Any) -> AsyncItera
 def node(name: str, **more: Any) -> NodeFacts:
     facts: dict[str, Any] = {
         "name": name, "hostname": "h", "boot_id": "b", "incarnation": 1, "cores": (0, 1), "memory": 1 << 30,
-        "lendable": Resources(2000, 1 << 30),
+        "lendable": Resources(2000, 1 << 30), "walls": "user",
     }  # fmt: skip
     return NodeFacts(**(facts | more))
 

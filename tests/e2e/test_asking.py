@@ -8,13 +8,13 @@ import pytest
 
 from distributed_grid.coordinator.client import GridClient
 from distributed_grid.orchestration.resource_sharing import AllocationPriority
-from tests.grid_fixture import Grid, running_grid, until
+from tests.grid_fixture import EVERYONE, Grid, running_grid, until
 
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
     flags = [("--cores", "0,1", "--virtual")] * 2
-    with running_grid(tmp_path_factory.mktemp("grid"), agents=2, flags=flags) as made:
+    with running_grid(tmp_path_factory.mktemp("grid"), agents=2, flags=flags, config=EVERYONE) as made:
         assert made.run("node", "label", "n1", "zone=a").returncode == 0
         yield made
 

@@ -1,0 +1,87 @@
+import getpass
+import os
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent import doctoring, wall_facts
+from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, remedy
+from distributed_grid.health import Level
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.walls import Walls
+
+
+def had(monkeypatch: pytest.MonkeyPatch, walls: Walls, why: str = "not root") -> None:
+    """These are the strongest that this machine has."""
+    monkeypatch.setattr(wall_facts, "strongest", lambda asked: (walls, why))
+
+
+def test_what_is_told_are_the_strongest_walls_and_why_there_are_no_stronger_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    had(monkeypatch, Walls.LANDLOCK)
+    told = wall_facts.wall_facts(Asked(tmp_path, owners=("ann",)))
+    assert told == {"walls": "landlock", "walls_why": "not root", "owners": ("ann",), "trusts": "owner"}
+
+
+def test_weaker_walls_than_there_are_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    had(monkeypatch, Walls.USER, "")
+    assert chosen(Asked(tmp_path, walls="none")) == (Walls.NONE, "agent.walls asks for no stronger ones")
+
+
+def test_walls_that_cannot_be_had_are_refused_with_what_would_help(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    had(monkeypatch, Walls.LANDLOCK)
+    with pytest.raises(GridError) as refused:
+        chosen(Asked(tmp_path, walls="user"))
+    assert refused.value.what == "jobs cannot be run behind walls user here (agent.walls)"
+    assert refused.value.why == "not root"
+    assert refused.value.hint.startswith("set agent.walls: auto, which is landlock here; or sudo grid agent install")
+
+
+def test_an_agent_belongs_to_who_runs_it_and_to_who_became_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann")
+    monkeypatch.setenv("LOGNAME", getpass.getuser())
+    assert default_owners()[0] == "ann" and getpass.getuser() in default_owners()
+    monkeypatch.delenv("SUDO_USER")
+    assert "ann" not in default_owners() and "" not in default_owners()
+
+
+@pytest.mark.parametrize(
+    ("name", "off", "said"),
+    [
+        ("kernel/unprivileged_userns_clone", "0", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
+    ],
+)
+def test_the_remedy_names_what_the_kernel_has_to_allow(name: str, off: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_text(off + "\n")
+    assert said in remedy(tmp_path)
+    path.write_text("7\n")
+    assert remedy(tmp_path) == "sudo grid agent install, for walls user"
+
+
+def test_the_doctor_warns_of_weak_walls_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctoring, "chosen", lambda asked: (Walls.NONE, "not root"))
+    found = doctoring.walls(Asked(tmp_path, owners=("ann",)))
+    assert (found.level, found.why) == (Level.WARNING, "not root")
+    assert found.what == "jobs run behind walls none, so only those of ann do (agent.owners)"
+    assert found.remedy.endswith("or agent.trust: everyone")
+    found = doctoring.walls(Asked(tmp_path, trust="everyone"))
+    assert found.level is Level.WARNING and "jobs of everyone run behind walls none" in found.what
+
+
+def test_the_doctor_is_content_with_strong_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctoring, "chosen", lambda asked: (Walls.NAMESPACE, "not root"))
+    assert doctoring.walls(Asked(tmp_path)).level is Level.OK
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_the_doctor_says_nothing_of_what_another_user_could_have(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    found = doctoring.walls(Asked(tmp_path))
+    assert found.level is Level.OK and found.what.startswith("only user 65534")
