@@ -27,7 +27,7 @@ from distributed_grid.agent.raylet import RaySettings
 from distributed_grid.agent.retention import Bounds
 from distributed_grid.agent.run_as import AGENT, begin
 from distributed_grid.agent.runtime import Runtime
-from distributed_grid.agent.supervisor_cgroups import described, survey
+from distributed_grid.agent.supervisor_cgroups import described, survey, take_leaf
 from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.agent.wall_facts import Asked, wall_facts
@@ -104,6 +104,7 @@ def main(settings: AgentSettings) -> int:
     configure_logs(settings.log_level)
     try:
         forbid_dumps()
+        _take_leaf()
         name_process(PROCESS_NAME)
         prepare(settings.state_dir)
         if settings.ray.token:
@@ -236,6 +237,18 @@ async def _run(settings: AgentSettings) -> None:
     if not running.cancelled():
         running.result()
     log.info("stopped; jobs go on")
+
+
+def _take_leaf() -> None:
+    """Under systemd before 254 we are in the group below which those of jobs are to be: we make one of our own."""
+    try:
+        if leaf := take_leaf():
+            log.info("the agent has a control group of its own, beside those of jobs", group=leaf)
+    except OSError as error:
+        log.warning(
+            "the agent cannot make a control group of its own, so jobs get none",
+            why=f"{error.strerror} ({error.filename})",
+        )
 
 
 def _ray_versions(named: str) -> tuple[str, str]:

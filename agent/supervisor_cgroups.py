@@ -26,7 +26,7 @@ from distributed_grid.agent import supervisor_cgroupfs as fs
 from distributed_grid.agent.supervisor_cgroupfs import Place
 from distributed_grid.agent.supervisor_hierarchies import (
     CONTROLLERS,
-    LEAF,
+    LEAVES,
     Survey,
     described,
     freezer,
@@ -46,7 +46,7 @@ __all__ = [
 SPAWNERS = "spawners"
 """The group of spawners that are between two jobs: in version 2 the group above the jobs' can have no processes."""
 _DIE_WITHIN = 0.1  # seconds that one call of `kill` waits for the last of a job to go
-_OURS = (LEAF, SPAWNERS, ".control")  # systemd runs what a unit does beside its main process in the last
+_OURS = (*LEAVES, SPAWNERS, ".control")  # systemd runs what a unit does beside its main process in the last
 
 
 class Amounts(NamedTuple):

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from distributed_grid.agent.supervisor_cgroupfs import Place, limit, move, read, write
 
 CONTROLLERS = ("memory", "pids", "cpuset", "cpu")
-LEAF = "agent"
-"""The group of agent and supervisor, as the unit's DelegateSubgroup names it: beside those of the jobs, since a group
-with processes can have no groups with limits."""
+LEAF = "main"
+LEAVES = ("agent", LEAF)
+"""The group of agent and supervisor, as the unit's DelegateSubgroup names it, or as we have made it: beside those of
+jobs, since a group with processes can have no groups with limits. The unit looks for the latter in ExecStopPost."""
 _INSTEAD = {"memory": "polling", "pids": "polling", "cpuset": "polling", "cpu": "none"}
 _HOMES = ("freezer", "pids", "name=systemd")  # of version 1, the best first: kill in one stroke, kill, know
 _ROUNDS = 20
@@ -89,7 +90,7 @@ def _homes(setting: str) -> list[Place]:
         found = []
         for version, name in ((2, ""), (1, "name=systemd")):
             base = mounts.get(name, "") + own.get(name, "")
-            if name in mounts and os.path.basename(base) == LEAF and is_given(os.path.dirname(base)):
+            if name in mounts and os.path.basename(base) in LEAVES and is_given(os.path.dirname(base)):
                 found.append(Place(version, os.path.dirname(base)))
             elif name in mounts and version == 1 and is_marked(base):  # groups lie below our own: none needs a leaf
                 found.append(Place(1, base))
@@ -108,7 +109,7 @@ def _delegated() -> tuple[dict[str, Place], dict[str, str]]:
     why = ""
     if not mount:
         why = "no cgroup v2 is mounted; agent.cgroup may name a place in v1"
-    elif os.path.basename(own) != LEAF or not is_given(base := os.path.dirname(mount + own)):
+    elif os.path.basename(own) not in LEAVES or not is_given(base := os.path.dirname(mount + own)):
         why = "none was delegated (systemd: Delegate=yes), and agent.cgroup names none"
     if why:
         return {}, dict.fromkeys(CONTROLLERS, why)
@@ -219,20 +220,21 @@ def _inherit(path: str) -> None:
 # --- a group of our own -----------------------------------------------------------------------------------------------
 
 
-def take_leaf(path: str = "") -> str:
+def take_leaf() -> str:
     """Make our leaf in the group that systemd delegated to our unit, move all of the unit's own processes there, and
     hand the controllers on, so that groups with limits can lie beside it. The leaf's path; empty where there is nothing
     to do, as under systemd 254, which does that itself (DelegateSubgroup=agent). Raises OSError.
 
     It is done for the main process of a unit only, in a group that is marked as delegated: a person's terminal also
-    lies in a group that they may write to, with their shell in it. `path`: that group, by default the one we are in.
+    lies in a group that they may write to, with their shell in it. And only for a unit that says so, since it has to
+    take the controllers back (ExecStopPost): systemd cannot start a process in a group that has handed them on and has
+    jobs below it, and would try in vain until the last job has ended.
     """
     mount, own = mounted().get("", ""), own_groups().get("", "/")
-    base = path or mount + own
-    if not path:
-        is_main = os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
-        if not mount or own == "/" or os.path.basename(own) == LEAF or not is_main or not is_marked(base):
-            return ""
+    base = mount + own
+    asked = "GRID_CGROUP_LEAF" in os.environ and os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
+    if not asked or not mount or own == "/" or os.path.basename(own) in LEAVES or not is_marked(base):
+        return ""
     leaf = f"{base}/{LEAF}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(leaf)

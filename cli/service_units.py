@@ -11,8 +11,8 @@ UNDER_HOME = ("/home", "/root", "/run/user")
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - hidden by PrivateTmp
 ALLOWED_TO_USERS = frozenset(
     "Type ExecStart Restart RestartSec RestartPreventExitStatus WatchdogSec WatchdogSignal TimeoutStopSec KillMode"
-    " Delegate DelegateSubgroup CPUWeight LimitNOFILE UMask NoNewPrivileges LockPersonality RestrictRealtime"
-    " RestrictSUIDSGID SystemCallArchitectures".split()
+    " Delegate DelegateSubgroup Environment ExecStopPost CPUWeight LimitNOFILE UMask NoNewPrivileges"
+    " LockPersonality RestrictRealtime RestrictSUIDSGID SystemCallArchitectures".split()
 )
 """What a person's own systemd can do: the rest takes rights that it does not have."""
 OF_ROOT = (

@@ -148,6 +148,8 @@ def booted() -> Iterator[Machine]:
     first = 0
     try:
         first = _first(outer, place)
+        # What started it is no process of that machine, and would keep its first group from handing controllers on.
+        (unified / "cgroup.procs").write_text(str(outer.pid))
         machine = Machine(first)
         machine.until(lambda: machine.run("systemctl", "is-system-running").stdout.strip() == "running", "it runs")
         machine.told(str(Path(sys.executable).resolve()), "-m", "venv", "--symlinks", "--without-pip", ENVIRONMENT)

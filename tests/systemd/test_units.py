@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent.supervisor_hierarchies import LEAF
 from distributed_grid.cli.service_units import Unit, render
 
 UNITS = ("grid-agent.service", "grid-coordinator.service")
@@ -83,3 +84,9 @@ def test_a_service_that_hangs_or_ends_is_started_again(name: str) -> None:
 
 def test_the_unit_keeps_the_agent_beside_the_groups_of_its_jobs() -> None:
     assert "DelegateSubgroup=agent" in shipped("grid-agent.service").split()
+
+
+def test_the_unit_takes_back_the_controllers_of_an_agent_that_made_its_group_itself() -> None:
+    service = settings("grid-agent.service")
+    assert service["Environment"] == f"GRID_CGROUP_LEAF={LEAF}"
+    assert f'"$$g/{LEAF}"' in service["ExecStopPost"]
