@@ -1,6 +1,7 @@
 """The command line's connection to the coordinator: blocking, and without asyncio, so that a command starts quickly."""
 
 import contextlib
+import math
 import os
 import pwd
 import socket
@@ -29,6 +30,8 @@ PING_SECONDS = 5.0
 SILENT_SECONDS = 15.0
 """A coordinator that was pinged and not heard for so long counts as gone."""
 READ_BYTES = 1 << 18
+RENEW_AGAIN = 60.0
+"""Seconds until a renewal that failed is tried again."""
 UNKNOWN = "it answered 401"
 NOT_OURS = ("it answered ", "what listens there ", "what came ")
 
@@ -75,6 +78,7 @@ class Connection:
         self.user = self.role = self.grid = ""
         self.heard = time.monotonic()
         self._identity = identity
+        self._renew_at = math.inf
         self._answered = False
         self._numbers = 0
         self._inbox: deque[Any] = deque()
@@ -132,8 +136,9 @@ class Connection:
             raise
         welcome = self._inbox.popleft()
         self._enter(welcome)
-        if self._identity is not None and welcome.renew:
-            self._renew(self._identity)
+        if self._identity is not None and (welcome.renew or welcome.renew_in):
+            self._renew_at = time.time() + welcome.renew_in
+            self._renew_if_due()
 
     def _not_let_in(self, error: ConnectionLost | OSError) -> GridError:
         if isinstance(error, TimeoutError) or self._answered:
@@ -162,16 +167,21 @@ class Connection:
         self.user = answer.user or user_name()
         self.role, self.grid = answer.role, answer.grid
 
-    def _renew(self, folder: Path) -> None:
-        """Most of the life of our certificate is over: have a new one. If that fails, the next command tries again."""
-        from distributed_grid.renewing import Asked
+    def _renew_if_due(self) -> None:
+        """Have a new certificate when most of the life of ours is over: the coordinator ends a connection with the
+        certificate that it was made or renewed with. If that fails, it is tried again."""
+        if self._identity is None or time.time() < self._renew_at:
+            return
+        from distributed_grid.renewing import Asked, renewal_time
 
+        self._renew_at = time.time() + RENEW_AGAIN
         with contextlib.suppress(GridError):
-            asked = Asked(folder)
+            asked = Asked(self._identity)
             question = WantCertificate(id=self.number(), request=asked.request)
             answer: NewCertificate = self.call(question, CONNECT_SECONDS)
             if answer.certificate:
                 asked.keep(answer.certificate)
+                self._renew_at = renewal_time(self._identity)
 
     def _read(self, deadline: float) -> None:
         left = deadline - time.monotonic()
@@ -215,6 +225,7 @@ class Connection:
     def receive(self, timeout: float | None = 0.0) -> list[Any]:
         """The messages that are there, or come within `timeout` seconds (none: however long it takes); pings a quiet
         coordinator. Raises ConnectionLost."""
+        self._renew_if_due()
         if not self._inbox:
             self._socket.settimeout(timeout)
             try:

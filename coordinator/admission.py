@@ -65,6 +65,8 @@ class Admission:
         identity = shown.identity
         if identity.grid != self._grid or identity.role is Role.COORDINATOR:
             raise NotAdmitted(f"{identity.uri} is nobody who may connect to grid {self._grid}")
+        if time.time() >= shown.life.end:  # since the handshake, which has looked at that too
+            raise NotAdmitted(f"the certificate of {identity.role} {identity.name} has expired")
         if shown.serial in self._pki.identities.revoked:
             raise NotAdmitted(
                 f"the certificate of {identity.role} {identity.name} was taken back", hint="ask for a new token"

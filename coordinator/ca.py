@@ -52,6 +52,12 @@ def presented(certificate: bytes) -> Presented:
     return Presented(identity_of(certificate), f"{read.serial_number:x}", life_of(read))
 
 
+def presented_pem(certificate: str) -> Presented:
+    """The same of one in PEM."""
+    read = x509.load_pem_x509_certificate(certificate.encode())
+    return presented(read.public_bytes(serialization.Encoding.DER))
+
+
 class Authority:
     """The grid's certificate authority: its certificate and its private key."""
 

@@ -263,9 +263,8 @@ class Session:
 
     async def _serve(self, connection: ClientConnection, link: Link) -> None:
         """Read and write until the connection ends."""
-        due = self.welcome is not None and self.welcome.renew
         writer = asyncio.create_task(self._write(connection, link))
-        renewing = asyncio.create_task(keep_renewed(self.url, due, self.number, self.ask))
+        renewing = asyncio.create_task(keep_renewed(self.url, self.welcome, self.number, self.ask))
         loop = asyncio.get_running_loop()
         try:
             async for frame in connection:

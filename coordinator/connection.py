@@ -6,6 +6,7 @@ its outbox the connection is cut, whether answers pile up there or the pongs to 
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ import structlog
 from websockets.asyncio.connection import Connection as Received
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosedError
-from websockets.frames import CTRL_OPCODES, Frame
+from websockets.frames import CTRL_OPCODES, CloseCode, Frame
 from websockets.protocol import Event
 
 from distributed_grid.coordinator.bearers import Bearer
@@ -40,6 +41,8 @@ FRAGMENTS = 64
 TURN_SECONDS = 0.005
 """How long the messages of one frame may keep all other connections waiting."""
 DOUBT_SECONDS = 0.2
+CLOCK_SECONDS = 60.0
+"""How often the wall clock, which may be set, is compared with the end of what a peer was let in by."""
 CLIENT_SILENCE = 20.0
 """Seconds after which a quiet client is asked by a ping whether it is there, and again until it counts as gone."""
 
@@ -146,6 +149,9 @@ class Connection:
         self._watchdog: asyncio.TimerHandle | None = None
         self._doubted = False
         self._question: asyncio.Task[None] | None = None
+        self._end, self._ends = math.inf, ""
+        self._end_check: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -160,6 +166,8 @@ class Connection:
     async def receive(self) -> list[Any]:
         """The messages of the next frame. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
         frame = await self.wire.recv()
+        if self._closed:  # what still came is not read any more
+            raise ConnectionClosedError(None, None)
         now = self._loop.time()
         if (seconds := self._frames.take(1, now)) > 0:
             await asyncio.sleep(seconds)
@@ -237,7 +245,7 @@ class Connection:
     def end(self) -> None:
         """Nothing more is sent; the socket is somebody else's to close."""
         self._closed = True
-        for pending in (self._watchdog, self._question):
+        for pending in (self._watchdog, self._question, self._end_check):
             if pending:
                 pending.cancel()
 
@@ -245,6 +253,28 @@ class Connection:
         """Cut the connection at once."""
         self.end()
         self.wire.transport.abort()
+
+    # --- how long it holds --------------------------------------------------------------------------------------------
+
+    def holds_until(self, end: float, by: str) -> None:
+        """Close it at that moment (seconds since the epoch), when what the peer was let in by ends. A later call, after
+        a renewal, counts instead. A node's data connection ends with its control connection."""
+        self._end, self._ends = end, by
+        if self._end_check is not None:
+            self._end_check.cancel()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self._closed or self.role == "agent-data":
+            return
+        if (left := self._end - time.time()) > 0:
+            self._end_check = self._loop.call_later(min(left, CLOCK_SECONDS), self._check_end)
+            return
+        log.warning(f"cut: its {self._ends} has expired", role=self.role, name=self.name, peer=self.wire.address)
+        self._flush()
+        self.end()
+        why = f"your {self._ends} has expired; renew it, or join again, and connect anew"
+        self._ending = self._loop.create_task(self.wire.close(CloseCode.POLICY_VIOLATION, why))
 
     # --- is it there? -------------------------------------------------------------------------------------------------
 

@@ -52,9 +52,9 @@ class Renewals:
 
     # --- over the session ---------------------------------------------------------------------------------------------
 
-    def due(self, shown: Presented) -> bool:
-        """Whether it is time to renew this certificate."""
-        return time.time() >= shown.life.at(RENEW_AT)
+    def due_in(self, shown: Presented) -> float:
+        """Seconds until this certificate is to be renewed; 0 or less: it is time."""
+        return shown.life.at(RENEW_AT) - time.time()
 
     def renew(self, shown: Presented | None, asked: WantCertificate) -> NewCertificate:
         """The answer to who is connected with this certificate."""

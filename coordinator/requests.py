@@ -235,7 +235,7 @@ class Requests:
             case MakeToken() | ListAccess() | Withdraw():
                 self._reply(client, self._access.answer(client.user, message))
             case WantCertificate():
-                client.connection.send(self._access.renew(client.connection.presented, message))
+                client.connection.send(self._access.renew(client.connection, message))
             case DrainNodes() | UndrainNodes() | LabelNodes() | ForgetNodes():
                 self._driver.trouble.refuse()
                 self._driver.put(order(message, client.user, lambda: self._answer_plainly(asked)))

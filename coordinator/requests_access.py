@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Collection
 
-from distributed_grid.coordinator.ca import Presented
+from distributed_grid.coordinator.ca import presented_pem
+from distributed_grid.coordinator.connection import Connection
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.renewing import Renewals
 from distributed_grid.protocol.errors import GridError
@@ -52,11 +53,15 @@ class AccessDesk:
             case Withdraw():
                 return self._withdraw(self._pki, message)
 
-    def renew(self, shown: Presented | None, asked: WantCertificate) -> NewCertificate:
-        """A new certificate for who is connected with this one."""
+    def renew(self, connection: Connection, asked: WantCertificate) -> NewCertificate:
+        """A new certificate for who is connected by one. From now on the connection holds as long as the new one."""
         if self._renewals is None:
             return NewCertificate(error="this grid has no authority", id=asked.id)
-        return self._renewals.renew(shown, asked)
+        answer = self._renewals.renew(connection.presented, asked)
+        if answer.certificate:
+            connection.presented = shown = presented_pem(answer.certificate)
+            connection.holds_until(shown.life.end, "certificate")
+        return answer
 
     def _make(self, pki: Pki, user: str, asked: MakeToken) -> TokenMade:
         if asked.role is Role.COORDINATOR:

@@ -4,7 +4,7 @@ What they send becomes events for the driver or requests; what the ledger comman
 own connection and nothing else.
 """
 
-import asyncio
+import math
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -23,6 +23,7 @@ from websockets.http11 import Request, Response
 from distributed_grid import __version__
 from distributed_grid.coordinator.admission import Admission, NotAdmitted, admitted, facts_of, sane
 from distributed_grid.coordinator.audit import RequestLog
+from distributed_grid.coordinator.authentication import authenticate
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.connection import Connection, Wire
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -44,7 +45,7 @@ from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.joining import Joining
-from distributed_grid.coordinator.local_door import bind, identity_of_peer, local_peer, peer_uid
+from distributed_grid.coordinator.local_door import bind
 from distributed_grid.coordinator.memory import Memory
 from distributed_grid.coordinator.people import People
 from distributed_grid.coordinator.pki import Pki
@@ -59,7 +60,7 @@ from distributed_grid.coordinator.store import Store
 from distributed_grid.local import SOCKET
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
-from distributed_grid.protocol.identity import Identity, Role
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
     Ack,
@@ -191,19 +192,10 @@ class Server:
             await door(wire)
             return
         connection = Connection(wire)
-        local, peer = local_peer(wire), wire.address
+        peer = wire.address
         try:
             hello = await connection.hello()  # read with the limits for strangers, so that they can be answered
-            if local is None and wire.bearer is not None:
-                who: Identity | None = Identity(self._store.grid, wire.bearer.role, wire.bearer.name)
-                connection.via = f"bearer {wire.bearer.id}"
-            elif local is None:
-                shown = connection.presented = self._admission.presented(wire)
-                who = shown.identity if shown is not None else None
-                connection.via = f"certificate {shown.serial}" if shown is not None else ""
-            else:
-                who = await asyncio.to_thread(identity_of_peer, local, wire.accepted, self._store.grid)
-                connection.via = f"uid {peer_uid(local)}"
+            who = await authenticate(connection, self._admission, self._store.grid)
             connection.name, connection.rights = admitted(who, hello)
             match hello.role:
                 case "agent":
@@ -233,7 +225,7 @@ class Server:
 
     def _welcome(self, connection: Connection, session: str) -> None:
         shown = connection.presented
-        renew = shown is not None and self._renewals is not None and self._renewals.due(shown)
+        due = self._renewals.due_in(shown) if shown is not None and self._renewals is not None else math.inf
         connection.accept(
             Welcome(
                 protocol=PROTOCOL,
@@ -242,7 +234,8 @@ class Server:
                 grid=self._store.grid,
                 session=session,
                 instance=self._instance,
-                renew=renew,
+                renew=due <= 0,
+                renew_in=due if 0 < due < math.inf else 0.0,
                 user=connection.name,
                 role=connection.rights.value,
             )
@@ -273,7 +266,7 @@ class Server:
                     if type(message) is Heartbeat:
                         self._driver.put(Heard(name, message.sample, message.at))
                     elif type(message) is WantCertificate:
-                        connection.send(self._access.renew(connection.presented, message))
+                        connection.send(self._access.renew(connection, message))
                     else:
                         self._driver.put(Told(name, message))
                 if self._driver.crowded:

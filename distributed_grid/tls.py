@@ -22,8 +22,11 @@ def has_identity(folder: Path) -> bool:
 
 def server_context(folder: Path) -> ssl.SSLContext:
     """For a coordinator. Peers may come without a certificate, and are then nobody; one that is not the authority's, or
-    has expired, ends the handshake. Raises GridError."""
+    has expired, ends the handshake. There are no session tickets: a resumed session's certificate is not looked at
+    again. Raises GridError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
     context.verify_mode = ssl.CERT_OPTIONAL
     return _ready(context, folder)
 

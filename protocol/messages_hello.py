@@ -27,8 +27,9 @@ class Hello(Message, frozen=True, tag="hello"):
 class Welcome(Message, frozen=True, tag="welcome"):
     """The coordinator's answer to a hello: its own versions, its epoch, the session, and how often to be heard.
     `instance` is this coordinator process's own: two that claim the same epoch of a grid are told apart by it. `renew`:
-    the certificate that a client came with is old enough to be renewed (WantCertificate). `user`: who the peer is to
-    the grid, which its connection has told, and `role` as what."""
+    the certificate that a client came with is old enough to be renewed (WantCertificate), and `renew_in`: it will be in
+    so many seconds (0: not known). `user`: who the peer is to the grid, which its connection has told, and `role` as
+    what."""
 
     protocol: tuple[Code, Code]
     software: str
@@ -40,6 +41,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     renew: bool = False
     user: str = ""
     role: str = ""
+    renew_in: Span = 0.0
 
 
 class Refused(Message, frozen=True, tag="refused"):

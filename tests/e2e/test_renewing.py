@@ -22,7 +22,7 @@ from distributed_grid.keys import (
     request_for,
 )
 from distributed_grid.protocol.identity import Identity, Role
-from tests.grid_fixture import Grid, founded_grid, until
+from tests.grid_fixture import CONFIG, Grid, founded_grid, until
 
 PROGRAM = """
 import asyncio, pathlib, sys
@@ -131,3 +131,16 @@ def test_a_node_without_jobs_whose_certificate_expired_is_told_to_join_again_and
     grid.join("lab1", "--node", "lab1")
     grid.start_agent("lab1")
     grid.await_offers(1)
+
+
+def test_a_job_and_who_waits_for_it_outlive_many_certificates(tmp_path: Path) -> None:
+    """Connections end with certificates: a living agent and a command that waits renew theirs before that."""
+    config = CONFIG + "certificates:\n  agent_life: 4s\n  person_life: 4s\n"
+    with founded_grid(tmp_path, config) as grid:
+        grid.join("lab1", "--node", "lab1")
+        grid.start_agent("lab1")
+        done = grid.run("run-shared", "--no-ship", "sh", "-c", "sleep 10; echo $GRID_ALLOCATION_ID")
+        assert done.returncode == 0 and done.stdout.endswith(".1\n"), done.stderr
+        assert "connection lost" not in done.stderr
+        assert grid.log("lab1").count("certificate renewed") >= 2 and "is gone" not in grid.log("lab1")
+        assert "has expired" not in grid.log("coordinator")
