@@ -30,6 +30,7 @@ from distributed_grid.tls import IDENTITY
 
 FILES_BYTES = 3 << 20
 """The most that a list of files may take in one message."""
+ERROR_CHARS = 2000
 PAUSE = 0.2
 
 
@@ -151,9 +152,9 @@ class Data:
         try:
             return await answer
         except GridError as error:
-            return kind(id=number, error=f"{error.what}: {error.why}" if error.why else error.what)
+            return kind(id=number, error=(f"{error.what}: {error.why}" if error.why else error.what)[:ERROR_CHARS])
         except (OSError, ValueError, OverflowError) as error:
-            return kind(id=number, error=getattr(error, "strerror", None) or str(error))
+            return kind(id=number, error=str(getattr(error, "strerror", None) or error)[:ERROR_CHARS])
 
     async def _list(self, want: WantFiles) -> Files:
         found = await asyncio.to_thread(self._find, want)

@@ -2,10 +2,13 @@
 
 import os
 import stat
+import time
 from collections import deque
 
 PIECE = 4096
 """A pipe that is ready for writing takes this much without blocking (PIPE_BUF)."""
+
+EMPTY_SECONDS = 0.05
 
 
 class Sink:
@@ -69,6 +72,8 @@ class Stream:
         gap = max(0, offset - self.offset)
         self.sink.put(data[max(0, self.offset - offset) :])
         self.offset = max(self.offset, offset + len(data))
+        if not data:  # a node that answers at once with nothing is not asked without a pause
+            self.retry_at = time.monotonic() + EMPTY_SECONDS
         return gap
 
     def finish_from_tail(self, size: int, tail: bytes) -> bool:

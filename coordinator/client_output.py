@@ -16,6 +16,7 @@ STREAMS = ("stdout", "stderr")
 KEPT_BYTES = 16 << 20
 """How much of each stream a result carries: the last bytes."""
 _POLL = 20.0  # seconds the node holds a question back until there is output
+_EMPTY = 0.05  # seconds before a node that had nothing is asked again
 _PAUSE = 0.5  # seconds before a node that could not answer is asked again
 _TRIES = 20  # how often an ended job's node is asked before its output counts as out of reach
 
@@ -136,6 +137,8 @@ async def _pull(
                 yield answer.data
             offset = answer.offset + len(answer.data)
             if not answer.end:
+                if not answer.data:  # a node that answers at once with nothing is not asked without a pause
+                    await asyncio.sleep(_EMPTY)
                 continue
             view = await _settled(watches, view, attempt)
             if view.allocation == attempt:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
+import structlog
 
 from distributed_grid.coordinator.connection import Connection
 from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.store import Store
+from distributed_grid.protocol.bundle import MOST_ENTRIES
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.jobs import Outcome
 from distributed_grid.protocol.messages import (
@@ -41,6 +43,12 @@ WAIT_SECONDS = 60.0
 """The longest that a node is let wait for output before it answers."""
 OPEN_SECONDS = 5.0
 """How long an agent may take to open its data connection."""
+ANSWER_SECONDS = 60.0
+"""How long a node may take to answer, beyond the wait that was asked for."""
+MOST_LATE = 1024
+"""Answers that may come late from one node before its data connection is cut."""
+
+log = structlog.get_logger("relay")
 
 Want = WantOutput | WantFiles | WantFile
 Answer = Output | Files | FileData
@@ -66,6 +74,7 @@ class _Pending:
     asker: Asker
     want: Want
     size: int
+    timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +87,8 @@ class Agent:
     data: Connection | None = None
     opening: "asyncio.Future[None] | None" = None
     pending: dict[int, _Pending] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
+    """Questions on the data connection that were not answered in time; an answer that comes yet is dropped."""
     bytes: int = 0
 
     @property
@@ -147,6 +158,8 @@ class Relay:
         agent.bytes += pending.size
         pending.asker.bytes += pending.size
         pending.asker.wants += 1
+        seconds = ANSWER_SECONDS + (pending.want.wait if isinstance(pending.want, WantOutput) else 0)
+        pending.timer = asyncio.get_running_loop().call_later(seconds, self._expire, agent, number)
         if agent.data is not None:
             agent.data.send(msgspec.structs.replace(pending.want, id=number))
         elif agent.opening is None:
@@ -155,6 +168,18 @@ class Relay:
             task = asyncio.create_task(self._opened(agent, agent.opening))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _expire(self, agent: Agent, number: int) -> None:
+        """The node does not answer, though it is connected."""
+        pending = self._settle(agent, number)
+        if pending is None:
+            return
+        if not pending.asker.gone:
+            pending.asker.connection.send(_error(pending.want, f"node {agent.name} does not answer"))
+        agent.late.add(number)
+        if len(agent.late) > MOST_LATE and agent.data is not None:
+            log.warning("cut: a node does not answer", node=agent.name, questions=len(agent.late))
+            agent.data.abort()
 
     async def _opened(self, agent: Agent, opening: "asyncio.Future[None]") -> None:
         try:
@@ -167,6 +192,7 @@ class Relay:
     def data_opened(self, agent: Agent, connection: Connection) -> None:
         """The agent's data connection is there: what waited for it goes out."""
         agent.data = connection
+        agent.late.clear()
         for number, pending in agent.pending.items():
             connection.send(msgspec.structs.replace(pending.want, id=number))
         if agent.opening is not None:
@@ -189,11 +215,23 @@ class Relay:
             agent.data = None
         self._fail_all(agent, _away(agent.name))
 
-    def answered(self, agent: Agent, answer: Answer) -> None:
-        """An agent's answer: to the client that asked, under the client's own number."""
+    def answered(self, agent: Agent, answer: Answer, connection: Connection) -> str:
+        """An agent's answer: to the client that asked, under the client's own number. Returns why it does not fit the
+        question, if it does not: then the client is told so, and the connection is to be cut."""
+        if agent.data is not connection or answer.id in agent.late:
+            agent.late.discard(answer.id)
+            return ""  # what it answers was answered with an error, or is asked again
         pending = self._settle(agent, answer.id)
-        if pending is not None and not pending.asker.gone:
-            pending.asker.connection.send(msgspec.structs.replace(answer, id=pending.want.id))
+        if pending is None:
+            return f"it answers a question {answer.id} that was not asked"
+        why = _misfit(pending, answer)
+        if not pending.asker.gone:
+            theirs = pending.want.id
+            if why:
+                pending.asker.connection.send(_error(pending.want, f"node {agent.name} breaks the protocol: {why}"))
+            else:
+                pending.asker.connection.send(msgspec.structs.replace(answer, id=theirs))
+        return why
 
     def forget(self, asker: Asker) -> None:
         """The client is gone; answers that still come are dropped."""
@@ -202,6 +240,8 @@ class Relay:
     def _settle(self, agent: Agent, number: int) -> _Pending | None:
         pending = agent.pending.pop(number, None)
         if pending is not None:
+            if pending.timer is not None:
+                pending.timer.cancel()
             agent.bytes -= pending.size
             pending.asker.bytes -= pending.size
             pending.asker.wants -= 1
@@ -241,6 +281,27 @@ def _recorded(want: Want, job: _Job | None) -> Output | None:
         return None
     data = tail[begin : begin + max(0, min(want.size, PART_BYTES))]
     return Output(id=want.id, offset=want.offset, data=data, end=want.offset + len(data) >= size)
+
+
+def _misfit(pending: _Pending, answer: Answer) -> str:
+    """Why this cannot be the answer to that question; empty: it can."""
+    want = pending.want
+    match want, answer:
+        case (WantOutput(), Output()):
+            if answer.offset < want.offset:
+                return f"output from offset {answer.offset} where {want.offset} was asked for"
+        case (WantFile(), FileData()):
+            if not (answer.data or answer.end or answer.error) and pending.size:
+                return "a part of a file without bytes that is not its end"
+        case (WantFiles(), Files()):
+            if len(answer.files) > MOST_ENTRIES:
+                return f"a list of {len(answer.files)} files, and {MOST_ENTRIES} are the most"
+            return ""
+        case _:
+            return f"{type(answer).__name__} for {type(want).__name__}"
+    if len(answer.data) > pending.size:
+        return f"{len(answer.data)} bytes where {pending.size} were asked for"
+    return ""
 
 
 def _away(node: str) -> str:

@@ -318,8 +318,11 @@ class Server:
                     if type(message) is WantBlob:
                         connection.send(self._blobs.read(message))
                         await connection.drained()
-                    else:
-                        self._relay.answered(agent, message)
+                    elif why := self._relay.answered(agent, message, connection):
+                        what, peer = "cut: a node's answer does not fit the question", connection.wire.address
+                        self._seldom.warning(what, peer, node=agent.name, why=why)
+                        connection.abort()
+                        return
         finally:
             self._relay.data_closed(agent, connection)
 
