@@ -23,10 +23,13 @@ def config() -> None:
 def show(origin: bool) -> None:
     """Show every setting with its value."""
     from distributed_grid.coordinator import config_text
+    from distributed_grid.coordinator.config_places import shown
 
     invocation = current()
     flags = {"coordinator.url": invocation.coordinator} if invocation.coordinator else {}
     whole = invocation.whole_config(flags)
+    if whole.path is not None and not invocation.verbose:
+        invocation.say(f"configuration: {shown(whole.path)}")
     rows = whole.rows()
     match invocation.output:
         case "json" | "jsonl":

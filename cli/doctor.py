@@ -61,6 +61,7 @@ def text_of(findings: list[Finding], colored: bool = False) -> str:
 def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str | None) -> Iterator[Finding]:
     """All that can be found here. Nothing is changed."""
     from distributed_grid.cli import doctor_grid
+    from distributed_grid.coordinator.config_places import shown
 
     yield from _versions()
     yield clock()
@@ -70,7 +71,9 @@ def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str 
     except GridError as error:
         yield failed("configuration", error)
         return
-    yield Finding("configuration", Level.OK, f"read from {config.path}" if config.path else "none: all is as usual")
+    yield Finding(
+        "configuration", Level.OK, f"read from {shown(config.path)}" if config.path else "none: all is as usual"
+    )
     name = config.agent.name or platform.node().partition(".")[0] or "node"
     here = config.agent_state_dir(name)
     yield from _coordinator(config)

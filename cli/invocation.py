@@ -33,6 +33,7 @@ class Invocation:
     verbose: bool = False
     failure: int = 1
     user: str = ""
+    told_config: bool = False
 
     def config(self) -> "ClusterConfig | None":
         """The configuration, where there is a file. Raises ConfigError; one that is only found is read all the same,
@@ -48,6 +49,11 @@ class Invocation:
         config = load(self.config_path or None, flags=flags)
         for warning in config.warnings:
             self.say(f"warning: {warning}")
+        if self.verbose and config.path is not None and not self.told_config:
+            from distributed_grid.coordinator.config_places import shown
+
+            self.say(f"configuration: {shown(config.path)}")
+            self.told_config = True
         return config
 
     def url(self) -> str:
