@@ -56,6 +56,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         keep_jobs=config.coordinator.keep_jobs,
         keep_size=config.coordinator.keep_size,
         memory_limit=config.coordinator.memory_limit,
+        ship_quota=config.coordinator.ship_quota,
         half_life=config.fair_share.half_life,
         shares=tuple(config.fair_share.weights.items()),
         gang_ports=config.coordinator.gang_ports,

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import structlog
 
+from distributed_grid.coordinator.ship_quota import Quota, default_quota
 from distributed_grid.coordinator.store_open import sync
 from distributed_grid.faults import fault
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, hasher, is_blob_hash
@@ -50,8 +51,9 @@ class Uploads:
     """What one connection is sending. Give it up with `close` when the connection ends. `refuse` raises while the disk
     has no room for blobs."""
 
-    def __init__(self, blobs: "Blobs", refuse: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, blobs: "Blobs", refuse: Callable[[], None] = lambda: None, user: str = "") -> None:
         self._blobs = blobs
+        self._user = user
         self._refuse = refuse
         self._open: dict[str, _Upload | None] = {}  # None: failed, the rest of it is not looked at
 
@@ -70,10 +72,14 @@ class Uploads:
                 await self._blobs.make_room()
                 upload = self._open[part.blob] = self._blobs.begin(part.blob, len(self._open))
             self._blobs.append(upload, part)
+            self._blobs.quota.arrives(self._user, len(part.data))
             if not part.end:
                 return False
             del self._open[part.blob]
             await self._blobs.finish(upload, part.blob)
+            size, upload.size = upload.size, 0
+            self._blobs.quota.arrives(self._user, -size)
+            self._blobs.quota.refers(self._user, (part.blob,))
             return True
         except (GridError, OSError) as error:
             self._drop(part.blob)
@@ -90,8 +96,8 @@ class Uploads:
         if upload := self._open.pop(blob, None):
             self._discard(upload)
 
-    @staticmethod
-    def _discard(upload: _Upload) -> None:
+    def _discard(self, upload: _Upload) -> None:
+        self._blobs.quota.arrives(self._user, -upload.size)
         upload.file.close()
         with suppress(OSError):  # what cannot be removed now goes at the next start
             upload.path.unlink()
@@ -103,9 +109,17 @@ class Uploads:
 
 
 class Blobs:
-    """The cache under a directory; `needed` names the manifests that live jobs need."""
+    """The cache under a directory; `needed` names the manifests that live jobs need, `needed_by` those of a user's.
+    `quota`: bytes for each user (0: by the free disk)."""
 
-    def __init__(self, root: Path, needed: Callable[[], Iterable[str]], most: int = CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        needed: Callable[[], Iterable[str]],
+        most: int = CACHE_BYTES,
+        quota: int = 0,
+        needed_by: Callable[[str], Iterable[str]] = lambda user: (),
+    ) -> None:
         self._root = root
         self._needed = needed
         self._most = most
@@ -114,6 +128,7 @@ class Blobs:
         for left in self._arriving.iterdir():  # of a coordinator that was killed
             left.unlink()
         self._size: int | None = None  # unknown until something is added
+        self.quota = Quota(quota or default_quota(root), self.size, self.contents, needed_by)
 
     def _path(self, blob: str) -> Path:
         return self._root / blob[:2] / blob
@@ -130,12 +145,27 @@ class Blobs:
             return self._path(blob).exists()
         return True
 
-    def missing(self, blobs: Iterable[str]) -> tuple[str, ...]:
-        """Those that are not here, in the order asked. Raises BadValue for what is no hash."""
+    def size(self, blob: str) -> int | None:
+        """Its bytes; None: it is not here."""
+        try:
+            return os.stat(self._path(blob)).st_size
+        except OSError:
+            return None
+
+    def contents(self, bundle: str) -> frozenset[str]:
+        """The blobs that a manifest names. Raises OSError, BadValue."""
+        with open(self._path(bundle), "rb") as file:
+            return decode_manifest(file.read(MANIFEST_BYTES + 1)).blobs
+
+    def missing(self, blobs: Iterable[str], user: str = "") -> tuple[str, ...]:
+        """Those that are not here, in the order asked; the others count for the user. Raises BadValue for what is no
+        hash, GridError above the user's quota."""
         wanted = tuple(dict.fromkeys(blobs))
         for blob in wanted:
             _check(blob)
-        return tuple(blob for blob in wanted if not self.has(blob))
+        missing = tuple(blob for blob in wanted if not self.has(blob))
+        self.quota.refers(user, set(wanted).difference(missing))
+        return missing
 
     def read(self, want: WantBlob) -> BlobData:
         """The answer to an agent that fetches: its bytes, or an error in words."""
@@ -223,8 +253,7 @@ class Blobs:
         for bundle in set(self._needed()):
             pinned.add(bundle)
             try:
-                content = self._path(bundle).read_bytes()
-                pinned |= decode_manifest(content[: MANIFEST_BYTES + 1]).blobs
+                pinned |= self.contents(bundle)
             except (OSError, BadValue) as error:
                 log.warning("a live job's manifest cannot be read", blob=bundle[:12], error=str(error))
         return pinned

@@ -102,6 +102,9 @@ class Coordinator:
     memory_limit: int = setting(
         0, SIZE, "memory it may use before it takes no new jobs; 0: four fifths of what its cgroup or machine has"
     )
+    ship_quota: int = setting(
+        0, SIZE, "shipped files one user may have there; 0: 10G, or a quarter of the free disk if that is less"
+    )
     gang_ports: str = setting("29500-29999", PORTS, "where the members of gangs meet, on the node of the first of them")
 
 

@@ -6,7 +6,7 @@ import gc
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class CoordinatorSettings:
     name none.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
-    `memory_limit` (bytes; 0: by what there is): as in memory.py.
+    `memory_limit` (bytes; 0: by what there is): as in memory.py; `ship_quota` likewise: as in ship_quota.py.
     `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there; `half_life` and `shares` (weights of
     users): as Sharing there; `…_life`, `renew_expired`: as Lives in pki.py; `ray_…`:
     the cluster that boosts are lent to, if there is one; `lends`: resource sharing is enabled; `by_ray`: it
@@ -84,6 +84,7 @@ class CoordinatorSettings:
     keep_jobs: int = Keep.jobs
     keep_size: int = Keep.size
     memory_limit: int = 0
+    ship_quota: int = 0
     gang_ports: str = "29500-29999"
     unused_window: float = DEFAULT.unused.window
     unused_threshold: float = DEFAULT.unused.threshold
@@ -223,9 +224,12 @@ async def _run(settings: CoordinatorSettings) -> None:
         events = EventLog(ledger, settings.state_dir / "events", settings.event_log_size, store.grid)
     driver = Driver(events or ledger, store, clock)
     audit = RequestLog(settings.state_dir / "audit.log", StoreAnchor(settings.state_dir / "grid.db"))
-    blobs = Blobs(
-        settings.state_dir / "blobs", lambda: (job.spec.bundle for job in ledger.jobs.values() if job.spec.bundle)
-    )
+
+    def bundles(user: str | None = None) -> Iterator[str]:
+        """The manifests that live jobs, or those of one user, need."""
+        return (job.spec.bundle for job in ledger.jobs.values() if job.spec.bundle and user in (None, job.user))
+
+    blobs = Blobs(settings.state_dir / "blobs", bundles, quota=settings.ship_quota, needed_by=bundles)
     pki = None
     if Pki.exists(settings.state_dir / PKI) and not settings.insecure:
         lives = Lives(settings.agent_life, settings.person_life, settings.server_life, settings.renew_expired)

@@ -227,9 +227,9 @@ class Requests:
                 found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node, sight.only)
                 self._reply(client, Receipts(message.id, tuple(filter(None, map(sight.receipt, found)))))
             case WantBlobs():
-                client.connection.send(MissingBlobs(message.id, self._blobs.missing(message.blobs)))
+                client.connection.send(MissingBlobs(message.id, self._blobs.missing(message.blobs, client.user)))
             case PutBlob():
-                client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse)
+                client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse, client.user)
                 if await client.uploads.put(message):
                     client.connection.send(Done(message.id))
             case MakeToken() | ListAccess() | Withdraw():

@@ -81,6 +81,8 @@ class Submissions:
                 raise Unanswerable(
                     "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
                 )
+        for bundle in {one.spec.bundle for one in message.jobs if one.spec.bundle}:
+            self._blobs.quota.submits(user, bundle)
         keys = list(dict.fromkeys(submission.key for submission in message.jobs))
         # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
         known = self._store.known(user, keys)

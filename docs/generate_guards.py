@@ -1,6 +1,18 @@
 """The limits that guard the coordinator, as a table, from the constants that the code goes by."""
 
-from distributed_grid.coordinator import connection, door, entrance, joining, memory, pace, people, seldom, tries
+from distributed_grid.coordinator import (
+    connection,
+    door,
+    entrance,
+    joining,
+    memory,
+    pace,
+    people,
+    relay,
+    seldom,
+    ship_quota,
+    tries,
+)
 from distributed_grid.protocol import codec
 
 
@@ -43,6 +55,12 @@ def guards() -> str:
             f"{memory.SHED_AT:.0%} of `coordinator.memory_limit`; all of it",
             "viewers and who does not read are let go; new jobs are refused",
         ),
+        (
+            "shipped files of one person",
+            f"`coordinator.ship_quota`: {size(ship_quota.QUOTA)}, or 1/{ship_quota.PART_OF_DISK} of the free disk",
+            "refused, with what counts and until when",
+        ),
+        ("an answer of a node", f"what was asked for, within {seconds(relay.ANSWER_SECONDS)}", "cut; late: told"),
         ("unread answers before the hello", size(connection.OUTBOX_STRANGER), "cut"),
         ("unread words to a node", size(connection.OUTBOX_CONTROL), "cut"),
         ("unread answers to all others", size(connection.OUTBOX_BULK), "cut"),
