@@ -6,7 +6,7 @@ from pathlib import Path
 from distributed_grid.cli.connection import Connection, Denied
 from distributed_grid.cli.invocation import Invocation
 from distributed_grid.coordinator.client_downloads import Download, Folder, NotWritten, Rules, compared, some
-from distributed_grid.coordinator.shipping import Bundle, HashCache, ShippingError, scan
+from distributed_grid.coordinator.shipping import Bundle, HashCache, ShippingError, asked_for, scan
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView
@@ -32,7 +32,7 @@ def ship(invocation: Invocation, connection: Connection, directory: Path) -> str
         bundle = scan(directory, cache=cache)
         try:
             sent = _send_missing(connection, bundle)
-        except (Denied, FileNotFoundError) as error:
+        except (Denied, OSError) as error:
             if isinstance(error, Denied) and error.code != "bad-value":
                 why = f"{error.what}: {error.why}" if error.why else error.what
                 raise ShippingError(f"{directory} cannot be shipped", why, error.hint) from None
@@ -59,8 +59,9 @@ def _send_missing(connection: Connection, bundle: Bundle) -> int:
         blobs = tuple(hashes[at : at + ASKED_AT_ONCE])
         answer: MissingBlobs = connection.call(WantBlobs(id=connection.number(), blobs=blobs))
         missing += answer.blobs
+    missing = asked_for(bundle, missing)
     for blob in missing:
-        with open(bundle.blobs[blob], "rb") as file:
+        with bundle.open(blob) as file:
             _put(connection, blob, file.read)
     # Last, so that a manifest is never there without what it names.
     answer = connection.call(WantBlobs(id=connection.number(), blobs=(bundle.hash,)))

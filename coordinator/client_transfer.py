@@ -1,11 +1,13 @@
 """Files between here and the grid: a directory goes out as blobs, results come back piece by piece."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from distributed_grid.coordinator.client_downloads import Download, Folder, Listed, NotWritten, Rules, refusal
 from distributed_grid.coordinator.client_session import ConnectionLost, GridUnavailable, RequestRefused, Session
-from distributed_grid.coordinator.shipping import Bundle, HashCache, ShippingError, scan
+from distributed_grid.coordinator.shipping import Bundle, HashCache, ShippingError, asked_for, scan
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.filenames import shown
@@ -24,7 +26,7 @@ async def ship_directory(session: Session, directory: Path, cache: HashCache) ->
         try:
             await _send_missing(session, bundle)
             return bundle
-        except (RequestRefused, FileNotFoundError) as error:
+        except (RequestRefused, OSError) as error:
             cache.known.clear()
             if isinstance(error, RequestRefused) and error.code != "bad-value":
                 why = f"{error.what}: {error.why}" if error.why else error.what
@@ -49,11 +51,11 @@ async def _send_missing(session: Session, bundle: Bundle) -> None:
 
     async def send(blob: str) -> None:
         async with slots:
-            await _put(session, blob, bundle.blobs[blob])
+            await _put(session, blob, lambda: bundle.open(blob))
 
     try:
         async with asyncio.TaskGroup() as sending:
-            for blob in missing:
+            for blob in asked_for(bundle, missing):
                 sending.create_task(send(blob))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
@@ -63,7 +65,7 @@ async def _send_missing(session: Session, bundle: Bundle) -> None:
         await _put(session, bundle.hash, bundle.manifest)
 
 
-async def _put(session: Session, blob: str, source: Path | bytes) -> None:
+async def _put(session: Session, blob: str, source: Callable[[], BinaryIO] | bytes) -> None:
     """Send one blob, from its beginning again where the connection broke."""
     while True:
         try:
@@ -73,9 +75,9 @@ async def _put(session: Session, blob: str, source: Path | bytes) -> None:
             await session.ask(WantBlobs(id=session.number(), blobs=()))  # waits until there is a connection again
 
 
-async def _put_once(session: Session, blob: str, source: Path | bytes) -> None:
+async def _put_once(session: Session, blob: str, source: Callable[[], BinaryIO] | bytes) -> None:
     number, offset = session.number(), 0
-    file = None if isinstance(source, bytes) else await asyncio.to_thread(open, source, "rb")
+    file = None if isinstance(source, bytes) else await asyncio.to_thread(source)
     try:
         while True:
             if file is None:

@@ -4,16 +4,19 @@ Blocking and without asyncio, for the command line and for threads of the client
 and then `.gridignore` of every directory, also of those above it in the same repository; `.git` is never shipped.
 """
 
+import errno
 import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from pathspec import GitIgnoreSpec
 
+from distributed_grid.agent.walls import beneath
 from distributed_grid.protocol.bundle import (
     BUNDLE_BYTES,
     MOST_ENTRIES,
@@ -30,6 +33,7 @@ from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.resources import format_bytes
 
 IGNORE_FILES = (".gitignore", ".gridignore")
+IGNORE_BYTES = 1 << 20
 CHUNK = 1 << 20
 _LOOK_ON = 0.5  # seconds: how much longer a directory over the ceiling is measured, to name what fills it
 _SETTLED = 2.0  # seconds: a file changed more recently may change again within one tick of its time stamp
@@ -44,8 +48,9 @@ class ShippingError(GridError):
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is to be shipped. `hash` names the manifest and goes into `JobSpec.bundle`; `blobs` are where the contents
-    lie, by hash; `size` is bytes in all and `count` entries; `notes` say what was left out and why."""
+    """What is to be shipped of the directory `root`. `hash` names the manifest and goes into `JobSpec.bundle`; `blobs`
+    are where the contents lie, by hash; `size` is bytes in all and `count` entries; `notes` say what was left out and
+    why."""
 
     root: Path
     manifest: bytes
@@ -54,6 +59,27 @@ class Bundle:
     size: int
     count: int
     notes: tuple[str, ...] = ()
+
+    def open(self, blob: str) -> BinaryIO:
+        """A file of the directory, by its hash, to be sent. No part of its path below the directory may have become a
+        link. Raises OSError."""
+        root = beneath.open_root(self.root)
+        try:
+            return open(beneath.open_regular(root, self.blobs[blob].relative_to(self.root).as_posix(), xdev=True), "rb")
+        finally:
+            os.close(root)
+
+
+def asked_for(bundle: Bundle, missing: Iterable[str]) -> list[str]:
+    """What the coordinator lacks, each once. Raises ShippingError where it asks for what was not offered."""
+    wanted = list(dict.fromkeys(missing))
+    if strange := [blob for blob in wanted if blob not in bundle.blobs]:
+        raise ShippingError(
+            f"{bundle.root} is not shipped",
+            why=f"the coordinator asks for {strange[0][:80]!r}, which was not offered to it",
+            hint="see whether --coordinator names the one you mean; it is broken or hostile",
+        )
+    return wanted
 
 
 @dataclass
@@ -73,23 +99,27 @@ def scan(directory: Path, ceiling: int = BUNDLE_BYTES, cache: HashCache | None =
         raise _unreadable(Path(os.fsdecode(error.filename or directory)), error) from None
     walk.raise_for_outside_links()
     entries, blobs, size = [], {}, 0
-    for one in found:
-        entry = one.entry
-        if entry.kind is Kind.FILE:
-            hashed = _hash(one.path, one.entry, cache)
-            if hashed is None:
-                continue  # gone since the walk, as if it had never been there
-            entry = hashed
-            blobs[entry.blob] = one.path
-            size += entry.size
-        entries.append(entry)
+    root = beneath.open_root(walk.root)
+    try:
+        for one in found:
+            entry = one.entry
+            if entry.kind is Kind.FILE:
+                hashed = _hash(root, one.path, one.entry, cache)
+                if hashed is None:
+                    continue  # gone since the walk, as if it had never been there
+                entry = hashed
+                blobs[entry.blob] = one.path
+                size += entry.size
+            entries.append(entry)
+    finally:
+        os.close(root)
     if size > ceiling:
         raise _too_large(directory, {e.path: e.size for e in entries}, size, ceiling)
     try:
         manifest = encode_manifest(Manifest(tuple(entries)))
     except BadValue as error:
         raise ShippingError(f"{directory} cannot be shipped", why=error.why, hint=_FLAGS) from None
-    return Bundle(directory, manifest, blob_hash(manifest), blobs, size, len(entries), tuple(walk.notes))
+    return Bundle(walk.root, manifest, blob_hash(manifest), blobs, size, len(entries), tuple(walk.notes))
 
 
 @dataclass(frozen=True)
@@ -125,10 +155,20 @@ class _Ignores:
 
 
 def _lines(file: Path) -> list[str]:
+    """The lines of an ignore file. As for git, a link is none, and neither is what is no regular file."""
     try:
-        return file.read_text(errors="surrogateescape").splitlines()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return []
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+            return []
+        raise
+    with open(fd, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return []
+        raw = opened.read(IGNORE_BYTES + 1)
+    if len(raw) > IGNORE_BYTES:
+        raise ShippingError(f"{file} cannot be read", why=f"{IGNORE_BYTES} bytes are the most of an ignore file")
+    return raw.decode(errors="surrogateescape").splitlines()
 
 
 def _repository(directory: Path) -> Path:
@@ -141,7 +181,7 @@ class _Walk:
 
     def __init__(self, directory: Path, ceiling: int) -> None:
         self.notes: list[str] = []
-        self._root = Path(os.path.realpath(directory))
+        self.root = Path(os.path.realpath(directory))
         self._shown = directory
         self._ceiling = ceiling
         self._count = 0
@@ -152,8 +192,8 @@ class _Walk:
 
     def files(self) -> Iterator[_Found]:
         """Everything to ship, parents before what is in them. Raises OSError and ShippingError."""
-        top = _repository(self._root)
-        prefix = self._root.relative_to(top).parts
+        top = _repository(self.root)
+        prefix = self.root.relative_to(top).parts
         ignores = None
         for depth in range(len(prefix)):
             ignores = _Ignores.of(top.joinpath(*prefix[:depth]), depth, ignores)
@@ -164,7 +204,7 @@ class _Walk:
             self._refuse()
 
     def _directory(self, at: str, parts: tuple[str, ...], above: _Ignores | None) -> Iterator[_Found]:
-        path = self._root / at
+        path = self.root / at
         ignores = _Ignores.of(path, len(parts), above)
         with os.scandir(path) as listing:
             items = sorted(listing, key=lambda item: item.name)
@@ -201,14 +241,14 @@ class _Walk:
         return self._counted(name, Entry(name, mode=stat.S_IMODE(facts.st_mode) & 0o777, size=facts.st_size))
 
     def _link(self, name: str) -> _Found | None:
-        path = self._root / name
+        path = self.root / name
         target = os.readlink(path)
         try:
             check_target(name, target)
         except BadValue:
             # Written in a way that is not plainly inside (absolute, or with detours), it may still lead inside.
             real = Path(os.path.realpath(path))
-            if not real.is_relative_to(self._root):
+            if not real.is_relative_to(self.root):
                 self._outside.append(f"{name} -> {target}")
                 return None
             target = os.path.relpath(real, os.path.realpath(path.parent))
@@ -222,7 +262,7 @@ class _Walk:
             self._stop_at = self._stop_at or time.monotonic() + _LOOK_ON
         if self._stop_at and time.monotonic() > self._stop_at:
             self._refuse()
-        return _Found(self._root / name, entry)
+        return _Found(self.root / name, entry)
 
     def _refuse(self) -> None:
         if self._count > MOST_ENTRIES and self._total <= self._ceiling:
@@ -271,11 +311,12 @@ def _unreadable(path: Path, error: OSError) -> ShippingError:
     return ShippingError(f"{path} cannot be shipped", why=f"it cannot be read: {error.strerror}", hint=_FLAGS)
 
 
-def _hash(path: Path, entry: Entry, cache: HashCache | None) -> Entry | None:
-    """The entry with its content's hash and true size. A file that changes while it is read is read once more."""
+def _hash(root: int, path: Path, entry: Entry, cache: HashCache | None) -> Entry | None:
+    """The entry with its content's hash and true size. A file that changes while it is read is read once more. What has
+    become a link since the walk, or lies behind one, is not read."""
     for _ in range(2):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = beneath.open_regular(root, entry.path, xdev=True)
         except FileNotFoundError:
             return None
         except OSError as error:

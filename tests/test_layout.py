@@ -37,7 +37,8 @@ EDGES: dict[str, set[str]] = {
         "tls",
         "member",
     },
-    "coordinator.shipping": {"protocol", "coordinator.shipping"},
+    # What is shipped is opened as what jobs may have touched is: without following links.
+    "coordinator.shipping": {"protocol", "coordinator.shipping", "agent.walls.beneath"},
     "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys", "unix", "peer"},
     "agent": {"", "protocol", "agent", "faults", "tls", "keys", "unix", "peer"},
     "agent.raylet": {"", "protocol", "agent", "ray_token"},

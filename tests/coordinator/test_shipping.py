@@ -3,11 +3,12 @@
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distributed_grid.coordinator import shipping
-from distributed_grid.coordinator.shipping import HashCache, ShippingError, scan
+from distributed_grid.coordinator.shipping import HashCache, ShippingError, asked_for, scan
 from distributed_grid.protocol.bundle import Kind, blob_hash, decode_manifest
 
 
@@ -223,3 +224,71 @@ def test_a_file_that_is_written_while_it_is_read_is_read_once_more(tmp_path: Pat
     bundle = scan(tmp_path)
     assert set(bundle.blobs) == {blob_hash(b"new and longer")}
     assert bundle.size == len("new and longer")
+
+
+# --- what must not be shipped -----------------------------------------------------------------------------------------
+
+
+def test_what_became_a_link_between_the_walk_and_the_reading_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key").write_text("private")
+    here = tmp_path / "here"
+    (here / "sub").mkdir(parents=True)
+    (here / "sub/key").write_text("public")
+    walk = shipping._Walk.files
+
+    def then_swapped(self: Any) -> list[Any]:
+        found = list(walk(self))
+        (here / "sub").rename(tmp_path / "moved")
+        (here / "sub").symlink_to(tmp_path / "secret")
+        return found
+
+    monkeypatch.setattr(shipping._Walk, "files", then_swapped)
+    with pytest.raises(ShippingError, match="cannot be shipped"):
+        scan(here)
+
+
+@pytest.mark.parametrize("path", ["key", "sub/key"])
+def test_what_became_a_link_between_the_reading_and_the_sending_is_not_sent(tmp_path: Path, path: str) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key").write_text("private")
+    here = tmp_path / "here"
+    (here / "sub").mkdir(parents=True)
+    (here / "key").write_text("public 1")
+    (here / "sub/key").write_text("public 2")
+    bundle = scan(here)
+    blob = next(blob for blob, there in bundle.blobs.items() if there == here / path)
+    with bundle.open(blob) as file:
+        assert file.read().startswith(b"public")
+    top = here / path.split("/")[0]
+    top.rename(tmp_path / "moved")
+    top.symlink_to(tmp_path / "secret" / ("" if "/" in path else "key"))
+    with pytest.raises(OSError, match="link|symbolic"):
+        bundle.open(blob)
+
+
+def test_a_coordinator_that_asks_for_what_was_not_offered_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    bundle = scan(tmp_path)
+    (mine,) = bundle.blobs
+    assert asked_for(bundle, [mine, mine]) == [mine]
+    with pytest.raises(ShippingError, match="is not shipped"):
+        asked_for(bundle, [mine, blob_hash(b"/etc/passwd")])
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".gridignore"])
+def test_an_ignore_file_that_is_a_fifo_a_link_or_endless_harms_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/a").write_text("a")
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "sub" / name).symlink_to("/dev/zero")
+    with pytest.raises(ShippingError, match="leads? out of it"):
+        scan(tmp_path)
+    (tmp_path / "sub" / name).unlink()
+    assert [path.name for path in scan(tmp_path).blobs.values()] == ["a"]
+    (tmp_path / name).unlink()
+    (tmp_path / name).write_bytes(b"x" * ((1 << 20) + 1))
+    with pytest.raises(ShippingError, match="cannot be read"):
+        scan(tmp_path)
