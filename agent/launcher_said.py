@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from distributed_grid.agent import workdir
+from distributed_grid.agent.walls import beneath
 from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome
 from distributed_grid.protocol.messages import Suspended
 
@@ -33,11 +34,12 @@ def suspended(said: Said) -> Suspended:
 
 def tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
     """Size and last bytes of an output; nothing if there is none."""
-    path = f"{workdir.place(state_dir, allocation)}/{stream}"
+    folder = workdir.place(state_dir, allocation)
     try:
-        if not os.lstat(path).st_size:
+        if not os.lstat(f"{folder}/{stream}").st_size:
             return 0, b""
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with workdir.opened(folder) as above:
+            fd = beneath.open_regular(above, stream)
     except OSError:
         return 0, b""
     try:

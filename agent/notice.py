@@ -9,16 +9,20 @@ from pathlib import Path
 import msgspec
 
 from distributed_grid.agent import workdir
+from distributed_grid.agent.walls import beneath
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Stop
 
 VARIABLE = "GRID_RECALL_FILE"
+RECALLS = "recalls"
+_BEFORE = "recall"  # in the allocation's folder, where a job looks that was started by an agent of before
 CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.RELEASED})
 
 
 def place(state_dir: Path, allocation: str) -> str:
-    """Where the notice of an allocation lies, once it is given."""
-    return f"{workdir.place(state_dir, allocation)}/recall"
+    """Where the notice of an allocation lies, once it is given: in a directory that jobs can read and not change."""
+    workdir.place(state_dir, allocation)  # checks the id
+    return f"{state_dir}/{RECALLS}/{allocation}"
 
 
 def seconds(state_dir: Path, stop: Stop) -> float:
@@ -31,15 +35,28 @@ def seconds(state_dir: Path, stop: Stop) -> float:
 
 def give(state_dir: Path, stop: Stop) -> None:
     """Write the notice of this stop, if it takes the job's place back; the first one stays. Raises OSError."""
-    path = place(state_dir, stop.allocation)
-    if stop.cause not in CAUSES or not os.path.isdir(os.path.dirname(path)):
+    folder = workdir.place(state_dir, stop.allocation)
+    if stop.cause not in CAUSES or not os.path.isdir(folder):
         return
     left = seconds(state_dir, stop)
     said = {"cause": stop.cause, "reason": stop.text, "seconds": left, "deadline": round(time.time() + left, 3)}
-    fresh = f"{path}.new"
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(msgspec.json.encode(said) + b"\n")
-        os.fchmod(file.fileno(), 0o644)  # the job may be another user's
+    content = msgspec.json.encode(said) + b"\n"
+    with workdir.opened(make_directory(state_dir)) as recalls:
+        beneath.create_whole(recalls, stop.allocation, content, 0o644)  # the job may be another user's
+    with workdir.opened(folder) as own:
+        beneath.create_whole(own, _BEFORE, content, 0o644)
+
+
+def make_directory(state_dir: Path) -> str:
+    """The directory of all notices, which others can enter and not list. Raises OSError."""
+    path = f"{state_dir}/{RECALLS}"
     with contextlib.suppress(FileExistsError):
-        os.link(fresh, path)
-    os.unlink(fresh)
+        os.mkdir(path, 0o700)
+    os.chmod(path, 0o711)  # noqa: S103 (in, but no list)
+    return path
+
+
+def forget(state_dir: Path, allocation: str) -> None:
+    """Remove the notice of an allocation that is over. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(place(state_dir, allocation))

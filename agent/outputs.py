@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distributed_grid.agent import workdir
+from distributed_grid.agent.walls import beneath
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.messages import Output, WantOutput
 
 _STREAMS = ("stdout", "stderr")
+_NOTE_BYTES = 100
 _POLL = 0.2  # seconds, where the kernel gives no inotify
 _IN_MODIFY, _IN_CREATE = 0x2, 0x100
 _IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
@@ -124,35 +126,39 @@ class Outputs:
 
 def _piece(want: WantOutput, folder: Path, over: bool) -> Output | None:
     """What the file has from the wanted offset on; None if that is nothing and more may come."""
-    path = folder / want.stream
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
+        above = beneath.open_root(folder)
+    except OSError:
         if not over:
             return None
-        if folder.is_dir():  # it was never started, so it never wrote
-            return Output(id=want.id, offset=want.offset, end=True)
         return Output(id=want.id, offset=want.offset, error="the output is not kept on the node any more")
+    try:
+        fd = beneath.open_regular(above, want.stream)
+    except FileNotFoundError:  # it was never started, so it never wrote
+        os.close(above)
+        return Output(id=want.id, offset=want.offset, end=True) if over else None
     except OSError as error:
+        os.close(above)
         return Output(id=want.id, offset=want.offset, error=f"the output cannot be read: {error.strerror}")
     try:
         size = os.fstat(fd).st_size
         asked = max(0, want.offset)
-        data, offset = _read_around_gap(fd, path, asked, min(want.size, PART_BYTES))
+        data, offset = _read_around_gap(fd, above, want.stream, asked, min(want.size, PART_BYTES))
         end = over and offset + len(data) >= size
         if not data and not end:
             return None
         return Output(id=want.id, offset=offset, data=data, end=end, gap=offset - asked)
     finally:
         os.close(fd)
+        os.close(above)
 
 
-def _read_around_gap(fd: int, path: Path, offset: int, size: int) -> tuple[bytes, int]:
+def _read_around_gap(fd: int, above: int, stream: str, offset: int, size: int) -> tuple[bytes, int]:
     """Bytes from `offset` on, or from the end of the gap if that is where it lies; and where they are from."""
     while True:
         data = os.pread(fd, size, offset)
         # The note is written before the hole is made, so zeros out of a hole that was just made are known as such.
-        start, end = _gap(path)
+        start, end = _gap(above, stream, os.fstat(fd).st_size)
         if offset < start < offset + len(data):
             return data[: start - offset], offset
         if not start <= offset < end:
@@ -160,10 +166,10 @@ def _read_around_gap(fd: int, path: Path, offset: int, size: int) -> tuple[bytes
         offset = end
 
 
-def _gap(path: Path) -> tuple[int, int]:
+def _gap(above: int, stream: str, size: int) -> tuple[int, int]:
     """What is missing in the middle of an output, as the supervisor noted it; (0, 0) if nothing is."""
     try:
-        start, end = (path.parent / f"{path.name}.gap").read_text().split()
-        return int(start), int(end)
+        start, end = map(int, beneath.read_whole(above, f"{stream}.gap", _NOTE_BYTES).split())
     except (OSError, ValueError):
         return 0, 0
+    return (start, end) if 0 <= start <= end <= size else (0, 0)

@@ -59,6 +59,8 @@ class Preparing:
         self._ray = ray
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._raylets: dict[str, raylet.Lease] = {}
+        with contextlib.suppress(OSError):  # the disk's trouble is told elsewhere
+            notice.make_directory(state_dir)  # before any job, whose walls let it read in there
 
     def begin(self, launch: Launch) -> None:
         """At once where a sample is fresh and nothing was shipped, as for most jobs."""

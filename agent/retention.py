@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
+from distributed_grid.agent import notice, workdir
 from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.agent.walls import beneath, files
+from distributed_grid.protocol.errors import BadValue
 
 log = structlog.get_logger("agent")
 
@@ -21,6 +24,9 @@ _GONE = ".gone-"
 SWEEP_EVERY = 60.0
 LOG_BYTES = 4 << 20
 """The most that the supervisor's log may have before it is begun anew; the one before is kept beside it."""
+PATIENCE = 30.0
+"""Seconds for which one allocation's files are measured or removed: a process that is left may change them all the
+time. What is not removed by then is tried again by the next sweep."""
 DAMAGED = 3
 """Damaged journals that are kept for people to look at: the first ones, which show how it began."""
 
@@ -85,18 +91,26 @@ class Retention:
             os.rename(self._allocs / name, self._allocs / f"{_GONE}{name}")
         except OSError:
             return False  # tried again by the next sweep
+        with contextlib.suppress(OSError, BadValue):  # a folder that was no allocation's has no notice
+            notice.forget(self._dir, name)
         del self._over[name]
         return True
 
     def _clear(self) -> None:
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._allocs) as entries:
-            for entry in entries:
-                if entry.name.startswith(_GONE):
-                    _remove(entry.path)
+        with contextlib.suppress(FileNotFoundError), workdir.opened(str(self._allocs)) as allocs:
+            for name in sorted(os.listdir(allocs)):
+                if name.startswith(_GONE):
+                    self._clear_one(allocs, name)
         _begin_anew(self._dir / "supervisor.log")
         damaged = sorted(self._dir.glob("journal.corrupt-*"), key=lambda path: (len(path.name), path.name))
         for path in damaged[DAMAGED:]:
             path.unlink(missing_ok=True)
+
+    def _clear_one(self, allocs: int, name: str) -> None:
+        try:
+            _remove(allocs, name)
+        except OSError as error:
+            log.warning("what an old job left cannot be removed now", name=name, why=error.strerror or str(error))
 
 
 def _names(allocs: Path) -> set[str]:
@@ -111,14 +125,31 @@ def _measure(allocs: Path, names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _bytes(path: str) -> int:
-    total, below = 0, [path]
-    while below:
-        with contextlib.suppress(OSError), os.scandir(below.pop()) as entries:
+    """The bytes on disk of all that is in a directory, or of as much of it as can be looked at in a limited time."""
+    total, end = 0, time.monotonic() + PATIENCE
+    with contextlib.suppress(OSError), workdir.opened(path) as root:
+        below = [b"."]
+        while below and time.monotonic() < end:
+            here = below.pop()
+            with contextlib.suppress(OSError):
+                total += _bytes_in(root, here, below, end)
+    return total
+
+
+def _bytes_in(root: int, here: bytes, below: list[bytes], end: float) -> int:
+    total = 0
+    fd = beneath.open_directory(root, here)
+    try:
+        with os.scandir(fd) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
-                        below.append(entry.path)
+                        below.append(here + b"/" + os.fsencode(entry.name))
+                if time.monotonic() > end:
+                    break
+    finally:
+        os.close(fd)
     return total
 
 
@@ -130,30 +161,17 @@ def _touched(path: Path) -> float:
     return max(times)
 
 
-def _remove(path: str) -> None:
+def _remove(allocs: int, name: str) -> None:
     """Most jobs leave these few names only; looking for more costs three times as much as removing them."""
     try:
-        for name in ("spec", "stdout", "stderr"):
+        for inner in ("spec", "stdout", "stderr"):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{path}/{name}")
+                os.unlink(f"{name}/{inner}", dir_fd=allocs)
         with contextlib.suppress(FileNotFoundError):
-            os.rmdir(f"{path}/workdir")
-        os.rmdir(path)
+            os.rmdir(f"{name}/workdir", dir_fd=allocs)
+        os.rmdir(name, dir_fd=allocs)
     except OSError:
-        shutil.rmtree(path, onerror=_open_up)
-
-
-def _open_up(function: Callable[..., Any], path: str, _: object) -> None:
-    """A job may have closed its directories to us. What cannot be removed now is tried again by the next sweep."""
-    if os.geteuid() == 0:
-        return  # to whom nothing is closed; and the directories of a user who lives may change under us
-    with contextlib.suppress(OSError):
-        os.chmod(os.path.dirname(path), 0o700)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, 0o700)
-            shutil.rmtree(path, ignore_errors=True)
-        elif function in (os.unlink, os.remove):
-            os.unlink(path)
+        files.remove(allocs, os.fsencode(name), PATIENCE)
 
 
 def _begin_anew(log: Path) -> None:

@@ -110,7 +110,7 @@ def begin(setting: str, state_dir: Path, founded: bool) -> None:
             )
     for entry in os.scandir(own):
         mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
-        if mode & 0o077 and not entry.is_symlink() and entry.name != "allocs":
+        if mode & 0o077 and not entry.is_symlink() and entry.name not in ("allocs", "recalls"):
             os.chmod(entry.path, mode & 0o700)
     (own / "allocs").mkdir(exist_ok=True)
     for path in (own / "allocs", own):

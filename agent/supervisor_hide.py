@@ -52,12 +52,14 @@ def rules(allocs: str, folder: str) -> int:
     handled = files | _REMOVE_AND_MAKE | _REFER
     attributes = struct.pack("=QQQ", handled, 0, _SCOPE_SIGNAL)[: 24 if version >= 6 else 8]
     made = _call(_CREATE_RULESET, attributes, len(attributes), 0)
-    for path in [*_beside(os.path.realpath(os.path.dirname(allocs))), os.path.realpath(folder)]:
+    state_dir = os.path.realpath(os.path.dirname(allocs))
+    recalls = os.path.join(state_dir, "recalls")  # the notices of all, to be read
+    for path in [*_beside(state_dir), os.path.realpath(folder), recalls]:
         try:
             fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:  # gone meanwhile
             continue
-        allowed = handled if os.path.isdir(path) else files
+        allowed = _READ_FILE if path == recalls else handled if os.path.isdir(path) else files
         _call(_ADD_RULE, made, _PATH_BENEATH, struct.pack("=Qi", allowed, fd), 0)
         os.close(fd)
     return made

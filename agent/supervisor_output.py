@@ -1,11 +1,14 @@
 """Keeps each output file within its share of the disk: the first MiB and the newest part stay, what lies between is
 given back. Offsets do not change, so a reader can go on; it is told of the gap by a small file beside. Stdlib only."""
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 
 from distributed_grid.agent.supervisor_job import NEVER
 from distributed_grid.agent.supervisor_procs import punch
+from distributed_grid.agent.walls import beneath
 
 KEPT_FIRST = 1 << 20
 _BLOCK = 4096
@@ -15,10 +18,12 @@ _SOONEST, _LATEST = 0.02, 1.0  # seconds to the next look at a stream
 
 class _Stream:
     """An output file: its size when it was looked at last and when that was, and from when until when it is to be
-    looked at again. `uncut`: it takes more than it may, and could not be cut."""
+    looked at again. `file` is which one it is (device and inode), so that nothing else is ever cut in its place.
+    `uncut`: it takes more than it may, and could not be cut."""
 
     def __init__(self, path: str, now: float) -> None:
         self.path = path
+        self.file: tuple[int, int] | None = None
         self.size = 0
         self.seen = now
         self.early = self.due = now
@@ -43,6 +48,7 @@ class Outputs:
         folder = os.path.join(self._folder, key)
         both = _Stream(os.path.join(folder, "stdout"), now), _Stream(os.path.join(folder, "stderr"), now)
         for stream in both:
+            _look(stream)
             self._plan(stream, 0, 0, now)
         self._streams[key] = both
         self.due = min(self.due, both[0].due)
@@ -74,16 +80,15 @@ class Outputs:
         """If it takes more than it may, give back all but its first MiB and its last half limit. What it takes on disk
         then, and its size."""
         path, limit = stream.path, self._limit
-        try:
-            seen = os.lstat(path)
-        except OSError:
+        seen = _look(stream)
+        if seen is None:
             return 0, 0
         used, size = seen.st_blocks * 512, seen.st_size
         end = (size - limit // 2) // _BLOCK * _BLOCK
         if used <= limit or end <= KEPT_FIRST:
             return used, size
         try:
-            _cut(path, end)
+            _cut(stream, end)
         except OSError as error:
             if not stream.uncut:
                 self._log(f"{path} takes more than {limit} bytes and cannot be cut ({error.strerror})")
@@ -93,13 +98,32 @@ class Outputs:
         return size - end + KEPT_FIRST, size
 
 
-def _cut(path: str, end: int) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+def _look(stream: _Stream) -> os.stat_result | None:
+    """What the stream's file is like; None where there is none, or something else in its place."""
     try:
-        # The note first: a reader that saw the hole without it would take the zeros for output.
-        with open(f"{path}.gap.new", "w") as note:
-            note.write(f"{KEPT_FIRST} {end}\n")
-        os.replace(f"{path}.gap.new", f"{path}.gap")
-        punch(fd, KEPT_FIRST, end)
+        seen = os.lstat(stream.path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(seen.st_mode):
+        return None
+    if stream.file is None:
+        stream.file = seen.st_dev, seen.st_ino
+    return seen if stream.file == (seen.st_dev, seen.st_ino) else None
+
+
+def _cut(stream: _Stream, end: int) -> None:
+    above, name = os.path.split(stream.path)
+    folder = beneath.open_root(above)
+    try:
+        fd = beneath.open_regular(folder, name, os.O_RDWR)
+        try:
+            seen = os.fstat(fd)
+            if (seen.st_dev, seen.st_ino) != stream.file:
+                raise OSError(errno.ESTALE, "another file took its place")
+            # The note first: a reader that saw the hole without it would take the zeros for output.
+            beneath.replace_whole(folder, f"{name}.gap", b"%d %d\n" % (KEPT_FIRST, end))
+            punch(fd, KEPT_FIRST, end)
+        finally:
+            os.close(fd)
     finally:
-        os.close(fd)
+        os.close(folder)

@@ -6,11 +6,12 @@ import fnmatch
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from distributed_grid.agent.walls import beneath
 from distributed_grid.faults import fault
 from distributed_grid.protocol import gangs
 from distributed_grid.protocol.bundle import (
@@ -28,6 +29,9 @@ from distributed_grid.protocol.filenames import check_relative, to_wire
 from distributed_grid.protocol.globs import Globs, Match
 from distributed_grid.protocol.messages import FileEntry, Launch
 
+SPEC = "spec"
+SPEC_BYTES = 16 << 20
+"""The largest record of what was asked for. A message that asks has far less."""
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 
 
@@ -77,19 +81,35 @@ def _make_folder(state_dir: Path, allocation: str) -> str:
 def write_launch(state_dir: Path, launch: Launch) -> None:
     """Keep what was asked for, so that an agent that restarts knows what its running jobs hold. The first one stays:
     it is what a job that runs was started with."""
-    path = f"{_make_folder(state_dir, launch.allocation)}/spec"
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as file:
-        if not os.fstat(file.fileno()).st_size or read_launch(state_dir, launch.allocation) is None:  # or cut by a kill
-            file.truncate()
-            file.write(msgspec.json.encode(launch))
+    content = msgspec.json.encode(launch)
+    with opened(_make_folder(state_dir, launch.allocation)) as folder:
+        try:
+            fd = beneath.open_regular(folder, SPEC, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            if read_launch(state_dir, launch.allocation) is None:  # cut by a kill, or something else
+                beneath.replace_whole(folder, SPEC, content, 0o600)
+            return
+        with open(fd, "wb") as file:
+            file.write(content)
 
 
 def read_launch(state_dir: Path, allocation: str) -> Launch | None:
     """What was asked for; None if that is not known any more."""
     try:
-        return msgspec.json.decode((folder(state_dir, allocation) / "spec").read_bytes(), type=Launch)
+        with opened(place(state_dir, allocation)) as folder:
+            return msgspec.json.decode(beneath.read_whole(folder, SPEC, SPEC_BYTES), type=Launch)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+@contextlib.contextmanager
+def opened(folder: str) -> Iterator[int]:
+    """A descriptor of a directory of ours, to open what is in it. Raises OSError."""
+    fd = beneath.open_root(folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 # --- what the job gets ------------------------------------------------------------------------------------------------

@@ -103,6 +103,39 @@ async def test_the_gap_is_told_and_reading_goes_on_after_it(outputs: Outputs, fo
     assert await outputs.read(want(offset=250, size=7)) == Output(id=7, offset=300, data=b"z" * 7, gap=50)
 
 
+@pytest.mark.parametrize("what", ["fifo", "link", "directory"])
+@pytest.mark.parametrize("name", ["stdout", "stdout.gap"])
+async def test_what_a_job_puts_in_the_place_of_a_file_is_not_read_and_not_waited_for(
+    outputs: Outputs, folder: Path, name: str, what: str
+) -> None:
+    (folder.parent / "own.key").write_text("7 9")
+    (folder / "stdout").write_bytes(b"0123456789")
+    (folder / name).unlink(missing_ok=True)
+    match what:
+        case "fifo":
+            os.mkfifo(folder / name)
+        case "link":
+            (folder / name).symlink_to("../own.key")
+        case "directory":
+            (folder / name).mkdir()
+    outputs.ended(ID)
+    async with asyncio.timeout(20):
+        answer = await outputs.read(want())
+    if name == "stdout":
+        assert "not a regular file" in answer.error or "a symbolic link" in answer.error
+    else:
+        assert answer == Output(id=7, offset=0, data=b"0123456789", end=True)
+
+
+@pytest.mark.parametrize("note", ["9" * 1000 + " 1", "a b", "1", "5 -1", "0 1e9", "3 " + "9" * 30, "0 11", ""])
+async def test_a_note_of_a_gap_that_is_none_is_as_no_note(outputs: Outputs, folder: Path, note: str) -> None:
+    (folder / "stdout").write_bytes(b"0123456789")
+    (folder / "stdout.gap").write_text(note)
+    outputs.ended(ID)
+    async with asyncio.timeout(20):
+        assert await outputs.read(want()) == Output(id=7, offset=0, data=b"0123456789", end=True)
+
+
 async def test_a_gap_cut_by_the_supervisor_is_read_around(make_bench: Callable[..., Awaitable[Bench]]) -> None:
     bench = await make_bench(limit=4 << 20)
     code = "import os, time\nfor n in range(12): os.write(1, bytes([65 + n]) * (1 << 20))\ntime.sleep(1000)"

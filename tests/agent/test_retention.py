@@ -2,14 +2,18 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent import retention, workdir
+from distributed_grid.agent import notice, retention, workdir
 from distributed_grid.agent.retention import Bounds, Retention
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.messages import Stop
 
 KIB = 1 << 10
 MUCH = 1 << 40
@@ -122,10 +126,10 @@ async def test_the_loop_turns_while_folders_are_removed(
     leave(tmp_path, "a.1")
     removing, go_on = threading.Event(), threading.Event()
 
-    def slow(path: str) -> None:
+    def slow(allocs: int, name: str) -> None:
         removing.set()
         go_on.wait(60)
-        remove(path)
+        remove(allocs, name)
 
     remove = retention._remove
     monkeypatch.setattr(retention, "_remove", slow)
@@ -156,6 +160,70 @@ async def test_a_sweep_follows_no_link_and_opens_what_a_job_closed(tmp_path: Pat
     assert await Retention(tmp_path, Bounds(jobs=0), clock).sweep(()) == 1
     assert left(tmp_path) == []
     assert (tmp_path / "keep" / "f").exists()
+
+
+async def test_a_notice_goes_with_the_allocation_it_is_for(tmp_path: Path, clock: Clock) -> None:
+    leave(tmp_path, "a.1", "b.1")
+    for name in ("a.1", "b.1"):
+        notice.give(tmp_path, Stop(allocation=name, cause=Cause.RECALLED, grace=1.0))
+    assert await Retention(tmp_path, Bounds(jobs=0), clock).sweep(["b.1"]) == 1
+    assert (left(tmp_path), os.listdir(tmp_path / "recalls")) == (["b.1"], ["b.1"])
+
+
+async def test_a_tree_of_3000_directories_in_each_other_is_measured_and_removed(tmp_path: Path, clock: Clock) -> None:
+    target = workdir.create(tmp_path, "a.1")
+    here = os.open(target, os.O_PATH)
+    try:
+        for _ in range(3000):
+            os.mkdir("d", dir_fd=here)
+            below = os.open("d", os.O_PATH, dir_fd=here)
+            os.close(here)
+            here = below
+        with open("f", "wb", opener=lambda name, flags: os.open(name, flags, dir_fd=here)) as file:
+            file.write(b"x" * 400 * KIB)
+        assert retention._bytes(str(target)) >= 400 * KIB
+        leave(tmp_path, "b.1")
+        assert await Retention(tmp_path, Bounds(jobs=0), clock).sweep(()) == 2
+        assert left(tmp_path) == []
+    finally:
+        os.close(here)
+        subprocess.run(["rm", "-rf", tmp_path / "allocs"], check=True)  # pytest cannot
+
+
+# Until it is told to stop it makes directories in the newest directory there is, and says once that it began.
+MAKER = """
+import os, sys
+os.chdir(sys.argv[1])
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    try:
+        os.makedirs(f"{number % 9}/{number}")
+        open(f"{number % 9}/{number}/f", "w").close()
+    except OSError:
+        pass
+"""
+
+
+async def test_a_process_that_makes_files_all_the_time_does_not_hold_up_the_rest(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "PATIENCE", 0.5)
+    target = workdir.create(tmp_path, "a.1")
+    leave(tmp_path, "b.1")
+    with subprocess.Popen([sys.executable, "-c", MAKER, target], stdout=subprocess.PIPE) as maker:
+        try:
+            assert maker.stdout is not None
+            maker.stdout.readline()
+            async with asyncio.timeout(20):
+                assert await Retention(tmp_path, Bounds(jobs=0), clock).sweep(()) == 2
+            assert set(left(tmp_path)) <= {".gone-a.1"}
+        finally:
+            maker.kill()
+    monkeypatch.setattr(retention, "PATIENCE", 60.0)
+    await Retention(tmp_path, Bounds(jobs=0), clock).sweep(())
+    assert left(tmp_path) == []
 
 
 async def test_the_supervisors_log_and_damaged_journals_are_bounded(

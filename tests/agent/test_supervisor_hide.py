@@ -117,6 +117,18 @@ def test_a_job_has_no_open_files_but_its_three_streams(node: Node) -> None:
         assert (code, out.split()) == (0, ["0", "1", "2", "/dev/null"])
 
 
+def test_a_job_reads_its_notice_and_cannot_change_it(node: Node) -> None:
+    (node.state / "recalls").mkdir(exist_ok=True)
+    path = node.state / "recalls" / "j-x.1"
+    path.write_text("the owner is back")
+    for one in (path, path.parent):
+        os.chown(one, NOBODY, NOBODY)
+    code, out = node.run(f"cat {path}; echo no > {path} || rm -f {path} || mv {path} {path}.new || echo > {path}.new")
+    assert code and "the owner is back" in out
+    assert path.read_text() == "the owner is back"
+    assert os.listdir(path.parent) == ["j-x.1"]
+
+
 def test_a_job_cannot_look_into_the_supervisor_though_it_is_the_same_user(node: Node) -> None:
     for hide in (False, True):
         for what in ("environ", "mem", "fd/", "cwd/", "maps"):

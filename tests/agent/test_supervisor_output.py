@@ -80,8 +80,8 @@ def test_what_cannot_be_cut_is_told_once_and_tried_again_without_haste(
     path = job(tmp_path, 20 * MIB)
     tries = []
 
-    def full(path: str, end: int) -> None:
-        tries.append(path)
+    def full(stream: object, end: int) -> None:
+        tries.append(stream)
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -94,6 +94,51 @@ def test_what_cannot_be_cut_is_told_once_and_tried_again_without_haste(
     while outputs.due < 12.0:
         outputs.look(outputs.due)
     assert on_disk(path) <= 4 * MIB
+
+
+@pytest.mark.parametrize("name", ["stdout.gap", "stdout.gap.new"])
+@pytest.mark.parametrize("what", ["fifo", "link", "directory"])
+def test_what_a_job_puts_in_the_place_of_the_note_is_not_followed_and_not_waited_for(
+    tmp_path: Path, name: str, what: str
+) -> None:
+    (tmp_path / "own.crt").write_text("certificate")
+    outputs = Outputs(str(tmp_path), 4 * MIB, print)
+    path = job(tmp_path, 20 * MIB)
+    outputs.watch("j", 0.0)
+    match what:
+        case "fifo":
+            os.mkfifo(tmp_path / "j" / name)
+        case "link":
+            (tmp_path / "j" / name).symlink_to("../own.crt")
+        case "directory":
+            (tmp_path / "j" / name).mkdir()
+    outputs.leave("j")
+    assert on_disk(path) <= 4 * MIB
+    assert (tmp_path / "j" / "stdout.gap").read_text() == f"{KEPT_FIRST} {18 * MIB}\n"
+    assert (tmp_path / "own.crt").read_text() == "certificate"
+
+
+@pytest.mark.parametrize("what", ["fifo", "link", "hard link", "another file"])
+def test_only_the_file_that_was_made_at_the_start_is_ever_cut(tmp_path: Path, what: str) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"x" * 20 * MIB)
+    outputs = Outputs(str(tmp_path), 4 * MIB, print)
+    path = job(tmp_path, 0)
+    outputs.watch("j", 0.0)
+    path.rename(tmp_path / "moved")
+    match what:
+        case "fifo":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to(other)
+        case "hard link":
+            path.hardlink_to(other)
+        case "another file":
+            job(tmp_path, 20 * MIB)
+    outputs.look(outputs.due)
+    outputs.leave("j")
+    assert other.read_bytes() == b"x" * 20 * MIB
+    assert not (tmp_path / "j" / "stdout.gap").exists()
 
 
 @pytest.mark.timeout(300)

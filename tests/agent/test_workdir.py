@@ -1,6 +1,7 @@
 """The folder of an allocation: what is put in, what is given out, and that nothing leads out of it."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,32 @@ def test_a_launch_that_was_cut_while_it_was_written_is_written_again(tmp_path: P
 
 
 # --- environment -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["fifo", "link", "directory", "5 GB", "rubbish", "nothing in it"])
+def test_a_record_that_a_job_replaced_is_not_read_and_a_new_one_takes_its_place(tmp_path: Path, what: str) -> None:
+    (tmp_path / "own.key").write_text("SECRET")
+    spec = workdir.create(tmp_path, ID).parent / "spec"
+    match what:
+        case "fifo":
+            os.mkfifo(spec)
+        case "link":
+            spec.symlink_to(tmp_path / "own.key")
+        case "directory":
+            spec.mkdir()
+        case "5 GB":
+            with spec.open("wb") as file:
+                file.truncate(5 << 30)
+        case "rubbish":
+            spec.write_text("{")
+        case _:
+            spec.touch()
+    assert workdir.read_launch(tmp_path, ID) is None
+    asked = launch(Grant(cores=(0,)))
+    workdir.write_launch(tmp_path, asked)
+    assert workdir.read_launch(tmp_path, ID) == asked
+    assert stat.S_IMODE(spec.lstat().st_mode) == 0o600
+    assert (tmp_path / "own.key").read_text() == "SECRET"
 
 
 def test_the_environment_is_an_allow_list_and_the_grids_own(tmp_path: Path) -> None:
