@@ -266,7 +266,13 @@ class Runtime:
     def _hello(self, role: str, session: str = "") -> Hello:
         facts = self._facts if role == "agent" else None
         return Hello(
-            protocol=PROTOCOL, software=__version__, role=role, name=self._facts.name, facts=facts, session=session
+            protocol=PROTOCOL,
+            software=__version__,
+            role=role,
+            name=self._facts.name,
+            facts=facts,
+            session=session,
+            obeyed=self.table.epoch if role == "agent" and self.table.epoch[0] else None,
         )
 
     def _data_hello(self, session: str) -> Hello:

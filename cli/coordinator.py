@@ -16,6 +16,9 @@ SERVICE = {
     "install": Lazy(_AT + "install", "Install the coordinator as a service of this machine, and start it."),
     "uninstall": Lazy(_AT + "uninstall", "Stop the coordinator and remove its service."),
     "status": Lazy(_AT + "status", "Show how the coordinator of this machine is."),
+    "accept-loss": Lazy(
+        "distributed_grid.cli.coordinator_loss:accept_loss", "Go on although the store has lost commits."
+    ),
     "logs": Lazy(_AT + "logs", "Print what the coordinator's service logged."),
 }
 

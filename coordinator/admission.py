@@ -114,3 +114,9 @@ def facts_of(hello: Hello) -> NodeFacts:
     except BadValue as error:
         raise ProtocolMismatch(f"node {name}: {error.what}", error.why) from None
     return facts
+
+
+def host_of(header: str) -> str:
+    """The name or address of a Host header, without a port and in small letters."""
+    host = header.strip().lower()
+    return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]

@@ -8,10 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from distributed_grid.coordinator import keeping_pki
+from distributed_grid.coordinator import keeping_pki, traces
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
+from distributed_grid.coordinator.core.rollback import CHOOSE, Traces, missing
 from distributed_grid.coordinator.keeping import STORE, Content, blob_path, blobs_of_the_living, content, looking_into
+from distributed_grid.coordinator.store_begin import Outside, examine, look_outside
+from distributed_grid.coordinator.store_head import standing_loss
 from distributed_grid.protocol import lenient
 from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
@@ -46,13 +49,17 @@ def check(folder: Path) -> Checked:
     """Check the store in a state directory or a backup. Raises GridError where there is none that can be read."""
     found: list[Finding] = []
     what = None
+    outside, seen = look_outside(folder / STORE), traces.look(folder)
+    if not outside.there and (gone := missing(outside.mark, seen)):
+        return Checked(None, [Finding(STORE, one, CHOOSE) for one in gone])
     with looking_into(folder) as db:
         db.execute("BEGIN")  # all of it at one moment
         try:
             if damage := _damage(db):
                 return Checked(None, damage)
             found += _meta(db)
-            if not found:
+            found += _lost(db, outside, seen) if not found else ()
+            if all(one.hint == CHOOSE for one in found):
                 what = content(db)
                 found += _Rows(db).findings() or _blobs(db, folder)
                 found += (Finding(*one) for one in keeping_pki.findings(folder, what.grid))
@@ -74,6 +81,18 @@ def _meta(db: sqlite3.Connection) -> Iterator[Finding]:
             yield Finding(f"meta {name}", f"is {meta.get(name)!r}")
     if isinstance(meta.get("epoch"), int) and meta["epoch"] < 0:
         yield Finding("meta epoch", f"is {meta['epoch']}")
+
+
+def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Finding]:
+    """What shows that commits are lost. A backup is of a moment of its own, and nothing is known of it outside."""
+    if db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone():
+        return
+    _, wrong, gone, _ = examine(db, outside, seen)
+    if wrong:
+        yield Finding(STORE, wrong)
+    loss = standing_loss(db)
+    for one in dict.fromkeys([*(loss.found if loss is not None else ()), *gone]):
+        yield Finding(STORE, one, CHOOSE)
 
 
 def _blobs(db: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
@@ -207,13 +226,14 @@ class _Rows:
 
 
 def refuse_unsound(folder: Path) -> Content:
-    """What is in the store of a folder, if all is well with it. Raises GridError with the first finding."""
+    """What is in the store of a folder, if all is well with it; that it has lost commits is no matter to a restore.
+    Raises GridError with the first finding."""
     checked = check(folder)
-    if checked.content is None or checked.findings:
-        first = checked.findings[0]
+    wrong = [one for one in checked.findings if one.hint != CHOOSE or checked.content is None]
+    if checked.content is None or wrong:
         raise GridError(
             f"{folder} cannot be used",
-            why=f"{first.where}: {first.what}",
+            why=f"{wrong[0].where}: {wrong[0].what}",
             hint=f"grid coordinator check --state-dir {folder}",
         )
     return checked.content

@@ -13,10 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from distributed_grid.coordinator import keeping_pki
+import msgspec
+
+from distributed_grid.coordinator import keeping_pki, store_head, store_mark
 from distributed_grid.coordinator.core.doubt import hold_back
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
+from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.keeping import (
     BLOBS,
     STORE,
@@ -71,7 +74,7 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
         try:
             with scratch(state_dir / "restore") as fresh:
                 _copy(source, fresh)
-                restored = _renew(fresh, what, _epoch_of(state_dir), resume)
+                restored = _renew(fresh, what, _reached(state_dir), resume)
                 keeping_pki.bring_up_to_date(fresh, state_dir)
                 before = _put_in_place(fresh, state_dir)
         except OSError as error:
@@ -81,13 +84,16 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
     return restored._replace(before=before)
 
 
-def _epoch_of(state_dir: Path) -> int:
-    """The epoch of what is there now, if that can be read."""
+def _reached(state_dir: Path) -> Point:
+    """How far what is there now has come, as far as that can be read: its epoch, and the mark beside it."""
+    marked = Point("", 0, 0, 0.0)
+    with suppress(OSError):
+        marked = store_mark.read(state_dir / STORE).point or marked
     try:
         with looking_into(state_dir) as db:
-            return content(db).epoch
+            return msgspec.structs.replace(marked, epoch=max(marked.epoch, content(db).epoch))
     except GridError:
-        return 0
+        return marked
 
 
 def _copy(source: Path, fresh: Path) -> None:
@@ -99,13 +105,16 @@ def _copy(source: Path, fresh: Path) -> None:
     keeping_pki.copy(source, fresh)
 
 
-def _renew(fresh: Path, what: Content, epoch: int, resume: bool) -> Restored:
+def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored:
     """Make of the copy a store that may be begun on."""
     now = max(time.time(), what.at)
     db = connect(fresh / STORE)
-    db.execute("DELETE FROM meta WHERE name = 'backup'")
-    db.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (max(what.epoch, epoch, int(now)),))
+    point, _ = store_head.read(db)
+    db.execute("DELETE FROM meta WHERE name IN ('backup', 'loss')")
     db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', ?)", (now,))
+    # What is in its place from now on has come as far as the mark says that is there, and further.
+    epoch, commits = max(what.epoch, reached.epoch, int(now)), max(point.commits, reached.commits)
+    store_head.put(db, msgspec.structs.replace(point, epoch=epoch, commits=commits))
     db.close()
     store = Store(fresh / STORE)
     living = store.load()
@@ -143,6 +152,16 @@ def _put_in_place(fresh: Path, state_dir: Path) -> Path | None:
             os.rename(state_dir / name, before / name)
         if (fresh / name).exists():
             os.rename(fresh / name, state_dir / name)
+    if before is not None and _is_of_another(state_dir, fresh):
+        os.rename(store_mark.path_of(store), before / store_mark.path_of(store).name)
     os.replace(fresh / STORE, store)
     sync(state_dir)
     return before
+
+
+def _is_of_another(state_dir: Path, fresh: Path) -> bool:
+    """Whether there is a mark that says nothing of the store that comes: it is damaged, or of another grid."""
+    marked, ours = store_mark.read(state_dir / STORE), store_mark.read(fresh / STORE)
+    return marked.why == "damaged" or (
+        marked.point is not None and marked.point.grid != (ours.point and ours.point.grid)
+    )

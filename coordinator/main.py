@@ -7,13 +7,13 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from distributed_grid.coordinator import boost_persistence
+from distributed_grid.coordinator import acceptance, boost_persistence, traces
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.audit_anchor import StoreAnchor
 from distributed_grid.coordinator.blobs import Blobs
@@ -30,6 +30,7 @@ from distributed_grid.coordinator.ray.sweeping import sweep_until_done
 from distributed_grid.coordinator.reserve import Reserve
 from distributed_grid.coordinator.server import LOOPBACK, Server
 from distributed_grid.coordinator.store import Store
+from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed
 from distributed_grid.coordinator.store_retention import DAY, Keep, Retention
 from distributed_grid.coordinator.trouble import Trouble
 from distributed_grid.protocol.boosts import RayAuth
@@ -121,11 +122,15 @@ def main(settings: CoordinatorSettings) -> int:
         prepare(settings.state_dir, OPEN_TO_PASS)
         with locked(settings.state_dir, "coordinator", ANOTHER), closed_to_others(settings.state_dir):
             _allow_many_files()
-            with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(_run(settings))
+            port: int | None = settings.port
+            while port is not None:
+                with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                    port = runner.run(_run(replace(settings, port=port)))
         return 0
     except CannotStart as error:
         return _fail(error, error.code)
+    except StoreFailed as error:
+        return _fail(error, 1 if isinstance(error, DiskTrouble) else EX_CONFIG)
     except GridError as error:
         return _fail(error, 1)
     except OSError as error:  # at the start: what runs does without a file it cannot write, or waits for its disk
@@ -187,14 +192,17 @@ def _allow_many_files() -> None:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-async def _run(settings: CoordinatorSettings) -> None:
+async def _run(settings: CoordinatorSettings) -> int | None:
+    """Run until somebody has it stop. The port to begin anew with, where an operator has accepted a loss meanwhile."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     reserve = Reserve(settings.state_dir)
     reserve.ease()
-    store = Store(settings.state_dir / "grid.db", reserve)
+    store = Store(settings.state_dir / "grid.db", reserve, traces.look(settings.state_dir))
     clock = Clock(store.clock)
+    audit = RequestLog(settings.state_dir / "audit.log", StoreAnchor(settings.state_dir / "grid.db"))
+    _accept(settings, store, clock(), audit)
     store.forget_nodes(clock() - (settings.keep_days + 1) * DAY)
     for place in boost_persistence.places(settings.state_dir) if settings.ray_address else ():
         boost_persistence.ResourceBoostPersistence(place).import_into(store, clock())
@@ -215,15 +223,18 @@ async def _run(settings: CoordinatorSettings) -> None:
         owner_rule=True,
     )
     ledger = Ledger(store.epoch, policy=policy)
-    begin = clock(), store.restored, living.orders, living.groups, living.shares
+    lost = store.loss.found if store.loss is not None else ()
+    begin = clock(), store.restored, living.orders, living.groups, living.shares, lost
     ledger.preempting.remember(living.receipts)
-    restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
+    try:
+        restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
+    except (AssertionError, KeyError) as error:
+        raise _contradicts(settings, error) from None
     _spare_the_collector()
     events = None
     if settings.event_log_size:
         events = EventLog(ledger, settings.state_dir / "events", settings.event_log_size, store.grid)
     driver = Driver(events or ledger, store, clock)
-    audit = RequestLog(settings.state_dir / "audit.log", StoreAnchor(settings.state_dir / "grid.db"))
 
     def bundles(user: str | None = None) -> Iterator[str]:
         """The manifests that live jobs, or those of one user, need."""
@@ -241,10 +252,13 @@ async def _run(settings: CoordinatorSettings) -> None:
     boosts = Boosting(ledger, bridge, settings.ray_auth, settings.lends, driver.put, clock)
     placing = Placing(ledger, bridge, driver.put)
     server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit, boosts, placing)
+    if lost:
+        driver.trouble.alarm(*lost)
     driver.begin(server.perform, restored)
     keep = Keep(settings.keep_days, settings.keep_jobs, settings.keep_size)
     connected = lambda: [name for name, node in list(ledger.nodes.items()) if node.session]  # noqa: E731
     retention = Retention(settings.state_dir / "grid.db", keep, clock, connected)
+    anew = asyncio.create_task(_to_begin_anew(settings.state_dir, driver.trouble, store))
     try:
         port = await _listen(server, settings)
         await server.listen_locally(settings.state_dir)
@@ -258,13 +272,16 @@ async def _run(settings: CoordinatorSettings) -> None:
             background.append(asyncio.create_task(sweep_until_done(ledger, bridge)))
         if pki is not None:
             background.append(asyncio.create_task(_stay_certified(pki, server)))
-        ends: list[asyncio.Future[Any]] = [stopping, driver.failed]
+        ends: list[asyncio.Future[Any]] = [stopping, driver.failed, anew]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         for task in background:
             task.cancel()
-        sd_notify("STOPPING=1")
+        if not anew.done():
+            sd_notify("STOPPING=1")
     finally:
+        again = anew.done() and not stop.is_set()
+        anew.cancel()
         await placing.close()
         await boosts.close()
         await server.close()
@@ -278,7 +295,31 @@ async def _run(settings: CoordinatorSettings) -> None:
         store.abandon() if driver.failed.done() else store.close()
     if driver.failed.done():
         driver.failed.result()
-    log.info("stopped; agents and jobs go on")
+    log.info("begins anew" if again else "stopped; agents and jobs go on")
+    return port if again else None
+
+
+def _accept(settings: CoordinatorSettings, store: Store, now: float, audit: RequestLog) -> None:
+    """Take up the operator's word about what the store has lost, if there is one."""
+    if store.loss is not None and (accepted := acceptance.read(settings.state_dir, store.loss)) is not None:
+        try:
+            acceptance.apply(store, store.loss, accepted, now, audit)
+        except (AssertionError, KeyError) as error:
+            raise _contradicts(settings, error) from None
+    if store.loss is None:
+        acceptance.remove(settings.state_dir)
+
+
+async def _to_begin_anew(state_dir: Path, trouble: Trouble, store: Store) -> None:
+    """Wait until an operator has accepted a loss: that ends this run, and another one begins."""
+    while not trouble.found or acceptance.read(state_dir, store.loss) is None:  # noqa: ASYNC110
+        await asyncio.sleep(acceptance.LOOK_EVERY)
+
+
+def _contradicts(settings: CoordinatorSettings, error: Exception) -> CannotStart:
+    what = f"the store in {settings.state_dir} contradicts itself"
+    hint = f"grid coordinator check --state-dir {settings.state_dir}, then restore a backup"
+    return CannotStart(what, str(error), hint, EX_CONFIG)
 
 
 async def _stay_certified(pki: Pki, server: Server) -> None:

@@ -17,6 +17,7 @@ from distributed_grid.coordinator.core.model import (
     Joined,
     LabelAsked,
     Left,
+    LossFound,
     NodeDown,
     NodeUp,
     SignalAsked,
@@ -79,6 +80,8 @@ def event_words(event: Event) -> str:
             return f"Ray reserved {allocation}"
         case ReserveRefused(allocation, why):
             return f"Ray did not reserve {allocation}: {why}"
+        case LossFound(found):
+            return f"the store showed to have lost commits: {found}"
 
 
 def event_concerns(event: Event, job: str) -> bool:
@@ -119,6 +122,8 @@ def decision_words(decision: Sequence[Any]) -> str:
             return f"{node} is under these orders: {orders or 'none'}"
         case ["audit", node, what]:
             return f"note of {node}: {what}"
+        case ["loss", found]:
+            return f"start nothing, since the store has lost commits: {found}"
         case ["reserve", allocation, node]:
             return f"have Ray reserve {allocation} on its node {node[:12]}"
         case ["unreserve", allocation]:

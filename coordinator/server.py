@@ -21,15 +21,17 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.admission import Admission, NotAdmitted, admitted, facts_of, sane
+from distributed_grid.coordinator.admission import Admission, NotAdmitted, admitted, facts_of, host_of, sane
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.authentication import authenticate
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.connection import Connection, Wire
+from distributed_grid.coordinator.contradictions import Contradictions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Accepted,
     AckExits,
+    Alarm,
     Granted,
     Heard,
     Job,
@@ -130,6 +132,7 @@ class Server:
         self._hosts = set(LOOPBACK)
         """What a request may say that it was sent to."""
         self._instance = secrets.token_hex(8)
+        self._contradictions = Contradictions(store, ledger, driver.put, clock, self._instance)
         self._entrance = Entrance(self._serve, self._turn_away, self._seldom)
         self._socket: Path | None = None
 
@@ -255,6 +258,7 @@ class Server:
         facts = msgspec.structs.replace(facts, address=str(peer[0]) if peer else "", labels=facts.labels | given)
         agent = Agent(facts, secrets.token_hex(8), connection)
         self._agents[name] = agent
+        self._contradictions.hello(hello)
         self._welcome(connection, agent.session)
         self._driver.put(NodeUp(facts, agent.session))
         log.info("agent connected", node=name, hostname=facts.hostname, incarnation=facts.incarnation)
@@ -268,6 +272,7 @@ class Server:
                     elif type(message) is WantCertificate:
                         connection.send(self._access.renew(connection, message))
                     else:
+                        self._contradictions.told(name, message)
                         self._driver.put(Told(name, message))
                 if self._driver.crowded:
                     await self._driver.room()
@@ -367,23 +372,19 @@ class Server:
                 self._requests.answer(command)
             case Reserve() | Unreserve():
                 self._placing.perform(command)
+            case Alarm(found):
+                self._driver.trouble.alarm(found)
             case _:
                 raise GridError(f"a command that nobody performs: {command!r}")
 
     def _in_time(self, node: str, launch: Launch) -> bool:
         """While a launch waited for the disk it may have been given up, or the node have begun another life, in which
-        what was granted before counts as over: then it is never to run."""
+        what was granted before counts as over; or the store lost commits: then it is never to run."""
         agent, granted = self._agents.get(node), self._ledger.allocations.get(launch.allocation)
-        if agent is None or granted is None:
+        if agent is None or granted is None or self._ledger.loss:
             return False
         return granted.boot in ("", agent.facts.boot_id) and granted.instance in ("", agent.facts.instance)
 
     def _tell(self, node: str, messages: Sequence[Any]) -> None:
         if agent := self._agents.get(node):
             agent.control.send(*messages)
-
-
-def host_of(header: str) -> str:
-    """The name or address of a Host header, without a port and in small letters."""
-    host = header.strip().lower()
-    return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]

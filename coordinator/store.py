@@ -5,7 +5,9 @@ A commit goes in two steps: `snapshot` on the loop, which encodes the records as
 which may run in a thread of its own. What is looked up is what is committed.
 """
 
+import secrets
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator import store_receipts
+from distributed_grid.coordinator import store_head, store_receipts
 from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
@@ -27,13 +29,17 @@ from distributed_grid.coordinator.core.model import (
     RecordForgotten,
     RecordGroup,
     RecordJob,
+    RecordLoss,
     RecordNode,
     RecordOrders,
 )
+from distributed_grid.coordinator.core.rollback import Point, Traces, joined
 from distributed_grid.coordinator.reserve import Reserve
+from distributed_grid.coordinator.store_begin import AUDIT_ROWS, NO_TRACES, TRIM_AUDIT, begin
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
 from distributed_grid.coordinator.store_find import find
-from distributed_grid.coordinator.store_open import connect, open_store
+from distributed_grid.coordinator.store_mark import MarkFile
+from distributed_grid.coordinator.store_open import connect
 from distributed_grid.coordinator.store_rows import CHUNKS, STATEMENTS, Snapshot
 from distributed_grid.faults import fault
 from distributed_grid.protocol import lenient
@@ -42,14 +48,9 @@ from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
 from distributed_grid.protocol.receipts import Receipt
 
-CHECKED_BYTES = 256 << 20
-"""A larger store is not read through after a crash: WAL does not need it, and a restart has to be quick."""
 HOUR = 3600.0
-AUDIT_ROWS = 10_000
-"""The newest lines about late and stray messages that are kept: a peer that sends only such fills no disk."""
 AUDIT_TEXT = 500
 """Characters of such a line, in which there are names that peers chose."""
-_TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?"
 
 
 @dataclass(slots=True)
@@ -79,50 +80,31 @@ def _in_order(job: Job) -> tuple[float, str, int]:
     return job.submitted, job.group or job.id, job.index
 
 
-@fault("coordinator.epoch", error=as_sqlite)
-def _commit_epoch(db: sqlite3.Connection) -> None:
-    db.execute("COMMIT")
-
-
 @fault("coordinator.commit", error=as_sqlite)
 def _commit(db: sqlite3.Connection) -> None:
     db.execute("COMMIT")
 
 
 class Store:
-    """One open store. Opening it begins a new epoch, durably. `reserve`: room that is given up where it needs it."""
+    """One open store. Opening it begins a new epoch, durably. `reserve`: room that is given up where it needs it;
+    `traces`: what else knows of it. `loss`: why nothing is to be started from it; None: it has lost nothing."""
 
-    def __init__(self, path: Path, reserve: Reserve | None = None) -> None:
+    def __init__(self, path: Path, reserve: Reserve | None = None, traces: Traces = NO_TRACES) -> None:
         self._path = path
         self._reserve = reserve
         self._audited = self._receipts = 0
         try:
-            self._writer = open_store(path)
-            self.epoch = self._begin()
+            self._writer, self._point, self.loss = begin(path, traces)
             self._reader = sqlite3.connect(path, isolation_level=None)
             self._reader.execute("PRAGMA query_only = 1")
         except sqlite3.Error as error:
             raise failure(path, error) from error
-        self.grid = str(self._meta("grid"))
-        self.clock = self._committed = float(self._meta("clock"))
+        self.grid, self.epoch, self.clock = self._point.grid, self._point.epoch, self._point.clock
+        self.opened = max(time.time(), self.clock)
+        self._mark = MarkFile(path)
+        self._mark.write(self._point)
         self.restored = float(self._meta("restored") or 0)
-        """When it was last restored from a backup, in grid time; 0: never."""
-
-    def _begin(self) -> int:
-        db = self._writer
-        clean = db.execute("SELECT value FROM meta WHERE name = 'clean'").fetchone()
-        if not (clean and clean[0]) and self._path.stat().st_size <= CHECKED_BYTES:
-            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
-        db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
-        db.execute(_TRIM_AUDIT, (AUDIT_ROWS,))
-        db.execute(store_receipts.TRIM, (store_receipts.ROWS,))
-        epoch: int = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()[0]
-        _commit_epoch(db)
-        return epoch
+        """When it was last restored from a backup, or its loss accepted, in grid time; 0: never."""
 
     def _meta(self, name: str) -> Any:
         row = self._reader.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
@@ -134,11 +116,13 @@ class Store:
         with suppress(sqlite3.Error):  # then the next start does look
             self._writer.execute("UPDATE meta SET value = 1 WHERE name = 'clean'")
         self._writer.close()
+        self._mark.close()
 
     def abandon(self) -> None:
         """Close after a failure: what was not committed is not there."""
         self._reader.close()
         self._writer.close()
+        self._mark.close()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -173,6 +157,8 @@ class Store:
                     receipts[receipt.id] = receipt
                 case RecordShare(user, past, at):
                     shares[user] = (user, past, at)
+                case RecordLoss(found):
+                    out.found.append(found)
                 case Audit(node, what):
                     out.audit.append((clock, node, what[:AUDIT_TEXT]))
         newest: dict[str, bytes] = {}
@@ -200,7 +186,8 @@ class Store:
         (what the disk has taken is not known), or StoreFailed, after which nothing does."""
         execute = self._writer.execute
         try:
-            execute("BEGIN IMMEDIATE")
+            if not self._writer.in_transaction:
+                execute("BEGIN IMMEDIATE")
             for table, rows in snapshot.tables():
                 at = 0
                 for count in CHUNKS:
@@ -214,14 +201,37 @@ class Store:
             self._audited += len(snapshot.audit)
             if self._audited >= AUDIT_ROWS // 10:
                 self._audited = 0
-                execute(_TRIM_AUDIT, (AUDIT_ROWS,))
-            execute("UPDATE meta SET value = ? WHERE name = 'clock'", (snapshot.clock,))
+                execute(TRIM_AUDIT, (AUDIT_ROWS,))
+            if snapshot.found:
+                self._lose(snapshot.found, snapshot.clock)
+            point = Point(self.grid, self.epoch, self._point.commits + 1, snapshot.clock)
+            execute(store_head.SET, (point.clock, store_head.encode(point)))
             _commit(self._writer)
-            self._committed = snapshot.clock
+            self._point = point
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 self._writer.rollback()
             raise failure(self._path, error) from error
+        self._mark.write(point)
+
+    def _lose(self, found: Iterable[str], at: float) -> None:
+        """Something showed that commits are lost: that stands until an operator accepts it."""
+        loss = joined(store_head.standing_loss(self._writer), secrets.token_hex(4), at, found)
+        if loss is not None:
+            store_head.put_loss(self._writer, loss)
+            self.loss = loss
+
+    def accept(self, snapshot: Snapshot) -> None:
+        """Commit this, with the operator's word that the loss is accepted. Its epoch is greater from here on than any
+        that the lost one can have had. Only before the epoch is told to anybody."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            self.epoch = max(self.epoch, int(time.time()))
+            store_head.accept_loss(self._writer, snapshot.clock, self.epoch)
+        except sqlite3.Error as error:
+            raise failure(self._path, error) from error
+        self.commit(snapshot)
+        self.loss, self.restored = None, snapshot.clock
 
     def reopen(self) -> None:
         """After a DiskTrouble: write through a new connection from now on, with the reserve's room. The kernel tells of
@@ -232,16 +242,17 @@ class Store:
             self._reserve.give_up()
         try:
             self._writer = connect(self._path)
-            found = dict(self._writer.execute("SELECT name, value FROM meta").fetchall())
+            found, wrong = store_head.read(self._writer)
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
-        same = (found.get("grid"), found.get("epoch")) == (self.grid, self.epoch)
-        if not same or found["clock"] < self._committed:
+        same = (found.grid, found.epoch) == (self.grid, self.epoch)
+        if wrong or not same or found.commits < self._point.commits:
             raise StoreFailed(
                 f"{self._path} is not what it was",
                 why="what was committed is not in it any more" if same else "another coordinator has begun on it",
                 hint="see what became of that disk, then start again",
             )
+        self._point = found  # a commit that failed may be there all the same
 
     def secure(self) -> DiskTrouble | None:
         """See that the reserve is there, made again if it was given up; why that cannot be now."""

@@ -95,22 +95,22 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     return db
 
 
-def open_store(path: Path) -> sqlite3.Connection:
-    """A connection for writing to the store of this schema at `path`. Raises StoreFailed where there can be none, and
-    sqlite3.Error."""
+def open_store(path: Path, grid: str = "") -> sqlite3.Connection:
+    """A connection for writing to the store of this schema at `path`; one that is made is of this `grid`, or of a new
+    one. Raises StoreFailed where there can be none, and sqlite3.Error."""
     db = connect(path, "rwc")
     try:
-        _bring_up_to_date(db, path)
+        _bring_up_to_date(db, path, grid)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
+def _bring_up_to_date(db: sqlite3.Connection, path: Path, grid: str) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version == 0 and not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        _create(db)
+        _create(db, grid or secrets.token_hex(8))
         return
     refuse_strangers(db, path)
     if db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone():
@@ -139,13 +139,13 @@ def refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _create(db: sqlite3.Connection) -> None:
+def _create(db: sqlite3.Connection, grid: str) -> None:
     schema = files("distributed_grid.coordinator").joinpath("schema.sql").read_text()
-    db.executescript(
-        f"BEGIN; {schema} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; COMMIT;"
+    rows = f"('grid', '{grid}'), ('epoch', 0), ('clock', 0.0), ('clean', 1)"
+    db.executescript(  # at once: a store that is killed here is there with all of it, or not at all
+        f"BEGIN; {schema} INSERT INTO meta (name, value) VALUES {rows}; "  # noqa: S608
+        f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; COMMIT;"
     )
-    rows = {"grid": secrets.token_hex(8), "epoch": 0, "clock": 0.0, "clean": 1}
-    db.executemany("INSERT INTO meta (name, value) VALUES (?, ?)", rows.items())
 
 
 def _keep_copy(db: sqlite3.Connection, path: Path, version: int) -> None:

@@ -23,6 +23,8 @@ class Snapshot:
     receipts: list[Sequence[Any]] = field(default_factory=list)
     shares: list[Sequence[Any]] = field(default_factory=list)
     audit: list[Sequence[Any]] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    """What shows that earlier commits are lost."""
 
     def tables(self) -> Iterator[tuple[str, list[Sequence[Any]]]]:
         """The names of the statements, in their order, with the rows of each."""

@@ -87,7 +87,7 @@ class Submissions:
         # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
         known = self._store.known(user, keys)
         if any((user, key) not in self._ledger.keys for key in keys if key not in known):
-            self._driver.trouble.refuse()
+            self._driver.trouble.refuse_new()
             self._memory.refuse()
         same_jobs(message.jobs, lambda key: known.get(key) or self._ledger.keys.get((user, key)), self._lookup.job)
         now = self._clock()

@@ -13,7 +13,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Hello(Message, frozen=True, tag="hello"):
     """The first message of a peer: its protocol, its software, its role (agent, agent-data or client) and its name
     (the node's, or the user's). `facts` come with an agent; `session` ties a data connection to its control one;
-    `host` is the name of the machine a client is on."""
+    `host` is the name of the machine a client is on. `obeyed`: the grid, epoch and instance of the coordinator that an
+    agent has obeyed last, so that one whose store has gone back learns of it."""
 
     protocol: tuple[Code, Code]
     software: Word
@@ -22,6 +23,7 @@ class Hello(Message, frozen=True, tag="hello"):
     facts: NodeFacts | None = None
     session: Word = ""
     host: Word = ""
+    obeyed: tuple[Word, Number, Word] | None = None
 
 
 class Welcome(Message, frozen=True, tag="welcome"):

@@ -89,6 +89,7 @@ EDGES: dict[str, set[str]] = {
 STARTS: dict[str, set[str]] = {
     "cli.agent": {"agent.main"},
     "cli.coordinator": {"coordinator.main", "coordinator.keeping", "agent.checking"},
+    "cli.coordinator_loss": {"coordinator.keeping"},
     "cli.audit": {"coordinator.audit"},
     "cli.init": {"coordinator.founding"},
     "cli.simulate": {"simulator"},

@@ -10,6 +10,7 @@ from distributed_grid.coordinator.core import (
     by_ray,
     declining,
     failing,
+    losing,
     preempting,
     retries,
     suspending,
@@ -136,6 +137,8 @@ def _lose(ledger: "Ledger", allocation: Allocation, text: str) -> None:
 
 def _give_up(ledger: "Ledger", node: Node) -> None:
     """The node is taken for lost. Whatever still runs there is told to stop if the node can be reached after all."""
+    if ledger.loss:
+        return  # an operator chooses first
     silence = ledger.policy.disconnected_after + ledger.policy.lost_after
     for allocation in list(node.allocations.values()):
         if allocation.state is not State.LOST:
@@ -235,6 +238,8 @@ def _reconcile(ledger: "Ledger", node: Node, allocation: Allocation, item: Known
     elif item is not None:
         _behind(ledger.jobs[allocation.job], allocation, item.walls)
         _found(ledger, node, allocation, item.state is not State.STARTING, item.started_for)
+    elif ledger.loss:
+        pass  # what it came to may be lost: nothing is said of it before an operator has chosen
     elif allocation.boot not in ("", node.facts.boot_id):
         # Also where nothing is known to have started: it may have, and ended with the node.
         _end_lost(ledger, allocation, Cause.REBOOTED, f"{name} was rebooted", again=True)
@@ -262,7 +267,7 @@ def _found(ledger: "Ledger", node: Node, allocation: Allocation, running: bool, 
         boosts.found(ledger, job, allocation)
     elif running and allocation.state is not State.RUNNING:
         ledger.move(allocation, State.RUNNING, "started" if before is State.STARTING else f"{name} is back, it runs on")
-    elif not running:
+    elif not running and not ledger.loss:
         # The launch may have been lost with the connection. An agent that has it already starts nothing again.
         ledger.out.append(Send(name, ledger.launch(job, allocation)))
     if allocation.state is not before:
@@ -271,12 +276,18 @@ def _found(ledger: "Ledger", node: Node, allocation: Allocation, running: bool, 
 
 def _stranger(ledger: "Ledger", node: Node, item: Known) -> None:
     name = node.facts.name
+    losing.contradicts(
+        ledger, node, item.allocation, ledger.now - item.started_for if item.state is State.RUNNING else 0
+    )
     if item.outcome is not None:
         ledger.out.append(Audit(name, _over_there(item.allocation, item.outcome)))
         ledger.out.append(AckExits(name, (item.allocation,)))
         return
     if item.state is State.ENDED:
         return  # its Exited follows
+    if ledger.loss:
+        ledger.out.append(Audit(name, f"{item.allocation} is {item.state.value} there and not known here: it runs on"))
+        return
     if item.state is not State.STARTING and ledger.now - item.started_for < ledger.unknown_before:
         ledger.out.append(Audit(name, f"{item.allocation} is from before the backup was restored: it may run on"))
         return
@@ -288,6 +299,7 @@ def _stranger(ledger: "Ledger", node: Node, item: Known) -> None:
 def _started(ledger: "Ledger", node: Node, message: Started) -> None:
     allocation = _of(ledger, node, message.allocation)
     if allocation is None or allocation.started:
+        losing.contradicts(ledger, node, message.allocation, ledger.now)
         if allocation is None or allocation.state is not State.RUNNING:
             ledger.out.append(Audit(node.facts.name, f"{message.allocation} started, which was not awaited"))
         return
@@ -335,7 +347,8 @@ def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
 def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
     allocation = _of(ledger, node, message.allocation)
     if allocation is None:
-        ledger.out.append(Audit(node.facts.name, _over_there(message.allocation, message.outcome)))
+        if not losing.ended_there(ledger, node, message.allocation, message.outcome):
+            ledger.out.append(Audit(node.facts.name, _over_there(message.allocation, message.outcome)))
         _stray_over(ledger, node, message.allocation, message.returned)
     else:
         if message.returned:

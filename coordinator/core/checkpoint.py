@@ -135,6 +135,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     held: HeldAt = HeldAt([], {})
     preempting: BookAt = BookAt()
     ray_trouble: str = ""
+    loss: tuple[str, ...] = ()
 
 
 def take(ledger: Ledger) -> Checkpoint:
@@ -173,6 +174,7 @@ def take(ledger: Ledger) -> Checkpoint:
         grown=ledger.grown,
         fresh=ledger.fresh,
         holding=ledger.holding,
+        loss=ledger.loss,
         unknown_before=ledger.unknown_before,
         failing=ledger.failing,
         idle=ledger.idle,
@@ -232,7 +234,7 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     dependencies.resume(ledger, at.held.waiters, at.held.ends)
     ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}
     ledger.turns, ledger.next_turn = at.turns, at.next_turn
-    ledger.grown, ledger.fresh, ledger.holding = at.grown, at.fresh, at.holding
+    ledger.grown, ledger.fresh, ledger.holding, ledger.loss = at.grown, at.fresh, at.holding, at.loss
     ledger.snapshot, ledger.ray_trouble = at.snapshot, at.ray_trouble
     ledger.unknown_before = at.unknown_before
     ledger.failing, ledger.idle = at.failing, at.idle

@@ -15,6 +15,7 @@ from distributed_grid.coordinator.core.model import (
     RecordForgotten,
     RecordGroup,
     RecordJob,
+    RecordLoss,
     RecordNode,
     RecordOrders,
     Send,
@@ -48,6 +49,8 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["receipt", receipt.id] = record
             case RecordShare(user):
                 kept["share", user] = record
+            case RecordLoss(found):
+                kept["loss", found] = record
             case Audit():
                 lines.append(record)
             case _:

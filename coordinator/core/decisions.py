@@ -9,6 +9,7 @@ A decision is a tuple of plain things. It begins with what kind it is and whom i
     ("accept", token, jobs)               jobs are taken, or were already
     ("orders", node, what)                what the operator ordered for a node is now this
     ("audit", node, what)                 an agent's word that changed nothing
+    ("loss", found)                       commits of the store are lost, so nothing is started any more
     ("reserve", allocation, node)         Ray is to reserve it on its node of this id
     ("unreserve", allocation)             Ray is to let go of it
 """
@@ -24,6 +25,7 @@ from distributed_grid.coordinator.core.model import (
     RecordAllocation,
     RecordForgotten,
     RecordJob,
+    RecordLoss,
     RecordOrders,
     Rejected,
     Send,
@@ -62,6 +64,8 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
             found.append(("forget", command.node))
         elif type(command) is Audit:
             found.append(("audit", command.node, command.what))
+        elif type(command) is RecordLoss:
+            found.append(("loss", command.found))
         elif type(command) is Reserve:
             found.append(("reserve", command.allocation, command.node))
         elif type(command) is Unreserve:

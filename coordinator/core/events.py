@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core import (
     dependencies,
     failing,
     forgetting,
+    losing,
     orders,
     preempting,
     requests,
@@ -27,6 +28,7 @@ from distributed_grid.coordinator.core.model import (
     Joined,
     LabelAsked,
     Left,
+    LossFound,
     NodeDown,
     NodeUp,
     SignalAsked,
@@ -69,6 +71,7 @@ ON: dict[type, Callable[["Ledger", Any], None]] = {
     RayLooked: by_ray.looked,
     Reserved: by_ray.reserved,
     ReserveRefused: by_ray.refused,
+    LossFound: losing.found,
 }
 DUE: dict[str, Callable[["Ledger", str], None]] = {
     "silence": agents.silence,

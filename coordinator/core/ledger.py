@@ -118,7 +118,9 @@ class Ledger:
         """How often this ledger has settled: an explanation names the state that it was made of."""
         self.preempting = preempting.Book()
         self.holding = False
-        """Nothing new is started for now."""
+        """Nothing new is started until the disk takes what there is."""
+        self.loss: tuple[str, ...] = ()
+        """What shows that the store has lost commits: nothing is started until an operator has chosen."""
         self.ray_trouble = "it was not asked yet"
         """Why it is not known what Ray has; empty: it is."""
         self.unknown_before = 0.0
@@ -137,9 +139,10 @@ class Ledger:
         ordered: Mapping[str, NodeOrders] = {},
         many: Iterable[Group] = (),
         past: Mapping[str, tuple[float, float]] = {},
+        loss: tuple[str, ...] = (),
     ) -> list[Command]:
         """Take up what was on disk."""
-        self.now, self.unknown_before = now, unknown_before
+        self.now, self.unknown_before, self.loss = now, unknown_before, loss
         restoring.take_up(self, jobs, allocations, nodes, ordered, many, past)
         return self._take_out()
 
@@ -170,7 +173,7 @@ class Ledger:
                 events.DUE[kind](self, name)
         following.follow(self)
         preempting.serve(self)
-        while (self.fresh or self.grown) and not self.holding:  # again where a node is not kept any more
+        while (self.fresh or self.grown) and not self.halted:  # again where a node is not kept any more
             serving.match(self)
             following.follow(self)
         preempting.look(self)
@@ -185,6 +188,11 @@ class Ledger:
     def check(self) -> None:
         """Raise AssertionError, in words, where what is held contradicts itself."""
         checks.check(self)
+
+    @property
+    def halted(self) -> bool:
+        """Whether nothing new is started for now."""
+        return self.holding or bool(self.loss)
 
     # --- what clients see -------------------------------------------------------------------------------------------
 

@@ -32,6 +32,9 @@ from distributed_grid.coordinator.core.ray_events import (
     ReserveRefused,
     Unreserve,
 )
+from distributed_grid.coordinator.core.rollback import Alarm as Alarm
+from distributed_grid.coordinator.core.rollback import LossFound as LossFound
+from distributed_grid.coordinator.core.rollback import RecordLoss as RecordLoss
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step, Suspension
@@ -283,6 +286,7 @@ Event = (
     | RayLooked
     | Reserved
     | ReserveRefused
+    | LossFound
 )
 
 
@@ -381,9 +385,10 @@ Record = (
     | RecordForgotten
     | RecordReceipt
     | RecordShare
+    | RecordLoss
     | Audit
 )
-Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted | Reserve | Unreserve
+Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted | Reserve | Unreserve | Alarm
 RECORDS = get_args(Record)
 MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare)
 """Those of which some may wait: see `soon`."""

@@ -65,7 +65,7 @@ def takers_of(jobs: Iterable[Job]) -> dict[str, str]:
 def look(ledger: "Ledger") -> None:
     """After all who fit were placed: see whether others may give way to the urgent ones that are left."""
     book = ledger.preempting
-    if ledger.holding:
+    if ledger.halted:
         return
     if not book.urgent:
         book.said.clear()
@@ -125,7 +125,7 @@ def _plan(ledger: "Ledger", request: Request, now: float) -> Plan | NoPlan:
 def foresee(ledger: "Ledger", request: Request, why: Reason, now: float) -> tuple[Reason, Preemption | None]:
     """Who would give way to a request that was only asked about and has no place now, by the functions that a pass
     uses; and `why` it does not start, with a word about that. Nothing is changed."""
-    if request.priority is not Priority.URGENT or request.immediate or ledger.holding:
+    if request.priority is not Priority.URGENT or request.immediate or ledger.halted:
         return why, None
     found = _plan(ledger, request, now)
     if isinstance(found, NoPlan):
@@ -222,7 +222,7 @@ def _record(ledger: "Ledger", receipt: Receipt) -> None:
 
 def serve(ledger: "Ledger") -> None:
     """Before anybody else is placed: start those for whom a set is kept that is whole now."""
-    for name in list(ledger.grown) if not ledger.holding else ():
+    for name in list(ledger.grown) if not ledger.halted else ():
         for waiting in list(ledger.nodes[name].kept):
             job = ledger.jobs[waiting]
             assert job.kept is not None

@@ -39,6 +39,8 @@ def find(ledger: "Ledger", request: Request, job: str = "", away: int = -1) -> R
     """Why this request cannot start now. `job`: whose it is, if it waits already; `away`: how many nodes cannot be
     reached, where that was counted before."""
     wanted = request.resources
+    if ledger.loss:
+        return Reason("Held", "the coordinator's store has lost something, an operator is to choose; see `grid status`")
     if ledger.holding:
         return Reason("Held", "the coordinator cannot store what it would start; see `grid status`")
     if not ledger.nodes:

@@ -28,6 +28,7 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Tick,
 )
+from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.store import Store
@@ -459,7 +460,7 @@ async def test_a_store_that_has_lost_what_was_committed_is_not_gone_on_with(
 ) -> None:
     driver = driven(Held(recorded_and_granted), ailing, lambda command: None)
     ailing.ails = full()
-    monkeypatch.setattr(ailing, "_committed", float("inf"))
+    monkeypatch.setattr(ailing, "_point", Point(ailing.grid, ailing.epoch, 1 << 40, 0.0))
     driver.put(1)  # type: ignore[arg-type]
     with pytest.raises(StoreFailed, match="not what it was"):
         await asyncio.wait_for(driver.failed, 60)

@@ -13,11 +13,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from distributed_grid.coordinator import door, entrance, people
+from distributed_grid.coordinator.admission import host_of
 from distributed_grid.coordinator.connection import Wire
 from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.pki import Pki
 from distributed_grid.coordinator.seldom import Seldom
-from distributed_grid.coordinator.server import host_of
 from distributed_grid.protocol.codec import HELLO_BYTES
 from distributed_grid.protocol.messages import Refused, Welcome
 from distributed_grid.tls import server_context, trusting_context

@@ -231,7 +231,7 @@ def test_of_a_restore_that_the_disk_did_not_take_nothing_is_left_and_what_was_th
     said = short_of_room(tmp_path, "restore", "saved", "--state-dir", "state", "--force")
     assert str(tmp_path / "state") in said.splitlines()[0] or "state/" in said.splitlines()[0]
     assert content_of(tmp_path / "state") == before
-    assert stores(tmp_path / "state") - {f"{STORE}-wal", f"{STORE}-shm"} == {STORE, "lock"}
+    assert stores(tmp_path / "state") - {f"{STORE}-wal", f"{STORE}-shm"} == {STORE, "grid.mark", "lock"}
 
 
 def test_a_backup_that_is_ended_halfway_leaves_nothing(tmp_path: Path) -> None:

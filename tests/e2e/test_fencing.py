@@ -2,7 +2,10 @@
 
 import shutil
 
+import pytest
+
 from distributed_grid.coordinator.client import GridClient
+from distributed_grid.coordinator.client_session import RequestRefused
 from distributed_grid.protocol.jobs import Cause, State
 from tests.e2e.scenes import scene
 
@@ -25,8 +28,10 @@ async def test_a_coordinator_on_a_copied_state_directory_is_not_obeyed() -> None
         said = on.place / "n1.log"
         await on.until(lambda: "not the one this node obeys" in said.read_text(), "the agent turns away")
         async with GridClient(on.url) as client:
-            never = await client.submit(["sh", "-c", f"touch {on.place}/ran"])
-            assert (await client.show(never)).state is State.WAITING and not await on.offers()
+            with pytest.raises(RequestRefused, match="lost commits") as refused:
+                await client.submit(["sh", "-c", f"touch {on.place}/ran"])
+            assert "n1 has obeyed another coordinator of this grid" in str(refused.value.why)
+            assert not await on.offers()
         on.kill("coordinator")
         home.rename(copy)
         real.rename(home)

@@ -1,0 +1,165 @@
+"""Beginning on a store: it is compared with what else is known of it before anything is taken from it. Then the new
+epoch is made durable, with the loss that was found if there was one.
+"""
+
+import os
+import secrets
+import sqlite3
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from distributed_grid.coordinator import store_head, store_mark, store_receipts, store_wal
+from distributed_grid.coordinator.core.rollback import (
+    Loss,
+    Marked,
+    Point,
+    Traces,
+    gone_back,
+    joined,
+    lost_commits,
+    missing,
+)
+from distributed_grid.coordinator.store_failed import StoreFailed, as_sqlite
+from distributed_grid.coordinator.store_open import open_store
+from distributed_grid.faults import fault
+
+CHECKED_BYTES = 256 << 20
+"""A larger store is not read through at a start, which has to be quick: `grid coordinator check` does that."""
+THOROUGH_BYTES = 32 << 20
+"""Up to this size its indexes are compared with its tables, too, and that at every start."""
+AUDIT_ROWS = 10_000
+"""The newest lines about late and stray messages that are kept: a peer that sends only such fills no disk."""
+TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?"
+BESIDE = ("-wal", "-shm")
+NO_TRACES = Traces()
+
+log = structlog.get_logger("store")
+
+
+class Outside(NamedTuple):
+    """What was read of a store from outside, before it was opened: whether there is one, its log and its mark."""
+
+    there: bool
+    log: store_wal.Log
+    mark: Marked
+
+
+class Examined(NamedTuple):
+    """What a store says of itself, what is wrong with that (empty: nothing), and what shows that it has lost commits;
+    how many are known to be lost."""
+
+    point: Point
+    wrong: str
+    found: list[str]
+    lost: int
+
+
+class Begun(NamedTuple):
+    """A store that was begun on: the connection that writes, how far it is, and the loss that stands."""
+
+    writer: sqlite3.Connection
+    point: Point
+    loss: Loss | None
+
+
+@fault("coordinator.epoch", error=as_sqlite)
+def _commit_epoch(db: sqlite3.Connection) -> None:
+    db.execute("COMMIT")
+
+
+def look_outside(path: Path) -> Outside:
+    """What can be known of a store without SQLite. Raises StoreFailed where it is out of reach."""
+    try:
+        mark = store_mark.read(path)  # before the log: a coordinator that is at work only adds to that
+        there = path.exists() and path.stat().st_size > 0
+        return Outside(there, store_wal.read(path), mark)
+    except OSError as error:
+        hint = "see that the coordinator's user may read it"
+        raise StoreFailed(f"{error.filename or path} cannot be read", error.strerror or str(error), hint) from None
+
+
+def examine(db: sqlite3.Connection, outside: Outside, traces: Traces) -> Examined:
+    """Compare what an opened store says of itself with what is known outside of it."""
+    point, wrong = store_head.read(db)
+    if wrong:
+        return Examined(point, wrong, [], 0)
+    root = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'meta'").fetchone()[0]
+    # Commits of the coordinator itself all write the head; what is removed by age may be lost, it goes again.
+    behind = sum(root in pages for pages in outside.log.lost)
+    found = gone_back(point, outside.mark, behind, outside.log.damaged, traces)
+    return Examined(point, "", found, lost_commits(point, outside.mark))
+
+
+def begin(path: Path, traces: Traces) -> Begun:
+    """Open the store at `path`, or make one, and begin the next epoch. Raises StoreFailed and sqlite3.Error."""
+    outside = look_outside(path)
+    found = [] if outside.there else missing(outside.mark, traces)
+    marked = outside.mark.point
+    if not outside.there:
+        _set_aside(path)
+    db = open_store(path, (traces.grid or (marked.grid if marked is not None else "")) if found else "")
+    try:
+        if outside.there:
+            _look_for_damage(db, path, outside)
+        point, wrong, gone, lost = examine(
+            db, outside if outside.there else Outside(False, store_wal.Log(), Marked()), traces
+        )
+        if wrong:
+            raise sqlite3.DatabaseError(wrong)
+        if outside.there:
+            found += gone
+            if outside.mark.why == "damaged":
+                log.warning("the high-water mark of the store is damaged and made anew")
+        loss = _next(db, point, marked, traces, found, lost)
+        return Begun(db, *loss)
+    except BaseException:
+        db.close()
+        raise
+
+
+def _set_aside(path: Path) -> None:
+    """What belongs to a store that is gone is not SQLite's to remove: it may be all that is left of it."""
+    for end in BESIDE:
+        left = path.with_name(path.name + end)
+        if left.exists():
+            aside = path.with_name(f"{left.name}.left-{time.strftime('%Y%m%d-%H%M%S')}")
+            os.replace(left, aside)
+            log.warning("what was left of a store is set aside", file=str(aside))
+
+
+def _look_for_damage(db: sqlite3.Connection, path: Path, outside: Outside) -> None:
+    """Raises sqlite3.DatabaseError with what SQLite finds."""
+    size = path.stat().st_size
+    clean = db.execute("SELECT value FROM meta WHERE name = 'clean'").fetchone()
+    thorough = size <= THOROUGH_BYTES or outside.log.damaged >= 0
+    if not thorough and ((clean and clean[0]) or size > CHECKED_BYTES):
+        return
+    said = db.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchone()[0]
+    if said != "ok":
+        raise sqlite3.DatabaseError(said)
+
+
+def _next(
+    db: sqlite3.Connection, point: Point, marked: Point | None, traces: Traces, found: list[str], lost: int
+) -> tuple[Point, Loss | None]:
+    before = store_head.standing_loss(db)
+    loss = joined(before, secrets.token_hex(4), max(time.time(), point.clock), found, lost)
+    epoch, commits, clock = max(point.epoch, traces.epoch), point.commits, point.clock
+    if marked is not None:
+        epoch, commits = max(epoch, marked.epoch), max(commits, marked.commits)
+        clock = max(clock, marked.clock) if marked.grid == point.grid else clock
+    if loss != before and marked is None:  # how far the lost one had come is not known, and agents must obey this one
+        epoch = max(epoch, int(time.time()))
+    now = Point(point.grid, epoch + 1, commits + 1, clock)
+    db.execute("BEGIN IMMEDIATE")
+    store_head.put(db, now)
+    db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
+    if loss is not None and loss != before:
+        store_head.put_loss(db, loss)
+    db.execute(TRIM_AUDIT, (AUDIT_ROWS,))
+    db.execute(store_receipts.TRIM, (store_receipts.ROWS,))
+    _commit_epoch(db)
+    return now, loss

@@ -1,0 +1,62 @@
+"""What in a state directory, beside the store and its mark, shows that a coordinator has been at work there."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from distributed_grid.coordinator.core.rollback import Traces
+from distributed_grid.coordinator.eventlog_read import BadLog, Header, files, read
+from distributed_grid.coordinator.pki import PKI, Pki
+
+NAMED = {
+    "audit.log": "the audit log",
+    "reserve": "the reserve",
+    "coordinator.json": "what the last coordinator wrote of itself",
+}
+LOOKED_AT = 8
+"""Files of the event log that are tried for a readable head, the newest first."""
+
+
+def look(state_dir: Path) -> Traces:
+    """All of it. What cannot be read is taken for not there: the store has to be looked at in any case."""
+    found: list[str] = []
+    grid, epoch, count = _events(state_dir / "events")
+    if count:
+        found.append(f"the event log ({count} files" + (f", epoch {epoch})" if epoch else ")"))
+    found += [words for name, words in NAMED.items() if _has_content(state_dir / name)]
+    if Pki.exists(state_dir / PKI):
+        found.append("the grid's authority")
+        grid = grid or _grid_of(state_dir / PKI)
+    return Traces(tuple(found), grid, epoch)
+
+
+def _has_content(path: Path) -> bool:
+    with suppress(OSError):
+        return path.stat().st_size > 0
+    return False
+
+
+def _events(folder: Path) -> tuple[str, int, int]:
+    """The grid and epoch of the newest file that can be read, and how many there are."""
+    try:
+        there = files(folder)
+    except OSError:
+        return "", 0, 0
+    for path in reversed(there[-LOOKED_AT:]):
+        with suppress(BadLog, OSError):
+            head = next(read(path), None)
+            if isinstance(head, Header):
+                return head.grid, head.epoch, len(there)
+    return "", 0, len(there)
+
+
+def _grid_of(pki: Path) -> str:
+    """The grid that the coordinator's own certificate names; empty where it cannot be read."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    from distributed_grid.coordinator.ca import identity_of
+    from distributed_grid.keys import certificate_in
+    from distributed_grid.protocol.errors import GridError
+
+    with suppress(GridError, OSError, ValueError):
+        return identity_of(certificate_in(pki).public_bytes(Encoding.DER)).grid
+    return ""

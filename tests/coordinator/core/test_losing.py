@@ -1,0 +1,129 @@
+"""A ledger whose store has lost commits starts nothing, ends nothing by itself, and takes what nodes tell."""
+
+from typing import Any
+
+import pytest
+
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import (
+    AckExits,
+    Alarm,
+    Audit,
+    Command,
+    JobsSubmitted,
+    LossFound,
+    NodeUp,
+    RecordJob,
+    RecordLoss,
+    Send,
+    Tick,
+    Told,
+)
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
+from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
+from distributed_grid.protocol.nodes import Known
+from distributed_grid.protocol.resources import Resources
+from tests.coordinator.core.scene import facts, job, join, offer, step
+
+CORE = Request(Resources(cpu=1000), retry_on=(RetryOn.LOST,), retries=3)
+N1 = facts("n1", cores=2)
+FOUND = "12 commits are missing"
+EXITED = Outcome(Cause.EXITED, code=3, seconds=4.0)
+
+
+def of(kind: type, out: list[Command]) -> list[Any]:
+    return [one.message for one in out if isinstance(one, Send) and isinstance(one.message, kind)]
+
+
+def grid(*names: str) -> Ledger:
+    ledger = Ledger(epoch=3)
+    join(ledger, N1)
+    step(ledger, JobsSubmitted(1, tuple(job(name, CORE, 1.0) for name in names)), 1.0)
+    return ledger
+
+
+def back(ledger: Ledger, *known: Known, now: float = 10.0) -> list[Command]:
+    out = step(ledger, NodeUp(N1, "s2"), now)
+    out += step(ledger, Told("n1", Inventory(known)), now)
+    return out + step(ledger, Told("n1", offer(N1)), now)
+
+
+def test_what_waits_is_not_started_and_says_so() -> None:
+    ledger = Ledger(epoch=3)
+    ledger.restore([job("waits", CORE)], [], [N1], 5.0, loss=(FOUND,))
+    assert not of(Launch, back(ledger))
+    view = ledger.view("waits")
+    assert view is not None and view.reason is not None and view.reason.code == "Held"
+    assert "lost something" in view.reason.text
+
+
+def test_from_the_moment_it_is_found_nothing_is_started_and_that_is_made_durable() -> None:
+    ledger = grid("a", "b", "waits")
+    out = step(ledger, LossFound(FOUND), 2.0)
+    assert out[:2] == [RecordLoss(FOUND), Alarm(FOUND)] and not of(Launch, out)
+    assert step(ledger, LossFound(FOUND), 2.0) == []
+    out = step(ledger, Told("n1", Exited("a.1", EXITED, returned=True)), 3.0)
+    assert not of(Launch, out) and ledger.jobs["waits"].state is State.WAITING
+    assert AckExits("n1", ("a.1",)) in out, "results are taken"
+
+
+def test_what_a_node_does_not_know_any_more_stays_as_it_is() -> None:
+    ledger = grid("a", "b")
+    step(ledger, Told("n1", Started("a.1", 11)), 2.0)
+    step(ledger, LossFound(FOUND), 2.0)
+    out = back(ledger)
+    assert not of(Launch, out) and not of(Stop, out)
+    assert [one.state for one in ledger.jobs.values()] == [State.RUNNING, State.STARTING]
+
+
+def test_a_node_that_stays_away_ends_nothing() -> None:
+    ledger = grid("a")
+    step(ledger, LossFound(FOUND), 2.0)
+    for now in (20.0, 100.0, 1000.0):
+        step(ledger, Tick(), now)
+    assert ledger.jobs["a"].state is State.LOST
+    back(ledger, Known("a.1", State.RUNNING, started_for=990.0), now=1010.0)
+    assert ledger.jobs["a"].state is State.RUNNING
+
+
+def test_a_stranger_is_not_ended() -> None:
+    ledger = grid()
+    step(ledger, LossFound(FOUND), 2.0)
+    out = back(ledger, Known("x.1", State.RUNNING, started_for=3.0), Known("y.1", State.STARTING))
+    assert not of(Stop, out)
+    assert sum("it runs on" in one.what for one in out if isinstance(one, Audit)) == 2
+
+
+@pytest.mark.parametrize("state", [State.RUNNING, State.STARTING, State.ENDED])
+def test_a_node_that_knows_of_an_attempt_which_was_never_granted_shows_a_loss(state: State) -> None:
+    ledger = Ledger(epoch=3)
+    ledger.restore([job("waits", CORE, 1.0)], [], [N1], 5.0)
+    out = back(ledger, Known("waits.1", state, started_for=2.0))
+    found = "n1 knows of waits.1, and the store has only 0 attempts of waits"
+    assert RecordLoss(found) in out and Alarm(found) in out and ledger.loss == (found,)
+    assert not of(Launch, out) and not of(Stop, out)
+
+
+def test_the_result_of_an_attempt_whose_grant_was_lost_is_the_jobs() -> None:
+    ledger = Ledger(epoch=3)
+    ledger.restore([job("waits", CORE, 1.0)], [], [N1], 5.0)
+    out = back(ledger, Known("waits.1", State.ENDED))
+    out += step(ledger, Told("n1", Exited("waits.1", EXITED, returned=True)), 11.0)
+    ended = [one.job for one in out if isinstance(one, RecordJob) and one.job.state is State.ENDED]
+    assert [(one.id, one.outcome, one.tries, one.node) for one in ended] == [("waits", EXITED, 1, "n1")]
+    assert AckExits("n1", ("waits.1",)) in out and not of(Launch, out)
+
+
+@pytest.mark.parametrize("name", ["a.1", "a.x", "a", "nobody.7", "a.²", "a." + "9" * 40])
+def test_what_shows_nothing_changes_nothing(name: str) -> None:
+    ledger = grid("a")
+    back(ledger, Known(name, State.RUNNING, started_for=2.0))
+    assert ledger.loss == ()
+
+
+def test_what_is_from_before_a_restore_is_expected() -> None:
+    for seconds, lost in ((6.0, False), (3.0, True)):
+        ledger = Ledger(epoch=3)
+        ledger.restore([job("waits", CORE, 1.0)], [], [N1], 5.0, unknown_before=5.0)
+        back(ledger, Known("waits.1", State.RUNNING, started_for=seconds))
+        assert bool(ledger.loss) is lost
