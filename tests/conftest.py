@@ -5,7 +5,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import hypothesis
@@ -53,17 +52,7 @@ def lacks(marker: str) -> str | None:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our wheel, built once for all tests that install it."""
-    base = tmp_path_factory.mktemp("wheel")
-    # Built from a copy: a build in the tree leaves folders there and takes along what an earlier one left.
-    leave = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "shared")
-    shutil.copytree(ROOT, base / "tree", ignore=leave)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel", "--no-deps"]
-    done = subprocess.run(
-        [*pip, "--no-build-isolation", "--wheel-dir", base / "wheels", base / "tree"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    (built,) = (base / "wheels").iterdir()
-    return built
+    return booted.built(tmp_path_factory.mktemp("wheel"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distributed_grid.agent import supervisor
 from distributed_grid.cli import dev_processes
 from tests.grid_fixture import CONFIG, GRID, Grid
 
@@ -190,7 +191,11 @@ class Arena:
             return None
 
         self.neighbour = awaited(at_work, f"the neighbour is at work{self.grid.log(NODE)}")
-        awaited(lambda: self.beats()[0] > 1, "the neighbour's output arrives")
+        try:
+            awaited(lambda: self.beats()[0] > 1, "", 20)
+        except TimeoutError:
+            why = self.run("ann", "logs", job)
+            raise TimeoutError(f"no output of the neighbour: {self.beats()}, {why}") from None
 
     def beats(self) -> tuple[int, str]:
         """How far the neighbour has counted, and what is wrong with its output; empty: nothing."""
@@ -202,6 +207,14 @@ class Arena:
         numbers = [str(number + 1) for number in range(len(lines))]
         odd = [line for line, number in zip(lines, numbers, strict=True) if line != number]
         return len(lines), f"its output has {odd[0][:200]!r}" if odd else ""
+
+    def grouped(self) -> bool:
+        """Whether the neighbour's cores are kept by a control group."""
+        assert self.neighbour is not None
+        mine, agents = (_groups(pid) for pid in (self.neighbour.pid, self.agent))
+        if "cpuset" in mine:
+            return mine["cpuset"] != agents.get("cpuset")
+        return Path(f"/sys/fs/cgroup{mine.get('', '')}/cpuset.cpus").exists() and mine != agents
 
     def dismiss(self) -> str:
         """Tell the neighbour to end; what is wrong with its end, empty: nothing."""
@@ -246,19 +259,18 @@ class Arena:
 
 def walls(level: str) -> dict[str, str]:
     """What an agent's environment has to say for this level of walls."""
+    # Below `namespace` a node runs only its owners' jobs, if its owner does not say otherwise; here it is said.
+    said = {"GRID_AGENT__TRUST": "everyone"}
     if has_walls():
-        # Below `namespace` a node runs only its owner's jobs, if its owner does not say otherwise; here it is said.
-        return {"GRID_AGENT__WALLS": level, "GRID_AGENT__TRUST": "everyone"}
+        return said | {"GRID_AGENT__WALLS": level}
     if level == "user":
-        return {"GRID_AGENT__RUN_AS": "submitter"}
-    return {"GRID_AGENT__HIDE_STATE": "true" if level == "landlock" else "false"}
+        return said | {"GRID_AGENT__RUN_AS": "submitter"}
+    return said | {"GRID_AGENT__HIDE_STATE": "true" if level == "landlock" else "false"}
 
 
 def has_walls() -> bool:
-    """Whether this release knows levels of walls as a setting."""
-    from distributed_grid.coordinator import config_schema
-
-    return "walls" in Path(config_schema.__file__).read_text()
+    """Whether this release makes jobs by spawners behind walls."""
+    return (Path(supervisor.__file__).parent / "walls" / "spawner.py").exists()
 
 
 def levels() -> tuple[str, ...]:
@@ -272,6 +284,15 @@ def cmdline(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def _groups(pid: int) -> dict[str, str]:
+    """The control groups of a process by controller; "" for version 2."""
+    found = {}
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        found |= dict.fromkeys(names.split(","), path)
+    return found
 
 
 def started(pid: int) -> int:

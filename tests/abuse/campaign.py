@@ -11,13 +11,11 @@ import subprocess
 import sys
 
 from tests.abuse import enclosure
-from tests.abuse.arena import levels
+from tests.abuse.arena import has_walls, levels
 from tests.abuse.attacks import ATTACKS, HELD, LEVELS, expected, named
 
 Verdicts = dict[tuple[str, str, str], dict[str, object]]
 """By place, level and attack."""
-GROUPS = {"processes": False, "systemd": True}
-"""Places, and whether jobs get control groups of their own there."""
 
 
 def attack(place: str, level: str, names: list[str], arguments: list[str]) -> Verdicts:
@@ -36,12 +34,17 @@ def _parsed(line: str) -> dict[str, object]:
         return {}
 
 
+def promised(verdict: dict[str, object], level: str, name: str) -> bool:
+    """Whether this attack was to be refused."""
+    known = next((one for one in ATTACKS if one.name == name), None)
+    return known is None or expected(known, level, bool(verdict.get("groups", True))) == HELD
+
+
 def failures(verdicts: Verdicts) -> list[str]:
     """What is not as expected, a line each."""
     lines = []
     for (place, level, name), verdict in verdicts.items():
-        known = next((one for one in ATTACKS if one.name == name), None)
-        if verdict["harms"] and (known is None or expected(known, level, GROUPS[place]) == HELD):
+        if verdict["harms"] and promised(verdict, level, name):
             harms = verdict["harms"]
             assert isinstance(harms, list)
             lines.append(f"{place} {level} {name}: {'; '.join(map(str, harms[:4]))}")
@@ -57,9 +60,10 @@ def table(verdicts: Verdicts) -> str:
         row = [name]
         for place, level in columns:
             verdict = verdicts.get((place, level, name))
-            known = next((one for one in ATTACKS if one.name == name), None)
-            promised = known is None or expected(known, level, GROUPS[place]) == HELD
-            row.append("-" if verdict is None else "held" if not verdict["harms"] else "HARM" if promised else "(harm)")
+            if verdict is None:
+                row.append("-")
+            else:
+                row.append("held" if not verdict["harms"] else "HARM" if promised(verdict, level, name) else "(harm)")
         rows.append(row)
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return "\n".join(
@@ -73,10 +77,12 @@ def siege(arguments: argparse.Namespace) -> int:
     return subprocess.run([sys.executable, "-m", "tests.e2e.siege", *words], cwd=enclosure.ROOT).returncode
 
 
-def in_unit(level: str, names: list[str]) -> Verdicts:
-    """Make the attacks inside a machine with systemd, on an agent that `grid agent install` installed."""
+def in_unit(names: list[str]) -> Verdicts:
+    """Make the attacks inside a machine with systemd, on an agent that `grid agent install` installed, under the walls
+    that a service has."""
     from tests.abuse.unit import attacks
 
+    level = "user" if has_walls() else "landlock"
     return {("systemd", level, str(one["attack"])): one for one in attacks(level, names)}
 
 
@@ -112,7 +118,7 @@ def main() -> int:
         if why := booted.lacking():
             print(f"attacks inside a machine with systemd are not made: this machine {why}")
         else:
-            verdicts |= in_unit("", names)
+            verdicts |= in_unit(names)
     print(table(verdicts))
     wrong = failures(verdicts)
     for line in wrong:

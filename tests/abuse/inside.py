@@ -8,12 +8,12 @@ import dataclasses
 import json
 import sys
 
-from tests.abuse import arena as arenas
+from tests.abuse.arena import Arena
 from tests.abuse.attacks import ATTACKS, LEVELS, named
 from tests.abuse.judge import Verdict, attack
 
 
-def attempts(level: str, names: list[str], cgroup: str = "auto") -> int:
+def attempts(level: str, names: list[str], cgroup: str = "auto", kind: type[Arena] = Arena) -> int:
     """Make these attacks one after another, in a new arena where the last one was broken. How many were made."""
     wanted = [named(name) for name in names] or list(ATTACKS)
     environment = {"GRID_AGENT__CGROUP": cgroup}
@@ -21,7 +21,7 @@ def attempts(level: str, names: list[str], cgroup: str = "auto") -> int:
     try:
         for what in wanted:
             if made is None:
-                made = arenas.Arena(level, environment)
+                made = kind(level, environment)
                 made.start()
             try:
                 verdict = attack(made, what)

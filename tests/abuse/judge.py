@@ -38,6 +38,8 @@ class Verdict:
     broken: bool = False
     seconds: float = 0.0
     note: str = ""
+    groups: bool = True
+    """Jobs have control groups of their own that keep their limits."""
 
     @property
     def held(self) -> bool:
@@ -60,7 +62,7 @@ class Before:
 def attack(arena: Arena, what: Attack) -> Verdict:
     """Make one attack and judge it."""
     began = time.monotonic()
-    verdict = Verdict(what.name, arena.level)
+    verdict = Verdict(what.name, arena.level, groups=arena.grouped())
     before = _before(arena)
     token = f"{time.monotonic_ns() % 10**9:09}"
     _emptied(arena.folder("mallory"))
