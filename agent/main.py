@@ -172,6 +172,12 @@ def _identity(state_dir: Path) -> tuple[int, str]:
     return incarnation, _instance(state_dir)
 
 
+def _directory(state_dir: Path) -> str:
+    """What tells a state directory from a copy of it, and stays when the agent starts anew."""
+    seen = state_dir.stat()
+    return f"{seen.st_dev}:{seen.st_ino}"
+
+
 def _instance(state_dir: Path) -> str:
     path = state_dir / "instance"
     with contextlib.suppress(OSError):
@@ -221,7 +227,9 @@ async def _run(settings: AgentSettings) -> None:
         asyncio.to_thread(_ray_versions, settings.ray.program),
     )
     facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
-    facts = msgspec.structs.replace(facts, instance=instance, ray=ray, ray_python=python, **walled)
+    facts = msgspec.structs.replace(
+        facts, instance=instance, directory=_directory(settings.state_dir), ray=ray, ray_python=python, **walled
+    )
     how = settings.interval, settings.keep, settings.run_as, settings.environment, settings.ray
     place = Place(settings.coordinator, settings.state_dir, *how)
     runtime = Runtime(place, facts, settings.limits, probe, launcher)

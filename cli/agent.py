@@ -96,7 +96,7 @@ def join(name: str | None, state_dir: str | None, invitation: str) -> None:
 
         where = folder(proposed)
         raise GridError("this node has joined a grid already", why=f"by {where}", hint=f"remove {where} to leave it")
-    joined = joining.join(asked, proposed, folder)
+    joined = joining.join(asked, proposed, folder, node=True)
     run = "grid agent run" + (f" --name {joined.name}" if joined.name != platform.node().partition(".")[0] else "")
     run += f" --state-dir {state_dir}" if state_dir else ""
     current().say(f"this machine is node {joined.name} of grid {joined.grid}; next: {run}")

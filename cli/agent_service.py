@@ -123,7 +123,7 @@ def _join(invitation: str, name: str | None, state_dir: str | None) -> str:
             raise GridError(
                 "this node has joined another grid already", why=f"by {one}", hint=f"remove {one} to leave it"
             )
-    joined = joining.join(asked, proposed, folder)
+    joined = joining.join(asked, proposed, folder, node=True)
     invocation.say(f"this machine is node {joined.name} of grid {joined.grid}")
     return joined.name
 

@@ -74,7 +74,7 @@ def login(context: str, invitation: str) -> None:
     if asked.bearer:
         _keep_bearer(asked, context, folder)
         return
-    joined = join(asked, user_name(), lambda _: folder)
+    joined = join(asked, user_name(), lambda _: folder, node=False)
     use_context(context)
     current().say(f"you are {joined.role} {joined.name} of grid {joined.grid}, by {folder}")
 

@@ -125,12 +125,12 @@ class Identities:
         with self._db:
             return self._db.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (id,)).rowcount > 0
 
-    def use(self, id: str, secret: str, asked: str, now: float) -> Token:
-        """Use a token up by one, for who asks to be called `asked`; the token, with the name that is given out. Nothing
-        is used up where it is refused. Raises TokenRefused."""
+    def use(self, id: str, secret: str, asked: str, now: float, to_be: str = "") -> Token:
+        """Use a token up by one, for who asks to be called `asked`; the token, with the name that is given out. `to_be`
+        as in messages_join.Join. Nothing is used up where it is refused. Raises TokenRefused."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            token = self._judged(id, secret, asked, now)
+            token = self._judged(id, secret, asked, now, to_be)
             self._db.execute("UPDATE tokens SET uses = uses - 1 WHERE id = ?", (id,))
             self._db.execute("COMMIT")
             return token
@@ -138,7 +138,7 @@ class Identities:
             self._db.execute("ROLLBACK")
             raise
 
-    def _judged(self, id: str, secret: str, asked: str, now: float) -> Token:
+    def _judged(self, id: str, secret: str, asked: str, now: float, to_be: str) -> Token:
         row = self._db.execute(
             "SELECT digest, role, name, labels, uses, expires, creator, created FROM tokens WHERE id = ?", (id,)
         ).fetchone()
@@ -150,6 +150,12 @@ class Identities:
         if now >= expires:
             raise TokenRefused(f"the token {id} has expired", hint="ask for a new one: grid token create")
         role = Role(role)
+        if to_be == "node" and role is not Role.AGENT:
+            what, hint = f"this token is for a person ({role}), not for a node", "grid login, as that person"
+            raise TokenRefused(what, "it is not used up", f"{hint}; for a node: grid token create --node NAME")
+        if to_be == "person" and role is Role.AGENT:
+            hint = "grid agent join, on that node; for a person: grid token create --role client --user NAME"
+            raise TokenRefused("this token is for a node, not for a person", "it is not used up", hint)
         given = self._name(role, name, asked, now)
         return Token(id, role, given, json.loads(labels), uses, expires, creator, created)
 

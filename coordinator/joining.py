@@ -49,7 +49,7 @@ class Joining:
             self._tries.judge(peer)
             join: Join = codec.decode_first(frame, Join)
             checked(join.request.encode())  # before the token is used up
-            token = self._pki.identities.use(join.token, join.secret, join.name, time.time())
+            token = self._pki.identities.use(join.token, join.secret, join.name, time.time(), join.to_be)
             certificate = self._pki.certify(join.request, token.role, token.name, token.id)
             self._pki.identities.label(token.role, token.name, token.labels)
         except GridError as error:

@@ -285,8 +285,16 @@ class Server:
         while (old := self._agents.get(facts.name)) is not None:
             same = facts.boot_id == old.facts.boot_id and facts.instance == old.facts.instance
             same = same and facts.hostname == old.facts.hostname
-            restarted = same and facts.incarnation > old.facts.incarnation
+            copied = same and "" != facts.directory != old.facts.directory != ""
+            restarted = same and not copied and facts.incarnation > old.facts.incarnation
             if not restarted and await old.control.answers(PROBE_SECONDS):
+                if copied:
+                    return Refused(
+                        what=f"this is a copy of the state directory of node {facts.name!r}, which is in use",
+                        why=f"the agent of the original on {old.facts.hostname} is alive",
+                        hint="remove the copy; another node has a state directory and a token of its own",
+                        final=True,
+                    )
                 return Refused(
                     what=f"a node named {facts.name!r} is connected already",
                     why=f"its agent on {old.facts.hostname} is alive",

@@ -18,6 +18,7 @@ from distributed_grid.keys import key_pem, new_key, pin_of, request_for, save_id
 from distributed_grid.member import Member, write_member
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import Refused
 from distributed_grid.protocol.messages_join import AUTHORITY_PATH, JOIN_PATH, Join, Joined
 from distributed_grid.strangers import unknown_to
@@ -70,17 +71,26 @@ def parse_invitation(text: str) -> Invitation:
     return Invitation(host, port, token[1], token[2], token[3], token[0])
 
 
-def join(invitation: Invitation, name: str, folder: Callable[[str], Path]) -> Joined:
-    """Join, proposing this name, and keep the identity in the folder for the name that was given. Raises GridError;
-    then nothing is kept."""
+def join(invitation: Invitation, name: str, folder: Callable[[str], Path], node: bool) -> Joined:
+    """Join as a node or as a person, proposing this name, and keep the identity in the folder for the name that was
+    given. Raises GridError; then nothing is kept."""
     if invitation.bearer:
         raise BadValue("this is a bearer token, and nobody joins with it", hint="grid login, as who it is for")
     authority = _authority(invitation)
     key = new_key()
-    asked = Join(token=invitation.token, secret=invitation.secret, request=request_for(key).decode(), name=name)
+    asked = Join(
+        token=invitation.token,
+        secret=invitation.secret,
+        request=request_for(key).decode(),
+        name=name,
+        to_be="node" if node else "person",
+    )
     answer = _ask(invitation, authority, asked)
     if isinstance(answer, Refused):
         raise GridError(f"the grid at {invitation.address} did not let us in: {answer.what}", answer.why, answer.hint)
+    if (answer.role is Role.AGENT) != node:  # of a coordinator that does not compare them
+        hint = "grid login, as that person" if node else "grid agent join, on that node"
+        raise GridError(f"this token was for {answer.role} {answer.name}", "it is used up now", f"{hint}, with another")
     where = folder(answer.name)
     save_identity(where, key_pem(key), answer.certificate, authority)
     write_member(where, Member(invitation.url, answer.grid, answer.role, answer.name, answer.labels))

@@ -13,12 +13,14 @@ AUTHORITY_PATH = "/v1/ca"
 
 class Join(Message, frozen=True, tag="join"):
     """Let me in: the id and secret of a token, what I would be called if the token leaves that open, and a certificate
-    request (PEM) for a key that never leaves my machine."""
+    request (PEM) for a key that never leaves my machine. `to_be`: what I mean to become, `node` or `person`; a token
+    for something else is refused and not used up (empty: whatever the token says)."""
 
     token: Word
     secret: Word
     request: Text
     name: Word = ""
+    to_be: Word = ""
 
 
 class Joined(Message, frozen=True, tag="joined"):

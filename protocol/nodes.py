@@ -57,8 +57,9 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `cores` are the cores the agent manages (numbers as the kernel's, or virtual ones); `memory` bytes it manages;
     `lendable` is the most it could ever lend, after `max_share_*` and `can_share`: what no request may exceed.
-    `instance` is the same for all agents that ever run on one state directory, and no other's. `address` is where the
-    agent connects from, as the coordinator sees it.
+    `instance` is the same for all agents that ever run on one state directory, and of no others but those on a copy of
+    it, which `directory` tells apart: the directory's device and inode. `address` is where the agent connects from, as
+    the coordinator sees it.
     `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
     `numa` holds the cores of each NUMA node by its number; empty: not known.
     `ray` and `ray_python` are the versions of the Ray that would run its boosts, and of that one's Python; empty: none.
@@ -81,6 +82,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     python: Word = ""
     priority: Finite = 1.0
     instance: Word = ""
+    directory: Word = ""
     address: Word = ""
     limits: dict[Word, Word] = {}
     numa: tuple[tuple[Index, ...], ...] = ()

@@ -13,7 +13,7 @@ from distributed_grid import __version__
 from distributed_grid.agent.session import dial
 from distributed_grid.joining import join, parse_invitation
 from distributed_grid.protocol.codec import decode, encode
-from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Done, Hello, Refused, Welcome, Withdraw
@@ -40,7 +40,7 @@ async def test_a_tokens_labels_are_the_nodes_whatever_it_says_also_after_it_has_
 
         async def joins(token: str, name: str) -> Path:
             folder = tmp_path / token[-4:] / name
-            await asyncio.to_thread(join, parse_invitation(f"grid://{address}/{token}"), name, lambda _: folder)
+            await asyncio.to_thread(join, parse_invitation(f"grid://{address}/{token}"), name, lambda _: folder, True)
             return folder
 
         def token(name: str, labels: dict[str, str], uses: int = 1) -> str:
@@ -55,6 +55,26 @@ async def test_a_tokens_labels_are_the_nodes_whatever_it_says_also_after_it_has_
         again = await joins(token("lab1", {"zone": "c"}), "lab1")
         assert await comes(grid, again, "lab1", {"trust": "high"}) == {"zone": "c", "trust": "high"}
         assert identities.labels(Role.AGENT, "lab2") == {"zone": "a", "trust": "low"}
+
+
+@pytest.mark.parametrize("node", [True, False])
+async def test_who_joins_with_the_token_of_another_kind_is_refused_and_it_is_not_used_up(
+    tmp_path: Path, node: bool
+) -> None:
+    async with coordinator(tmp_path, founded=True) as grid:
+        assert grid.pki is not None
+        role, name = (Role.CLIENT, "ann") if node else (Role.AGENT, "lab1")
+        pin, now = grid.pki.authority.pin, time.time()
+        token = grid.pki.identities.mint(pin, role, name, {}, 1, 3600.0, "ada", now)
+        invitation = parse_invitation(f"grid://{grid.url.removeprefix('wss://')}/{token}")
+        with pytest.raises(GridError) as refused:
+            await asyncio.to_thread(join, invitation, "lab1", lambda _: tmp_path / "made", node)
+        error = refused.value
+        assert f"this token is for a {'person (client)' if node else 'node'}" in error.what
+        assert error.why == "it is not used up" and error.hint.startswith("grid login" if node else "grid agent join")
+        assert not (tmp_path / "made").exists() and not grid.pki.identities.certificates(now)
+        answer = await asyncio.to_thread(join, invitation, "lab1", lambda _: tmp_path / "made", not node)
+        assert (answer.role, answer.name) == (role, name)
 
 
 async def greeted(grid: Coordinator, *headers: str) -> tuple[ClientConnection, Welcome | Refused]:

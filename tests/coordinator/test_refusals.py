@@ -175,7 +175,7 @@ async def a_used_token(scene: Scene) -> str:
     # It was used when the scene was set; see `standing`.
     token = (scene.home / "used").read_text()
     try:
-        await asyncio.to_thread(join, parse_invitation(token), "lab9", lambda _: scene.home / "again")
+        await asyncio.to_thread(join, parse_invitation(token), "lab9", lambda _: scene.home / "again", True)
     except GridError as error:
         assert not (scene.home / "again").exists() and token.rpartition(".")[2] not in f"{error.lines()}"
         return error.what
@@ -216,7 +216,7 @@ async def standing(home: Path) -> AsyncIterator[Scene]:
         token = pki.identities.mint(pki.authority.pin, Role.AGENT, "lab9", {}, 1, 3600.0, "test", time.time())
         (home / "used").write_text(f"grid://localhost:{scene.port}/{token}")
         invitation = parse_invitation((home / "used").read_text())
-        await asyncio.to_thread(join, invitation, "lab9", lambda _: home / "lab9")
+        await asyncio.to_thread(join, invitation, "lab9", lambda _: home / "lab9", True)
         yield scene
 
 

@@ -546,6 +546,22 @@ async def test_a_restarted_agent_replaces_its_former_self(tmp_path: Path) -> Non
         await second.close()
 
 
+async def test_an_agent_on_a_copy_of_the_state_directory_is_refused_and_one_on_the_original_is_not(
+    tmp_path: Path,
+) -> None:
+    async with coordinator(tmp_path) as grid:
+        first = await agent(grid.url, node(instance="i", directory="1:2"))
+        copy = await agent(grid.url, node(incarnation=2, instance="i", directory="1:3"))
+        refused = copy.seen[0]
+        assert isinstance(refused, Refused) and refused.final and "is a copy of the state directory" in refused.what
+        await works(grid, first)
+        restarted = await agent(grid.url, node(incarnation=2, instance="i", directory="1:2"))
+        assert isinstance(restarted.seen[0], Welcome)
+        await first.gone()
+        await works(grid, restarted)
+        await restarted.close()
+
+
 async def test_a_name_held_by_a_dead_connection_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distributed_grid.coordinator.server.PROBE_SECONDS", 0.2)
     async with coordinator(tmp_path) as grid:

@@ -1,6 +1,7 @@
 """`grid agent status` and `grid agent stop`: what becomes of an agent's jobs when it is ended."""
 
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -171,3 +172,16 @@ def test_a_job_may_not_order_its_own_node(node: Grid) -> None:
 def test_a_deadline_without_draining_is_an_error(grid: Grid, words: tuple[str, ...]) -> None:
     done = grid.run("agent", "stop", "--state-dir", str(grid.home / "nowhere"), *words)
     assert done.returncode == 2 and "--deadline goes with --jobs drain" in done.stderr
+
+
+def test_an_agent_on_a_copy_of_a_state_directory_in_use_is_refused_and_the_original_goes_on(node: Grid) -> None:
+    job, ending = begin(node)
+    copy = node.home / "copy"
+    shutil.copytree(node.home / "n1", copy, ignore=shutil.ignore_patterns("*.sock"))
+    words = ("agent", "run", "--name", "n1", "--state-dir", str(copy), "--virtual", "--cores", "0-1")
+    done = node.run(*words)
+    assert done.returncode == 1 and "is a copy of the state directory of node 'n1'" in done.stderr, done.stderr
+    assert node.processes["n1"].poll() is None and "the coordinator is gone" not in node.log("n1")
+    assert node.job(job)["state"] == "running"
+    ending.touch()
+    assert node.run("job", "wait", job).returncode == 7
