@@ -85,7 +85,7 @@ class Runtime:
         self._facts = facts
         self._dir = place.state_dir.absolute()  # jobs run elsewhere
         self.launcher = launcher
-        self.table = Table()
+        self.table = Table(facts)
         self._lender = Lender(limits, facts)
         self._using = Using(min(EVERY, 5 * place.interval))
         self._probe = probe

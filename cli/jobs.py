@@ -214,6 +214,7 @@ def _rows(view: JobView) -> list[tuple[str, Any]]:
         ("asks", f"{view.request.resources} · {view.request.priority.word}"),
         ("prefers", ", ".join(view.request.nodes)),
         ("node", view.node),
+        ("walls", view.walls),
         ("holds" if view.state is not State.ENDED else "held", words.grant_words(view.grant) if view.grant else ""),
         ("allocation", view.allocation),
         ("workdir", view.spec.workdir),

@@ -44,6 +44,10 @@ class Asking:
         status: Status = self._invocation.ask(lambda number: GetStatus(id=number))
         return status.grid
 
+    def me(self) -> str:
+        """Who we are to it."""
+        return self._invocation.user
+
     async def known(self, name: str) -> Known:
         """What it knows of a node."""
         status: Status = await self._ask(lambda number: GetStatus(id=number))

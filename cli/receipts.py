@@ -100,6 +100,7 @@ def victim_json(victim: Victim) -> dict[str, Any]:
         "lost_core_seconds": victim.lost,
         "gang": victim.gang or None,
         "node": victim.node or None,
+        "walls": victim.walls or None,
     }
 
 

@@ -10,7 +10,7 @@ from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.limits import JobLimits, parse_factor
-from distributed_grid.protocol.numbers import Code, Count, Finite, Text
+from distributed_grid.protocol.numbers import Code, Count, Finite, Text, Word
 from distributed_grid.protocol.placing import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import Grant, Resources
 from distributed_grid.protocol.usage import Used
@@ -217,7 +217,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     constraints: Constraints | None = None
     ray: bool = False
     """Ray is to reserve it: the coordinator says this, not the client."""
-    user: str = ""
+    user: Word = ""
     """Whose it is, where that decides which nodes may run it (protocol/walls.py); the coordinator says this, not the
     client."""
 

@@ -10,6 +10,7 @@ from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.numbers import Code, Count, Finite, Number, Pid, Span, Text, Word
 from distributed_grid.protocol.resources import Grant
 from distributed_grid.protocol.usage import Use
+from distributed_grid.protocol.walls import Walls
 
 # --- agent to coordinator ---------------------------------------------------------------------------------------
 
@@ -96,7 +97,10 @@ class Launch(Message, frozen=True, tag="launch"):
     heartbeat that was answered by Renewed; then the node's supervisor ends it by itself (0: it runs on for ever).
     `heard` is the `at` of the newest sample that the coordinator has of the node: it counts as such a sending.
 
-    `gang`: it is a member of one. The node of rank 0 answers Stale, with the device `port`, where the port is taken."""
+    `gang`: it is a member of one. The node of rank 0 answers Stale, with the device `port`, where the port is taken.
+
+    `walls`: it asks for this level at least. An agent whose walls are weaker, or that does not run jobs of this user,
+    answers Stale: it may have restarted since it told its facts."""
 
     allocation: Word
     job: Word
@@ -107,6 +111,7 @@ class Launch(Message, frozen=True, tag="launch"):
     lease: Finite = 0.0
     heard: Finite = 0.0
     gang: Gang | None = None
+    walls: Walls = Walls.NONE
 
 
 class Stop(Message, frozen=True, tag="stop"):

@@ -10,7 +10,7 @@ from distributed_grid.protocol.resources import Grant, Resources
 class Victim(msgspec.Struct, frozen=True, omit_defaults=True):
     """An allocation whose place is taken back. `seconds` it had run, `lost` in core-seconds: see docs/preemption.md.
     `gang`: how many members its gang has, which all end with it and are in what is lost; 0: it has none. `node`: where
-    it gives way, if that is for a gang; else it is the one node that all is about."""
+    it gives way, if that is for a gang; else it is the one node that all is about. `walls`: behind which it ran."""
 
     allocation: str
     job: str
@@ -21,6 +21,7 @@ class Victim(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: Finite = 0.0
     gang: Count = 0
     node: str = ""
+    walls: str = ""
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):

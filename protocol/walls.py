@@ -59,6 +59,17 @@ def admits(walls: str, owners: tuple[str, ...], trusts: str, user: str) -> bool:
     return open_to_all(walls, trusts) or user in owners
 
 
+def unfit(walls: str, owners: tuple[str, ...], trusts: str, user: str, least: Walls) -> str:
+    """Why a node that tells these facts may not run a job of this user, who asks for this level at least; empty: it
+    may. As the node's own agent sees it: it knows its level."""
+    level = level_of(walls)
+    if not level.meets(least):
+        return f"its walls are {level}, and the job asks for {least}"
+    if not admits(walls, owners, trusts, user):
+        return f"its walls are {level}, and it runs jobs of its owners only"
+    return ""
+
+
 def open_to_all(walls: str, trusts: str) -> bool:
     """Whether a node that tells these facts runs jobs of everyone."""
     return level_of(walls).meets(LEAST_SHARED) or trusts == Trust.EVERYONE

@@ -15,8 +15,9 @@ from distributed_grid.agent.core.owner import Running
 from distributed_grid.agent.core.spare import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Signal, Stale, Started, Stop
-from distributed_grid.protocol.nodes import Known
+from distributed_grid.protocol.nodes import Known, NodeFacts
 from distributed_grid.protocol.resources import MILLI, Grant, format_milli
+from distributed_grid.protocol.walls import unfit
 
 D = TypeVar("D")
 
@@ -105,7 +106,8 @@ class Table:
     """All allocations of this node. `handle` is the only thing that changes them, apart from `restore` at the start.
     Times are seconds of one clock that only ever goes forward."""
 
-    def __init__(self) -> None:
+    def __init__(self, facts: NodeFacts | None = None) -> None:
+        self._facts = facts
         self.entries: dict[str, Entry] = {}
         self._held: dict[str, Holding] = {}
         self._cores: dict[int, str] = {}
@@ -321,6 +323,9 @@ class Table:
         grant = launch.grant
         if launch.epoch < self._epoch:
             return f"it comes from epoch {launch.epoch} of the coordinator, which is at {self._epoch} already", ""
+        of = self._facts
+        if of is not None and of.walls and (why := unfit(of.walls, of.owners, of.trusts, launch.user, launch.walls)):
+            return why, ""
         for core in (*grant.cores, grant.shared_core) if grant.shared_core >= 0 else grant.cores:
             if core in self._cores:
                 return f"core {core} is held by {self._cores[core]}", str(core)

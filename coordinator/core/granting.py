@@ -9,6 +9,7 @@ from distributed_grid.coordinator.core.reserving import release
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.walls import Walls
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -64,5 +65,6 @@ def launch(ledger: "Ledger", job: Job, allocation: Allocation) -> Launch:
         spec=groups.spec_of(ledger, job),
         gang=allocation.gang,
         lease=allocation.lease,
+        walls=job.request.constraints.walls if job.request.constraints is not None else Walls.NONE,
         heard=sample.at if allocation.lease and (sample := ledger.nodes[allocation.node].sample) else 0.0,
     )

@@ -8,7 +8,7 @@ Who has such a set is one for whom others give way, or one who gave way for noth
 from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core.kept import Kept
-from distributed_grid.coordinator.core.matching import Placement, usable
+from distributed_grid.coordinator.core.matching import Placement, able, usable
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.coordinator.core.preemption import clock, ending_words
 from distributed_grid.coordinator.core.reserving import release
@@ -70,7 +70,7 @@ def _whole(node: Node, job: Job, kept: Grant) -> Grant | None:
     """Just that set; or, where no more is to come and the node's owner has taken some of it, as much elsewhere on the
     node."""
     room = node.room
-    if room is None or not usable(node):
+    if room is None or not usable(node) or not able(node, job.request):
         return None
     room.give(kept)
     if room.covers(kept):

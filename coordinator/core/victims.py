@@ -143,7 +143,9 @@ def _view(ledger: "Ledger", node: Node, request: Request, now: float) -> View:
             else:
                 seconds = ran(job, one, now)
                 many = job.request.gang
-                who.append(Victim(one.id, one.job, job.user, job.request.priority, one.grant, seconds, lost, many))
+                urgency = job.request.priority
+                victim = Victim(one.id, one.job, job.user, urgency, one.grant, seconds, lost, many, walls=one.walls)
+                who.append(victim)
     return View(node.facts.name, room, tuple(who), ending, young)
 
 

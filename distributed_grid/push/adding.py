@@ -119,7 +119,8 @@ class _Adding:
             case plan.SWITCH:
                 await far.call("switch", build=build)
             case plan.START:
-                await far.call("start", name=name, service=self.found.service)
+                # Who has the rights on the host to add it is an owner of the node.
+                await far.call("start", name=name, service=self.found.service, owner=self.coordinator.me())
             case plan.AWAIT:
                 await self._heartbeat()
 

@@ -23,6 +23,9 @@ class Coordinator(Protocol):
     async def seen(self, name: str) -> NodeView | None:
         """A node as it is now; None: there is none of this name."""
 
+    def me(self) -> str:
+        """Who asks it, by the name that the grid has for them."""
+
     async def invite(self, name: str, labels: Mapping[str, str]) -> Invited:
         """A token with which a node of this name can join once, soon."""
 

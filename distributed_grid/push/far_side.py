@@ -154,17 +154,21 @@ def switch(build: str) -> None:
         _tidy()
 
 
-def start(name: str, service: str) -> None:
-    """Start the agent of the build in use, in the place of one that runs; jobs go on."""
+def start(name: str, service: str, owner: str = "") -> None:
+    """Start the agent of the build in use, in the place of one that runs; jobs go on. Its owners are `owner`, a user of
+    the grid, and who we are here."""
+    owners = [
+        word for one in dict.fromkeys((owner, pwd.getpwuid(os.geteuid()).pw_name)) if owner for word in ("--owner", one)
+    ]
     state = state_dir(name)
     before = _agent(state)
     grid = BUILDS / _current() / "bin" / "grid"
     if service == "none":
         _end(state / "agent.pid", STOP_SECONDS)
-        process = detached([grid, "agent", "run", "--name", name], state)
+        process = detached([grid, "agent", "run", "--name", name, *owners], state)
     else:
         process = None
-        _run([grid, "agent", "install", *whose(service), "--name", name], "its service cannot be installed")
+        _run([grid, "agent", "install", *whose(service), "--name", name, *owners], "its service cannot be installed")
         if before and _agent(state) == before:  # the unit was as it should be
             systemctl(service, "restart", UNIT)
     until = time.monotonic() + START_SECONDS

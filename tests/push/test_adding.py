@@ -39,6 +39,7 @@ class World:
     certificate: str = ""
     node: bool = False
     incarnation: int = 0
+    owner: str = ""
     calls: int = 0
     break_at: int = -1
     late: bool = False
@@ -47,7 +48,7 @@ class World:
 
     def holds(self) -> dict[str, Any]:
         """What of it has to be as it was."""
-        passing = ("calls", "break_at", "late", "breaks", "made", "incarnation")
+        passing = ("calls", "break_at", "late", "breaks", "made", "incarnation", "owner")
         return {one.name: deepcopy(getattr(self, one.name)) for one in fields(self) if one.name not in passing}
 
     def ask(self, what: Callable[..., Any], *args: Any, **told: Any) -> Any:
@@ -105,7 +106,8 @@ class World:
     def _switch(self, build: str) -> None:
         self.current = build
 
-    def _start(self, name: str, service: str) -> None:
+    def _start(self, name: str, service: str, owner: str = "") -> None:
+        self.owner = owner or self.owner
         self.running = self.current
         self.incarnation += 1
         if self.certificate == self.identity:
@@ -122,6 +124,9 @@ class World:
         self.aside = ""
 
     # --- the coordinator ---------------------------------------------------------------------------------------------
+
+    def me(self) -> str:
+        return "ann"
 
     async def known(self, name: str) -> Known:
         up = bool(self.node and self.running)
@@ -184,6 +189,7 @@ async def test_a_host_becomes_a_node_and_the_second_time_nothing_is_done() -> No
         world.holds()
         == World(builds={"2-b"}, current="2-b", identity="i1", running="2-b", certificate="i1", node=True).holds()
     )
+    assert world.owner == "ann"
     before, calls = world.holds(), world.calls
     assert await go(world) == "unchanged"
     assert world.holds() == before and world.calls - calls <= 3

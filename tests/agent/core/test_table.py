@@ -1,5 +1,6 @@
 """The agent's own books: at most one run of an allocation, nothing held twice, no end lost."""
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -20,6 +21,8 @@ from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant
+from distributed_grid.protocol.walls import Walls
+from tests.protocol.samples import FACTS
 
 DONE = Outcome(Cause.EXITED, code=3)
 NEVER = Outcome(Cause.CANCELLED, started=False)
@@ -65,6 +68,33 @@ def test_a_launch_is_prepared_then_run_then_reported_and_its_end_is_kept_until_a
     assert table.unacknowledged() == [ended]
     assert table.handle(Ack(allocations=("j.1",)), 3.0) == [Forget(("j.1",))]
     assert table.unacknowledged() == [] and table.inventory(3.0) == ()
+
+
+def behind(walls: str, owners: tuple[str, ...] = (), trusts: str = "owner") -> Table:
+    return Table(msgspec.structs.replace(FACTS, walls=walls, owners=owners, trusts=trusts))
+
+
+def test_a_node_refuses_jobs_of_others_than_its_owners_where_its_walls_are_weak() -> None:
+    stale = refused(behind("none", ("ann",)), launch())
+    assert stale.reason == "its walls are none, and it runs jobs of its owners only"
+    for table in (behind("none", ("u",)), behind("none", trusts="everyone"), behind("user"), behind("")):
+        assert table.handle(launch(), 1.0) == [Prepare(launch())]
+
+
+def test_a_node_refuses_jobs_that_ask_for_stronger_walls_than_it_has() -> None:
+    order = msgspec.structs.replace(launch(), walls=Walls.USER)
+    assert refused(behind("namespace"), order).reason == "its walls are namespace, and the job asks for user"
+    assert behind("user").handle(order, 1.0) == [Prepare(order)]
+
+
+def test_what_runs_is_told_with_its_walls_also_after_a_restart() -> None:
+    table = behind("user")
+    table.handle(launch(), 1.0)
+    table.handle(Ready("j.1"), 1.0)
+    table.handle(Started(allocation="j.1", pid=7, walls="user"), 1.0)
+    assert [one.walls for one in table.inventory(2.0)] == ["user"]
+    (again,) = table.handle(launch(), 2.0)
+    assert again == Report(Started(allocation="j.1", pid=7, walls="user"))
 
 
 def test_a_launch_of_what_is_known_answers_with_its_state_and_runs_nothing() -> None:

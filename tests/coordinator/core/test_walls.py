@@ -5,13 +5,14 @@ import pytest
 from distributed_grid.coordinator.core import catalogue, checkpoint, explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.matching import Placement, place
-from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Rejected, Told
+from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Rejected, Send, Told
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
-from distributed_grid.protocol.messages import Exited, Inventory, Started
+from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
 from distributed_grid.protocol.nodes import Known, NodeFacts
 from distributed_grid.protocol.placing import parse_placing
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.walls import Walls
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 ONE = Resources(cpu=1000)
@@ -295,3 +296,10 @@ def test_users_who_own_no_node_share_one_list() -> None:
     assert ledger.index.whose("ann") == "ann"
     join(ledger, node("n1", "user"), 1.0)
     assert ledger.index.whose("eve") is None
+
+
+def test_a_launch_says_which_walls_it_needs_so_that_the_node_can_refuse_it() -> None:
+    ledger = grid(node("n1", "user"))
+    out = step(ledger, JobsSubmitted(1, (job("j", asked(walls="namespace"), user="eve"),)), 1.0)
+    (launch,) = [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Launch)]
+    assert (launch.walls, launch.user) == (Walls.NAMESPACE, "eve")
