@@ -155,6 +155,9 @@ class Data:
             return kind(id=number, error=(f"{error.what}: {error.why}" if error.why else error.what)[:ERROR_CHARS])
         except (OSError, ValueError, OverflowError) as error:
             return kind(id=number, error=str(getattr(error, "strerror", None) or error)[:ERROR_CHARS])
+        except Exception as error:  # whoever asked would wait for nothing
+            self._log(f"a question about files failed: {type(error).__name__}: {error}"[:ERROR_CHARS])
+            return kind(id=number, error=f"the node could not do this: {type(error).__name__}")
 
     async def _list(self, want: WantFiles) -> Files:
         found = await asyncio.to_thread(self._find, want)

@@ -151,7 +151,7 @@ async def dial(
 async def _greet(socket: ClientConnection, hello: Hello, began: float) -> Session:
     loop = asyncio.get_running_loop()
     link = Link.dial(hello, loop.time())
-    (frame,) = link.data_to_send()
+    (frame,), _ = link.data_to_send_anyway()
     if len(frame) > HELLO_BYTES:
         why = f"its hello would have {len(frame)} bytes, and {HELLO_BYTES} are read"
         raise CannotConnect("this node has too many cores, GPUs or labels to introduce itself", why, final=True)

@@ -321,7 +321,7 @@ class Attached:
         if gap := stream.take(answer.offset, answer.data):
             self._line.clear()
             self.invocation.say(f"{gap} bytes of {stream.name} are gone: the node keeps the beginning and the end")
-        stream.done = answer.end or (self._until_now and not answer.data)
+        stream.done = stream.done or answer.end or (self._until_now and not answer.data)
 
     def _no_output(self, stream: Stream, error: str) -> None:
         stream.failures += 1

@@ -117,7 +117,7 @@ class Mate:
         else:
             stream.failures = 0
             stream.take(answer.offset, answer.data)
-            stream.done = answer.end
+            stream.done = stream.done or answer.end
         self._finish()
         return True
 

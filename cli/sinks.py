@@ -61,17 +61,22 @@ class Stream:
         self.failures = 0
         self.retry_at = 0.0
         self.missing = ""
+        self.size = 0
+        """Of an ended job, the size that its node told (0: not known): a node may send without end."""
 
     def begin_anew(self) -> None:
         """What was read is over, another output is read from its beginning."""
-        self.offset = self.asked = 0
+        self.offset = self.asked = self.size = 0
         self.done = self.sink.closed
 
     def take(self, offset: int, data: bytes) -> int:
         """Take bytes that begin at `offset`; how many before them are gone for good."""
         gap = max(0, offset - self.offset)
+        if self.size:
+            data = data[: max(0, self.size - offset)]
         self.sink.put(data[max(0, self.offset - offset) :])
         self.offset = max(self.offset, offset + len(data))
+        self.done = self.done or 0 < self.size <= self.offset
         if not data:  # a node that answers at once with nothing is not asked without a pause
             self.retry_at = time.monotonic() + EMPTY_SECONDS
         return gap
@@ -80,6 +85,7 @@ class Stream:
         """Take the rest from the end of the output, if that holds all of it."""
         begin = self.offset - (size - len(tail))
         if begin < 0:
+            self.size = size
             return False
         self.sink.put(tail[begin:])
         self.offset = size

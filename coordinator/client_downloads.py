@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from distributed_grid.coordinator.config_places import HERE as CONFIGURATIONS
 from distributed_grid.protocol.bundle import MOST_ENTRIES
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -64,20 +65,20 @@ class Rules:
 
 @dataclass(frozen=True)
 class Listed:
-    """What a node lists of what was asked for. `hidden` are paths with a name that begins with a dot, which no pattern
-    names: they are left out."""
+    """What a node lists of what was asked for. `left_out` are hidden files, and configurations that `grid` would read
+    here, which a pattern matches and none names."""
 
     files: tuple[Download, ...]
-    hidden: tuple[str, ...]
+    left_out: tuple[str, ...]
     node: str
 
     def note(self) -> str:
         """A sentence about what is left out; empty: nothing is."""
-        if not self.hidden:
+        if not self.left_out:
             return ""
-        verb = "hidden file is" if len(self.hidden) == 1 else "hidden files are"
-        what = f"{len(self.hidden)} {verb} left out: {some(self.hidden)}"
-        return f"{what}; a pattern that names the dot brings them, such as --get '{_pattern(self.hidden[0])}'"
+        count = f"{len(self.left_out)} file{'s are' if len(self.left_out) > 1 else ' is'} left out"
+        kinds = "hidden files and configurations of the grid come by a pattern that names them"
+        return f"{count}: {some(self.left_out)}; {kinds}, such as --get '{_pattern(self.left_out[0])}'"
 
 
 def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:
@@ -86,7 +87,7 @@ def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:
     if len(answer.files) > MOST_ENTRIES:
         raise _bad(node, f"it lists {len(answer.files)} files, and {MOST_ENTRIES} are the most")
     files: dict[str, Download] = {}
-    hidden: list[str] = []
+    left_out: list[str] = []
     for entry in answer.files:
         path = from_wire(entry.path, entry.raw)
         try:
@@ -97,14 +98,17 @@ def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:
             case Match.NO:
                 raise _bad(node, f"it lists {shown(path)[:200]!r}, which none of the patterns {_all(globs)} matches")
             case Match.HIDDEN:
-                hidden.append(path)
+                left_out.append(path)
+                continue
+            case Match.YES if path in CONFIGURATIONS and path not in globs:
+                left_out.append(path)
                 continue
         if entry.size < 0:
             raise _bad(node, f"the size of {shown(path)[:200]!r} is {entry.size}")
         if path in files:
             raise _bad(node, f"it lists {shown(path)[:200]!r} twice")
         files[path] = Download(path, entry)
-    return Listed(tuple(files.values()), tuple(hidden), node)
+    return Listed(tuple(files.values()), tuple(left_out), node)
 
 
 def refusal(refused: Sequence[NotWritten]) -> str:
@@ -312,7 +316,9 @@ def _all(globs: Sequence[str]) -> str:
 
 
 def _pattern(path: str) -> str:
-    """A pattern for a hidden file and those beside it, from its first hidden name on."""
+    """A pattern for a hidden file and those beside it, from its first hidden name on; for another its path."""
     parts = shown(path).split("/")
-    first = next((number for number, part in enumerate(parts) if part.startswith(".")), len(parts) - 1)
+    first = next((number for number, part in enumerate(parts) if part.startswith(".")), -1)
+    if first < 0:
+        return shown(path)
     return "/".join([*parts[:first], ".*"])

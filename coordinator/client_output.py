@@ -69,7 +69,7 @@ async def collect(session: Session, watches: Watches, view: JobView) -> JobResul
         if len(text) < min(sizes[stream], KEPT_BYTES):
             try:
                 begin = max(0, sizes[stream] - KEPT_BYTES)
-                text = b"".join([piece async for piece in _pull(session, watches, view, stream, begin)])[-KEPT_BYTES:]
+                text = await _rest(session, watches, view, stream, begin, sizes[stream])
             except GridError as error:
                 errors.append(f"{error.what}: {error.why}" if error.why else error.what)
         texts.append(text)
@@ -89,6 +89,18 @@ async def collect(session: Session, watches: Watches, view: JobView) -> JobResul
         output_error="; ".join(errors),
         job=view,
     )
+
+
+async def _rest(session: Session, watches: Watches, view: JobView, stream: str, begin: int, size: int) -> bytes:
+    """An ended job's output from an offset on, up to the size that its node told: a node may send without end."""
+    pieces, left = [], size - begin
+    async with aclosing(_pull(session, watches, view, stream, begin)) as coming:
+        async for piece in coming:
+            pieces.append(piece[:left])
+            left -= len(pieces[-1])
+            if left <= 0:
+                break
+    return b"".join(pieces)
 
 
 async def stream_output(session: Session, watches: Watches, view: JobView) -> AsyncGenerator[tuple[str, bytes], None]:

@@ -18,6 +18,10 @@ PART_OF_DISK = 4
 """If nothing is configured: so many bytes, or 1/4 of what is free on the disk at the start, whichever is less."""
 RECENT = 3600.0
 """Seconds after its last use in which a blob counts in any case."""
+LEAST_BYTES = 4096
+"""A blob counts for at least so many, as a file takes on a disk."""
+REMEMBERED = 10_000
+"""So many blobs of a user are remembered before it is looked which of them count no more."""
 LOOK_SECONDS = 1.0
 """Interval between looks at what of a user that is over the quota counts no more."""
 
@@ -38,8 +42,10 @@ class _Account:
         self.total = 0
         self.arriving = 0
         self.looked = float("-inf")
+        self.most = REMEMBERED
 
     def count(self, blob: str, size: int, now: float) -> None:
+        size = max(size, LEAST_BYTES)
         before, _ = self.blobs.get(blob, (0, 0.0))
         self.total += size - before
         self.blobs[blob] = (size, now)
@@ -106,7 +112,7 @@ class Quota:
         return account
 
     def _check(self, user: str, account: _Account) -> None:
-        if account.total + account.arriving <= self.limit:
+        if account.total + account.arriving <= self.limit and len(account.blobs) <= account.most:
             return
         now = self._clock()
         if now - account.looked >= LOOK_SECONDS:
@@ -116,6 +122,7 @@ class Quota:
                 if self._size(blob) is None or (blob not in needed and now - used > RECENT):
                     account.drop(blob)
                     account.bundles.clear()
+            account.most = max(REMEMBERED, 2 * len(account.blobs))
         held = account.total + account.arriving
         if held > self.limit:
             raise GridError(

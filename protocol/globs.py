@@ -14,6 +14,10 @@ GLOB_CHARS = 64 << 10
 """The largest number of characters that the patterns of one question may have together."""
 
 
+GLOBS = 1000
+"""The largest number of patterns of one question."""
+
+
 class Match(Enum):
     """Whether a path is among the files that were asked for."""
 
@@ -39,6 +43,8 @@ class Globs:
     def __init__(self, globs: Sequence[str]) -> None:
         if sum(map(len, globs)) > GLOB_CHARS:
             raise BadValue("the patterns are too long", why=f"they may have {GLOB_CHARS} characters together")
+        if len(globs) > GLOBS:
+            raise BadValue(f"{len(globs)} patterns are too many", why=f"{GLOBS} are the most")
         self._patterns = [parse_glob(glob) for glob in globs]
 
     def match(self, path: str) -> Match:

@@ -47,3 +47,23 @@ def test_overlapping_pieces_are_taken_once_and_gaps_are_counted(tmp_path: Path) 
             stream.sink.write()
     assert (tmp_path / "out").read_bytes() == b"abcdefklmno"
     assert stream.done and stream.offset == 15
+
+
+def test_the_output_of_an_ended_job_ends_at_the_size_on_record_though_its_node_sends_on(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        stream = Stream("stdout", Sink(file.fileno()))
+        stream.take(0, b"abc")
+        assert not stream.finish_from_tail(6, b"f") and not stream.done
+        stream.take(3, b"defghi" * 1000)
+        assert stream.done and stream.offset == 6
+        stream.sink.write()
+    assert (tmp_path / "out").read_bytes() == b"abcdef"
+
+
+def test_a_node_that_has_nothing_is_asked_again_after_a_pause(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        stream = Stream("stdout", Sink(file.fileno()))
+        stream.take(0, b"abc")
+        assert stream.retry_at == 0.0
+        stream.take(3, b"")
+        assert stream.retry_at > 0.0

@@ -135,6 +135,25 @@ async def test_output_longer_than_the_record_is_pulled_from_the_node(tmp_path: P
         await worker.close()
 
 
+class Endless(DataEnd):
+    """Always has more."""
+
+    async def react(self, message: Any) -> None:
+        if isinstance(message, WantOutput):
+            await self.say(Output(message.id, message.offset, b"x" * message.size))
+
+
+async def test_output_without_end_ends_at_the_size_on_record(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ends, "DataEnd", Endless)
+    outcome = Outcome(Cause.EXITED, stdout_size=1_000_000, stdout_tail=b"x" * 10)
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        worker = await agent(grid.url, runs=ends_with(outcome))
+        async with asyncio.timeout(30):
+            result = await client.result(await client.submit("make"))
+        assert result.stdout_bytes == b"x" * 1_000_000 and not result.truncated and not result.output_error
+        await worker.close()
+
+
 async def test_output_out_of_reach_is_said_and_the_tail_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("distributed_grid.coordinator.client_output._PAUSE", 0.001)
     outcome = Outcome(Cause.EXITED, stdout_size=1000, stdout_tail=b"the end")

@@ -86,11 +86,19 @@ def test_hidden_files_come_only_by_a_pattern_that_names_the_dot_and_are_told() -
     found = listed(["out"], FileEntry("out/a", 1), FileEntry("out/.git/hooks/pre-commit", 1))
     assert [file.path for file in found.files] == ["out/a"]
     assert found.note() == (
-        "1 hidden file is left out: out/.git/hooks/pre-commit; "
-        "a pattern that names the dot brings them, such as --get 'out/.*'"
+        "1 file is left out: out/.git/hooks/pre-commit; hidden files and configurations of the grid come by a pattern "
+        "that names them, such as --get 'out/.*'"
     )
     both = listed(["out", "out/.*"], FileEntry("out/a", 1), FileEntry("out/.zarray", 1))
     assert len(both.files) == 2 and both.note() == ""
+
+
+def test_a_wildcard_brings_no_configuration_that_the_next_command_would_read() -> None:
+    entries = [FileEntry("grid.yaml", 1), FileEntry("config/my-cluster.yaml", 1), FileEntry("config/mine.yaml", 1)]
+    found = listed(["**"], *entries)
+    assert [file.path for file in found.files] == ["config/mine.yaml"]
+    assert found.left_out == ("grid.yaml", "config/my-cluster.yaml") and "--get 'grid.yaml'" in found.note()
+    assert len(listed(["grid.yaml", "config"], *entries).files) == 2
 
 
 # --- the data ---------------------------------------------------------------------------------------------------------

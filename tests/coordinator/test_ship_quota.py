@@ -12,6 +12,11 @@ from distributed_grid.protocol.messages import Done, Failed, MissingBlobs, PutBl
 from tests.coordinator.ends import client, coordinator, job
 
 
+@pytest.fixture(autouse=True)
+def to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ship_quota, "LEAST_BYTES", 1)
+
+
 class Scene:
     """A quota of 100 bytes over blobs that a test names; `live` are each user's manifests."""
 
@@ -104,6 +109,23 @@ def test_a_user_above_the_quota_costs_one_look_a_second(scene: Scene) -> None:
         with pytest.raises(GridError):
             scene.quota.refers("ann", ["a"])
     assert len(looks) == 2, "one for the account, one for the refusal"
+
+
+def test_empty_files_take_room_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ship_quota, "LEAST_BYTES", 40)
+    scene.sizes |= dict.fromkeys("abc", 0)
+    with pytest.raises(GridError):
+        scene.quota.refers("ann", "abc")
+
+
+def test_what_counts_no_more_is_not_remembered_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ship_quota, "REMEMBERED", 3)
+    for number in range(20):
+        scene.now = number * 2 * RECENT
+        scene.sizes[str(number)] = 1
+        scene.quota.refers("ann", [str(number)])
+        assert len(scene.quota._accounts["ann"].blobs) <= ship_quota.REMEMBERED + 8
+    assert scene.quota.held("ann") <= 11
 
 
 def test_by_default_it_is_10_gib_or_a_quarter_of_the_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,19 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.protocol.messages import FileData, FileEntry, Files, WantFile, WantFiles
+from distributed_grid.protocol.jobs import Cause, Outcome
+from distributed_grid.protocol.messages import (
+    Exited,
+    FileData,
+    FileEntry,
+    Files,
+    Launch,
+    Output,
+    Started,
+    WantFile,
+    WantFiles,
+    WantOutput,
+)
 from tests.coordinator import ends
 from tests.coordinator.ends import AgentEnd, Coordinator, DataEnd, agent, coordinator
 from tests.grid_fixture import GRID
@@ -118,7 +130,7 @@ async def test_a_wildcard_brings_nothing_hidden_and_no_executable_bit(
     async with attack(tmp_path, monkeypatch, *evil) as scene:
         told = await scene.get("--get", "bin")
         assert (told.code, scene.files()) == (0, ["bin/tool"])
-        assert "1 hidden file is left out: bin/.profile" in told.err
+        assert "1 file is left out: bin/.profile" in told.err
         assert stat.S_IMODE((scene.here / "bin/tool").stat().st_mode) & 0o7111 == 0
         (scene.here / "bin/tool").unlink()
         told = await scene.get("--get", "bin", "--executable")
@@ -163,7 +175,7 @@ class Sends(Liar):
 
 @pytest.mark.parametrize(
     ("answer", "word"),
-    [((CONTENT[:3], True), "instead of the"), ((b"", False), "instead of the")],
+    [((CONTENT[:3], True), "instead of the"), ((b"", False), "without bytes")],
     ids=["short", "empty for ever"],
 )
 async def test_sizes_agree_between_the_list_and_the_data(
@@ -182,6 +194,26 @@ async def test_a_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         told = await scene.get("--get", "a")
         assert told.code == 125 and "error: node n1 has 32768T of results" in told.err
         assert scene.files() == []
+
+
+class Endless(DataEnd):
+    """Always has more output."""
+
+    async def react(self, message: Any) -> None:
+        if isinstance(message, WantOutput):
+            await self.say(Output(message.id, message.offset, b"x" * message.size))
+
+
+async def test_output_without_end_ends_at_the_size_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends_at_once(launch: Launch) -> list[Any]:
+        outcome = Outcome(Cause.EXITED, code=3, stdout_size=1_000_000)
+        return [Started(launch.allocation, 1), Exited(launch.allocation, outcome, returned=True)]
+
+    async with attack(tmp_path, monkeypatch) as scene:
+        monkeypatch.setattr(ends, "DataEnd", Endless)
+        scene.node.runs = ends_at_once
+        told = await scene.get()
+        assert (told.code, told.out == "x" * 1_000_000, told.err) == (3, True, "")
 
 
 async def test_attach_compares_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
