@@ -124,6 +124,10 @@ KEPT_OUT: dict[str, set[str]] = {
     "structlog": {"cli", "protocol", "coordinator.core", "agent.core", "coordinator.client"}
 }
 
+# What runs in the supervisor's process and in spawners, and what those may use of ours.
+SUPERVISING = {"agent.supervisor", "agent.walls", "agent.rounds"}
+LEANS_ON = SUPERVISING | {"faults", "unix", "peer", "protocol.globs"}
+
 BARE_NAMES = {"agent", "cli", "coordinator", "protocol", "simulator", "standins", "systemd"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "shelve", "marshal"}
 FORBIDDEN_CALLS = {"os.system", "os.popen", "yaml.load", "eval", "exec"}
@@ -323,10 +327,10 @@ def commands_that_hit_strangers(sources: list[Source]) -> Iterator[str]:
 def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
     threads = {"asyncio", "threading", "multiprocessing", "concurrent"}
     for one in sources:
-        for seen in imports(one) if covered({"agent.supervisor", "agent.walls"}, one.name) else ():
+        for seen in imports(one) if covered(SUPERVISING, one.name) else ():
             target, top = ours(seen.target), seen.target.split(".")[0]
             if target is not None:
-                if not covered({"agent.supervisor", "agent.walls", "faults", "unix", "peer", "protocol.globs"}, target):
+                if not covered(LEANS_ON, target):
                     yield one.at(seen.line, f"the supervisor outlives the agent and may not import {target}")
             elif top in threads or top not in sys.stdlib_module_names:
                 yield one.at(seen.line, f"the supervisor is single-threaded and stdlib only, without {top}")
