@@ -10,8 +10,8 @@ none of them, and pids did not begin anew meanwhile.
 One that forks anew every 200 us is gone before a walk comes to its signal. So between two walks the newest pids are
 looked at by themselves (a tenth of its life), and what is hit is put on our own processor, which all that it forks
 inherits: it then runs only while we do not. SIGSTOP is enough: a fork that is under way when the signal comes is not
-done. 30 such lines are ended in 0.2 to 0.9 s on a busy machine with two cores, without any right (0.1 s with that to real
-time); by walks alone it takes up to 8 s. Stdlib only.
+done. 30 such lines are ended in 0.2 to 0.9 s on a busy machine with two cores without any right, in 0.1 s with that to
+real time; by walks alone it takes up to 8 s. Stdlib only.
 """
 
 import contextlib
