@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from distributed_grid.agent.run_as import AGENT
 from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.nodes import OWNERS_MOST
 from distributed_grid.protocol.walls import LEAST_SHARED, Trust, Walls
 
 AUTO = "auto"
@@ -60,6 +61,12 @@ def wall_facts(asked: Asked) -> dict[str, Any]:
     """The fields of NodeFacts about walls and owners. Raises GridError as `chosen`."""
     walls, why = chosen(asked)
     owners = asked.owners or default_owners()
+    if len(owners) > OWNERS_MOST:
+        raise GridError(
+            f"{len(owners)} owners are too many (agent.owners)",
+            why=f"{OWNERS_MOST} are the most",
+            hint="agent.trust: everyone, where all may run jobs here",
+        )
     return {"walls": walls.value, "walls_why": why, "owners": owners, "trusts": asked.trust}
 
 

@@ -25,7 +25,7 @@ from distributed_grid.cli.scrub import HIDDEN, log_line, scrub, scrub_all
 from distributed_grid.protocol.errors import BadValue, GridError
 
 LINES = 500
-_SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "name", "state_dir", "strategy"}
+_SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "walls", "trust", "name", "state_dir", "strategy"}
 """Settings of text whose values say nothing that has to stay here."""
 
 

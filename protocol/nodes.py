@@ -1,6 +1,7 @@
 """What a node is and what it measures, offers and holds, as it travels on the wire."""
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -38,6 +39,11 @@ class OwnerPolicy(StrEnum):
     CONTINUE = "continue"
     SUSPEND = "suspend"
     RECALL = "recall"
+
+
+OWNERS_MOST = 256
+Owners = Annotated[tuple[Word, ...], msgspec.Meta(max_length=OWNERS_MOST)]
+"""Users whom a node names as its owners."""
 
 
 class GpuFacts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,7 +96,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ray_python: Word = ""
     walls: Word = ""
     walls_why: Text = ""
-    owners: tuple[Word, ...] = ()
+    owners: Owners = ()
     trusts: Word = Trust.OWNER.value
 
 

@@ -61,7 +61,7 @@ class Agent(Launcher):
 
     def __init__(self, engine: Engine, machine: Machine, dial: Any) -> None:
         super().__init__(engine, machine)
-        self.table = Table()
+        self.table = Table(machine.facts())
         self.session = ""
         self._dial = dial
         self._wire: Wire | None = None

@@ -17,6 +17,13 @@ from distributed_grid.simulator.judge_preemption import Preemptions
 from distributed_grid.simulator.plan import GPU_MEMORY, JobPlan, NodePlan
 
 NEVER_RAN = (Cause.NOT_PLACED, Cause.RESTORED, Cause.DEPENDENCY_FAILED)
+ENOUGH = {
+    "user": ("user",),
+    "namespace": ("user", "namespace"),
+    "landlock": ("user", "namespace", "landlock"),
+    "none": ("user", "namespace", "landlock", "none", ""),
+}
+"""The walls that are enough for those that are asked for."""
 UNKNOWN = (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST)
 """What is said where nobody can know how it ended, or whether it began."""
 
@@ -55,7 +62,7 @@ class Judge:
 
     def __init__(self, jobs: tuple[JobPlan, ...], nodes: tuple[NodePlan, ...] = ()) -> None:
         self.plans = {job.number: job for job in jobs}
-        self.labels = {f"n{node.number}": node.labels for node in nodes}
+        self.nodes = {f"n{node.number}": node for node in nodes}
         self.runs: dict[str, Run] = {}
         self.of_key: dict[tuple[int, int], list[Run]] = {}
         self.living: dict[str, dict[str, Run]] = {}
@@ -97,7 +104,7 @@ class Judge:
         self._not_after_its_end(run)
         many.not_before_others(self, run)
         many.not_too_many(self, run)
-        self._where_it_may(run, plan.request)
+        self._where_it_may(run, plan)
         here = self.living.setdefault(run.node, {})
         here[run.allocation] = run
         self._nothing_twice(run.node, here, cores, gpus, memory)
@@ -143,11 +150,19 @@ class Judge:
         if outcome.cause in NEVER_RAN or (outcome.cause is Cause.CANCELLED and not outcome.started):
             raise Violation(run.job, f"{run.allocation} starts on {run.node} after the job ended as {_words(outcome)}")
 
-    def _where_it_may(self, run: Run, request: Request) -> None:
-        """It runs on a node that is what was asked for."""
-        asked, labels = request.constraints, self.labels.get(run.node, {})
+    def _where_it_may(self, run: Run, plan: JobPlan) -> None:
+        """It runs on a node that is what was asked for, and that runs its user's jobs."""
+        node = self.nodes.get(run.node)
+        if node is None:
+            return
+        asked, labels = plan.request.constraints, node.labels
+        if node.walls not in ENOUGH["namespace"] and node.trusts != "everyone" and plan.user not in node.owners:
+            what = f"{run.allocation} of {plan.user} runs on {run.node}, which runs jobs of {node.owners} only"
+            raise Violation(run.job, what)
         if asked is None:
             return
+        if node.walls not in ENOUGH[asked.walls]:
+            raise Violation(run.job, f"{run.allocation} runs behind walls {node.walls!r}, and asked for {asked.walls}")
         wrong = (asked.only and run.node not in asked.only) or run.node in asked.exclude
         if wrong or not all(rule.met(labels) for rule in asked.labels):
             raise Violation(run.job, f"{run.allocation} runs on {run.node} ({labels}), which is not what was asked for")

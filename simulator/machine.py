@@ -67,6 +67,9 @@ class Machine:
             gpus=gpus,
             instance=self.name,
             labels=plan.labels,
+            walls=plan.walls,
+            owners=plan.owners,
+            trusts=plan.trusts,
         )
 
     def facts(self) -> NodeFacts:

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from distributed_grid.protocol.after import After
 from distributed_grid.protocol.jobs import Priority, Request, RetryOn
-from distributed_grid.protocol.placing import Constraints, Strategy, parse_label
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints, Strategy, parse_label
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
+from distributed_grid.protocol.walls import Trust, Walls
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +121,9 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     seed: int
     labels: dict[str, str] = {}
+    walls: str = "user"
+    owners: tuple[str, ...] = ()
+    trusts: str = Trust.OWNER.value
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +147,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     busy = min(shape.nodes, chance.choice((1, 1, 2, 2, 3, 5)))
     picky = random.Random(f"placing of {seed}")
     nodes = tuple(_labelled(picky, _node(chance, number, number < busy)) for number in range(shape.nodes))
+    nodes = _walled(random.Random(f"walls of {seed}"), nodes)
     moments = [chance.uniform(2.0, shape.seconds * 0.7) for _ in range(2)]
     jobs = [_job(chance, number, shape, moments) for number in range(shape.jobs)]
     jobs += _gangs(random.Random(f"gangs of {seed}"), shape, moments)
@@ -150,6 +155,7 @@ def make(seed: int, shape: Shape, without: Collection[str] = ()) -> Plan:
     jobs += _picky(picky, shape, busy, moments)
     jobs += _crowd(random.Random(f"users of {seed}"), shape, moments)
     jobs += _pushing(random.Random(f"urgent gangs of {seed}"), shape, busy, moments)
+    jobs = _behind(random.Random(f"jobs and walls of {seed}"), jobs)
     faults = [_fault(chance, number, shape, busy, moments) for number in range(shape.faults)]
     if shape.faults:
         faults += _drains(random.Random(f"{seed} maintenance"), shape, busy, moments)
@@ -270,6 +276,33 @@ def _labelled(chance: random.Random, node: NodePlan) -> NodePlan:
     """Some nodes are in a zone; drawn apart, like the jobs that ask for it."""
     zone = chance.choice(("a", "b", ""))
     return replace(node, labels={"zone": zone} if zone else {})
+
+
+def _walled(chance: random.Random, nodes: tuple[NodePlan, ...]) -> tuple[NodePlan, ...]:
+    """In some worlds some nodes have weak walls, and run jobs of some users only."""
+    if chance.random() >= 0.3:
+        return nodes
+    return tuple(
+        replace(
+            node,
+            walls=chance.choice(("user", "namespace", "landlock", "none", "none", "")),
+            owners=tuple(one for one in ("u", "ann", "ben") if chance.random() < 0.5),
+            trusts=chance.choice((Trust.OWNER.value, Trust.OWNER.value, Trust.EVERYONE.value)),
+        )
+        for node in nodes
+    )
+
+
+def _behind(chance: random.Random, jobs: list[JobPlan]) -> list[JobPlan]:
+    """In some worlds some jobs ask for walls."""
+    if chance.random() >= 0.3:
+        return jobs
+    return [_asking(chance, one) if chance.random() < 0.3 else one for one in jobs]
+
+
+def _asking(chance: random.Random, one: JobPlan) -> JobPlan:
+    asked = replace(one.request.constraints or NO_CONSTRAINTS, walls=chance.choice(list(Walls)))
+    return replace(one, request=replace(one.request, constraints=asked))
 
 
 def _picky(chance: random.Random, shape: Shape, busy: int, moments: list[float]) -> list[JobPlan]:

@@ -42,7 +42,7 @@ class World:
         self.peace = False
         self._next_look = 0.0
         self._chance = random.Random(plan.chance)
-        self._policy = Policy(lost_after=plan.lost_after)
+        self._policy = Policy(lost_after=plan.lost_after, owner_rule=True)
         self._disk = self.judge.disk = Disk()
         self._lives = 0
         self.weather.sluggish = plan.sluggish / 2

@@ -40,6 +40,11 @@ def test_walls_that_cannot_be_had_are_refused_with_what_would_help(
     assert refused.value.hint.startswith("set agent.walls: auto, which is landlock here; or sudo grid agent install")
 
 
+def test_more_owners_than_a_node_can_tell_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GridError, match="257 owners are too many"):
+        wall_facts.wall_facts(Asked(tmp_path, owners=tuple(f"u{number}" for number in range(257))))
+
+
 def test_an_agent_belongs_to_who_runs_it_and_to_who_became_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "ann")
     monkeypatch.setenv("LOGNAME", getpass.getuser())

@@ -79,6 +79,12 @@ def test_what_a_node_tells_of_its_walls_travels() -> None:
     assert codec.decode("FromAgent", codec.encode(1, sent)) == (1, sent)
 
 
+def test_a_node_cannot_name_more_owners_than_lists_of_nodes_are_made_for() -> None:
+    facts = msgspec.structs.replace(FACTS, owners=("ann",) * 257)
+    with pytest.raises(msgspec.ValidationError, match="owners"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(facts), type=NodeFacts)
+
+
 def test_an_older_agent_tells_nothing_of_walls() -> None:
     assert (FACTS.walls, FACTS.walls_why, FACTS.owners, FACTS.trusts) == ("", "", (), "owner")
     assert msgspec.msgpack.encode(FACTS) == msgspec.msgpack.encode(
