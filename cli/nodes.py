@@ -105,6 +105,23 @@ def show_nodes(invocation: Invocation, answer: Status) -> None:
     words.emit(words.table(invocation, NODE_HEADER, [_node_row(node) for node in answer.nodes]))
     if not answer.nodes:
         invocation.say("no node is known yet · start one with: grid agent run")
+    if invocation.verbose:
+        for line in _why_no_stronger(answer):
+            invocation.say(line)
+
+
+def _why_no_stronger(answer: Status) -> list[str]:
+    """Which nodes have weak walls for which reason, and whose jobs they run."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for facts in (node.facts for node in answer.nodes):
+        if not level_of(facts.walls).meets(LEAST_SHARED):
+            runs = words.whose_jobs(facts.walls, facts.owners, facts.trusts)
+            why = facts.walls_why or "its agent is older and tells none"
+            found.setdefault((facts.walls or "unknown", why, runs), []).append(facts.name)
+    return [
+        f"walls are {level} on {', '.join(names)}: {why}; jobs run there of {runs}"
+        for (level, why, runs), names in found.items()
+    ]
 
 
 def _node_row(node: NodeView) -> list[str]:

@@ -66,6 +66,7 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.nodes import NodeView
 from distributed_grid.protocol.receipts import Receipt
 from distributed_grid.protocol.resources import ResourceType
+from distributed_grid.protocol.walls import Walls
 
 __all__ = [
     "BadAnswer",
@@ -222,10 +223,11 @@ class GridClient:
         duration: float = DURATION,
         source: str = "",
         exclusive: bool = False,
+        walls: Walls = Walls.NONE,
     ) -> str:
         """Ask for a boost of so many cores, GPUs or GB for `duration` seconds, and return its id, once it is on the
         coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs. `exclusive`: for
-        programs that use its placement group alone."""
+        programs that use its placement group alone. `walls`: from a node with this level or a stronger one."""
         asked = RequestBoost(
             id=self._session.number(),
             key=secrets.token_hex(16),
@@ -236,6 +238,7 @@ class GridClient:
             duration=duration,
             source=source,
             exclusive=exclusive,
+            walls=walls,
         )
         answer: Submitted = await self._session.ask(asked)
         return answer.jobs[0]

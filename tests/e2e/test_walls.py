@@ -62,6 +62,8 @@ async def until_running(client: GridClient, job: str) -> None:
 def test_walls_are_shown_wherever_nodes_and_jobs_are(grid: Grid) -> None:
     table = grid.run("nodes").stdout
     assert "WALLS" in table and "none, owners" in table and "none, everyone" in table
+    told = grid.run("-v", "nodes").stderr
+    assert "walls are none on n1: " in told and "jobs run there of its owners only: ann" in told
     one, two = grid.json("nodes")["nodes"]
     assert (one["walls"], one["owners"], one["trusts"]) == ("none", ["ann"], "owner")
     assert two["trusts"] == "everyone" and one["walls_why"]
