@@ -128,6 +128,7 @@ def _json(report: Report) -> dict[str, Any]:
         "to": _iso(report.ended),
         "software": report.software,
         "cut_bytes": report.cut,
+        "left_out": report.skipped,
         "broken": _moment_json(report.broken),
         "mended": _moment_json(report.mended),
         "story": [_moment_json(one) for one in report.story],
@@ -152,6 +153,8 @@ def _warn(invocation: Invocation, report: Report) -> None:
     others = [version for version in report.software if version != __version__]
     if others:
         invocation.say(f"the log is of version {', '.join(others)}, decided again by {__version__}")
+    for gap in report.skipped:
+        invocation.say(f"left out: {printable(gap)}")
     if report.cut:
         invocation.say(f"the last {report.cut} bytes are no whole record: the coordinator was killed, or still writes")
 

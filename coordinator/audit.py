@@ -37,20 +37,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Anchor(Protocol):
-    """Where the number and the hash of a line are kept, apart from the log."""
+    """Where the number and the hash of a line are kept, apart from the log, and the number of the oldest line that has
+    to be there (0: that is not known)."""
 
-    def read(self) -> tuple[int, str]: ...
+    def read(self) -> tuple[int, str, int]: ...
 
-    def write(self, number: int, hashed: str) -> None: ...
+    def write(self, number: int, hashed: str, oldest: int) -> None: ...
 
 
 class NoAnchor:
     """Nowhere."""
 
-    def read(self) -> tuple[int, str]:
-        return 0, NOTHING
+    def read(self) -> tuple[int, str, int]:
+        return 0, NOTHING, 0
 
-    def write(self, number: int, hashed: str) -> None: ...
+    def write(self, number: int, hashed: str, oldest: int) -> None: ...
 
 
 def hashed(line: bytes) -> str:
@@ -70,6 +71,7 @@ class RequestLog:
         self._missing = self._told = 0
         self._unanchored = False
         self._second = ("", 0)
+        self._anchored, self._oldest = (0, NOTHING), 0
         self._open()
         self._number, self._hash = 0, NOTHING
         self._written = (0, NOTHING)
@@ -151,17 +153,29 @@ class RequestLog:
         with suppress(OSError):
             os.fsync(file)
         os.close(file)
+        self._let_go()
         for number in range(FILES - 1, 0, -1):
             older = self._path if number == 1 else self._path.with_name(f"{self._path.name}.{number - 1}")
             if older.exists():
                 os.replace(older, self._path.with_name(f"{self._path.name}.{number}"))
         self._open()
 
+    def _let_go(self) -> None:
+        """Where the oldest file goes: which line is the oldest from then on is kept before that."""
+        last, next_ = (self._path.with_name(f"{self._path.name}.{FILES - number}") for number in (1, 2))
+        if last.exists() and next_.exists() and (oldest := first_number(next_)):
+            self._oldest = oldest
+            try:
+                self._anchor.write(*self._anchored, oldest)
+            except GridError as error:
+                log.warning("the audit log cannot be anchored", error=str(error))
+
     # --- the chain ----------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Begin behind the last line, with one that says how that was found."""
-        number, anchored = self._anchor.read()
+        number, anchored, self._oldest = self._anchor.read()
+        self._anchored = number, anchored
         about: dict[str, Any] = {"software": __version__}
         lines = self._read()
         if lines and lines[-1]:  # cut by a crash: it is no line, and what follows would be none either
@@ -180,6 +194,9 @@ class RequestLog:
             say("the audit log is not what it was", last=last, anchored=number, hint="grid audit verify")
             self._number, self._hash = max(last, number), anchored  # from here on it will not fit what is before
         self._written = (self._number, self._hash)
+        if not self._oldest:  # from now on it is known
+            oldest = (first_number(self._path.with_name(f"{self._path.name}.{n}")) for n in range(FILES - 1, 0, -1))
+            self._oldest = next(filter(None, oldest), 0) or (number_of(lines[0]) if lines else 0) or self._number + 1
         self.request("", "begin", "", **about)
         self.flush()
 
@@ -204,8 +221,8 @@ class RequestLog:
         """Have it on the disk, and then say so to the anchor: never the other way round."""
         try:
             os.fsync(file)
-            self._anchor.write(*at)
-            self._unanchored = False
+            self._anchor.write(*at, self._oldest)
+            self._anchored, self._unanchored = at, False
         except (OSError, GridError) as error:
             if not self._unanchored:
                 log.warning("the audit log cannot be anchored", error=str(error))
@@ -230,3 +247,10 @@ def number_of(line: bytes) -> int:
         return found if isinstance(found, int) else 0
     except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError):
         return 0
+
+
+def first_number(path: Path) -> int:
+    """The number of the first line of a file that was turned over; 0: there is no such."""
+    with suppress(OSError), path.open("rb") as file:
+        return number_of(file.readline(1 << 20).rstrip(b"\n"))
+    return 0

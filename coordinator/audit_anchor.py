@@ -1,4 +1,5 @@
-"""The anchor of the audit log in the store: the number and the hash of a line that was on the disk."""
+"""The anchor of the audit log in the store: the number and the hash of a line that was on the disk, and the number of
+the oldest line that has to be there."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -18,17 +19,21 @@ class StoreAnchor:
     def __init__(self, store: Path) -> None:
         self._store = store
 
-    def read(self) -> tuple[int, str]:
+    def read(self) -> tuple[int, str, int]:
         """What was written last; 0: nothing. Raises GridError."""
         with _opened(self._store, "ro") as db:
             row = db.execute("SELECT value FROM meta WHERE name = ?", (NAME,)).fetchone()
-        number, _, hashed = str(row[0]).partition(" ") if row else ("0", "", NOTHING)
-        return int(number), hashed
+        parts = str(row[0]).split(" ") if row else []
+        number, hashed, oldest = [*parts, *("0", NOTHING, "0")[len(parts) :]][:3]
+        if not (number.isdecimal() and oldest.isdecimal()):
+            raise GridError(f"the anchor of the audit log in {self._store} is damaged", hint="grid coordinator check")
+        return int(number), hashed, int(oldest)
 
-    def write(self, number: int, hashed: str) -> None:
+    def write(self, number: int, hashed: str, oldest: int) -> None:
         """Keep this one. Raises GridError."""
         with _opened(self._store, "rw") as db:
-            db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (NAME, f"{number} {hashed}"))
+            said = f"{number} {hashed} {oldest}"
+            db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (NAME, said))
 
 
 @contextmanager

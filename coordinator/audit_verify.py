@@ -66,14 +66,15 @@ def read(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
 
 def verify_own(state_dir: Path) -> Verified:
     """As `verify`, for the log of the coordinator that keeps its state here; it may run. Raises GridError."""
-    anchor = 0, NOTHING
+    anchor = 0, NOTHING, 0
     if (state_dir / "grid.db").exists():
         anchor = StoreAnchor(state_dir / "grid.db").read()  # before the log, which only grows
     return verify(read(files_of(state_dir / "audit.log")), anchor)
 
 
-def verify(files: Iterable[tuple[str, bytes]], anchor: tuple[int, str] = (0, NOTHING)) -> Verified:
-    """What is in these files, given from the oldest on. Raises DoesNotFit for the first line that is not right."""
+def verify(files: Iterable[tuple[str, bytes]], anchor: tuple[int, str, int] = (0, NOTHING, 0)) -> Verified:
+    """What is in these files, given from the oldest on. `anchor`: as the store has it. Raises DoesNotFit for the first
+    line that is not right."""
     found, where = Verified(), ""
     for name, content in files:
         *lines, rest = content.split(b"\n")
@@ -81,7 +82,12 @@ def verify(files: Iterable[tuple[str, bytes]], anchor: tuple[int, str] = (0, NOT
         for index, line in enumerate(lines, 1):
             before, where = where, f"{name}, line {index}"
             _take(found, line, where, before, anchor)
-    number, _ = anchor
+    number, _, oldest = anchor
+    if oldest and found.lines and found.first > oldest:
+        raise DoesNotFit(
+            f"the audit log begins too late: {_numbers(oldest, found.first - 1)} missing at its beginning",
+            why=f"the store knows that line {oldest} is the oldest that is kept, and the first here is {found.first}",
+        )
     if found.last < number:
         raise DoesNotFit(
             f"the audit log ends too soon: {_numbers(found.last + 1, number)} missing at its end",
@@ -98,7 +104,7 @@ def _of_before(line: bytes) -> bool:
         return False
 
 
-def _take(found: Verified, line: bytes, where: str, before: str, anchor: tuple[int, str]) -> None:
+def _take(found: Verified, line: bytes, where: str, before: str, anchor: tuple[int, str, int]) -> None:
     try:
         read = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):

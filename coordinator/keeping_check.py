@@ -14,6 +14,7 @@ from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.rollback import CHOOSE, Traces, missing
 from distributed_grid.coordinator.keeping import STORE, Content, blob_path, blobs_of_the_living, content, looking_into
 from distributed_grid.coordinator.store_begin import Outside, examine, look_outside
+from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed
 from distributed_grid.coordinator.store_head import standing_loss
 from distributed_grid.protocol import lenient
 from distributed_grid.protocol.bundle import hasher
@@ -46,25 +47,38 @@ class Checked(NamedTuple):
 
 
 def check(folder: Path) -> Checked:
-    """Check the store in a state directory or a backup. Raises GridError where there is none that can be read."""
+    """Check the store in a state directory or a backup. Raises GridError where there is none that can be read, and
+    nothing shows that there was one."""
+    outside, seen = look_outside(folder / STORE), traces.look(folder)
+    gone = missing(outside.mark, seen)
+    if not outside.there and gone:
+        return Checked(None, [Finding(STORE, one, CHOOSE) for one in gone])
+    try:
+        with looking_into(folder) as db:
+            return _checked(db, folder, outside, seen)
+    except DiskTrouble:
+        raise
+    except StoreFailed as error:
+        if not gone:
+            raise
+        return Checked(None, [Finding(STORE, f"{error.what}: {error.why}" if error.why else error.what, CHOOSE)])
+
+
+def _checked(db: sqlite3.Connection, folder: Path, outside: Outside, seen: Traces) -> Checked:
     found: list[Finding] = []
     what = None
-    outside, seen = look_outside(folder / STORE), traces.look(folder)
-    if not outside.there and (gone := missing(outside.mark, seen)):
-        return Checked(None, [Finding(STORE, one, CHOOSE) for one in gone])
-    with looking_into(folder) as db:
-        db.execute("BEGIN")  # all of it at one moment
-        try:
-            if damage := _damage(db):
-                return Checked(None, damage)
-            found += _meta(db)
-            found += _lost(db, outside, seen) if not found else ()
-            if all(one.hint == CHOOSE for one in found):
-                what = content(db)
-                found += _Rows(db).findings() or _blobs(db, folder)
-                found += (Finding(*one) for one in keeping_pki.findings(folder, what.grid))
-        except sqlite3.DatabaseError as error:
-            found.append(Finding(STORE, f"cannot be read: {error}"))
+    db.execute("BEGIN")  # all of it at one moment
+    try:
+        if damage := _damage(db):
+            return Checked(None, damage)
+        found += _meta(db)
+        found += _lost(db, outside, seen) if not found else ()
+        if all(one.hint == CHOOSE for one in found):
+            what = content(db)
+            found += _Rows(db).findings() or _blobs(db, folder)
+            found += (Finding(*one) for one in keeping_pki.findings(folder, what.grid))
+    except sqlite3.DatabaseError as error:
+        found.append(Finding(STORE, f"cannot be read: {error}"))
     return Checked(what, found[:MOST], max(0, len(found) - MOST))
 
 

@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core.checkpoint import Checkpoint
 from distributed_grid.coordinator.core.decisions import decisions
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Command
-from distributed_grid.coordinator.eventlog_read import BadLog, Cut, Header, Turn, files, read
+from distributed_grid.coordinator.eventlog_read import NAME, BadLog, Cut, Header, Turn, files, read
 from distributed_grid.coordinator.replay_words import (
     decision_concerns,
     decision_words,
@@ -46,8 +46,9 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What came of a replay. `cut`: bytes of an unfinished record at the end. `broken`: what the ledger refused, then
-    as now; `mended`: what it refused then, and does not now."""
+    """What came of a replay. `cut`: bytes of an unfinished record at the end. `skipped`: what of the log is not there
+    or cannot be read, in words. `broken`: what the ledger refused, then as now; `mended`: what it refused then, and
+    does not now."""
 
     files: int = 0
     events: int = 0
@@ -56,6 +57,7 @@ class Report(msgspec.Struct):
     ended: float = 0.0
     software: list[str] = []
     cut: int = 0
+    skipped: list[str] = []
     broken: Moment | None = None
     mended: Moment | None = None
     difference: Difference | None = None
@@ -101,15 +103,34 @@ def logs(path: Path) -> list[Path]:
 
 
 def follow(paths: Sequence[Path], until: float, report: Report) -> Iterator[Start | Turn]:
-    """All that these files say up to a moment, counted. Raises BadLog."""
+    """All that these files say up to a moment, counted. Each can be replayed alone, so of several those that cannot be
+    read are left out, and that is told. Raises BadLog where nothing of it can be read."""
+    whole, expected = True, 0
     for path in paths:
+        number = int(match[1]) if (match := NAME.fullmatch(path.name)) else 0
+        if expected and number > expected:
+            gone = f"{expected:06}.log" + (f" to {number - 1:06}.log" if number - 1 > expected else "")
+            report.skipped.append(
+                f"{gone}: not there, so what happened between {expected - 1:06} and {number:06} is not"
+            )
+            whole = False
+        expected = number + 1 if number else 0
         try:
-            yield from _follow(path, until, report)
-        except OSError as error:
-            raise BadLog(f"{path} cannot be read", why=error.strerror or str(error)) from None
+            yield from _follow(path, until, report, whole)
+            whole = True
+        except (BadLog, OSError) as error:
+            bad = error if isinstance(error, BadLog) else _unreadable(path, error)
+            if len(paths) == 1 or (path == paths[-1] and not report.files):
+                raise bad from None
+            report.skipped.append(f"{bad.what}: {bad.why}")
+            whole = False
 
 
-def _follow(path: Path, until: float, report: Report) -> Iterator[Start | Turn]:
+def _unreadable(path: Path, error: OSError) -> BadLog:
+    return BadLog(f"{path} cannot be read", why=error.strerror or str(error))
+
+
+def _follow(path: Path, until: float, report: Report, whole: bool) -> Iterator[Start | Turn]:
     follows = False
     for record in read(path):
         match record:
@@ -121,7 +142,7 @@ def _follow(path: Path, until: float, report: Report) -> Iterator[Start | Turn]:
                 if record.now > until:
                     return
                 report.files += 1
-                yield Start(path, follows, record)
+                yield Start(path, follows and whole, record)
             case Cut(missing):
                 report.cut = missing
             case Turn():

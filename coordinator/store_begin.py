@@ -100,7 +100,7 @@ def begin(path: Path, traces: Traces) -> Begun:
     marked = outside.mark.point
     if not outside.there:
         _set_aside(path)
-    db = open_store(path, (traces.grid or (marked.grid if marked is not None else "")) if found else "")
+    db = open_store(path, marked.grid if marked is not None else traces.grid)
     try:
         if outside.there:
             _look_for_damage(db, path, outside)

@@ -41,7 +41,9 @@ def failure(path: Path, error: sqlite3.Error) -> StoreFailed:
         return DiskTrouble(f"the disk fails under {path}", why=f"{error} ({name})", hint="look at that disk")
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or name == "DatabaseError":
         return StoreFailed(
-            f"the store {path} is damaged", why=str(error), hint="restore a copy, or move it away to begin a new grid"
+            f"the store {path} is damaged",
+            why=str(error),
+            hint="grid coordinator restore BACKUP --force; without a backup: accept-loss",
         )
     return StoreFailed(f"the store {path} cannot be used", why=f"{name}: {error}", hint="look at the disk it is on")
 

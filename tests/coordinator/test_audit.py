@@ -22,12 +22,13 @@ class Kept:
 
     def __init__(self) -> None:
         self.at = (0, NOTHING)
+        self.oldest = 0
 
-    def read(self) -> tuple[int, str]:
-        return self.at
+    def read(self) -> tuple[int, str, int]:
+        return *self.at, self.oldest
 
-    def write(self, number: int, hashed: str) -> None:
-        self.at = (number, hashed)
+    def write(self, number: int, hashed: str, oldest: int) -> None:
+        self.at, self.oldest = (number, hashed), oldest
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -42,7 +43,7 @@ def written(folder: Path, count: int, anchor: Kept | None = None) -> None:
 
 
 def judged(folder: Path, anchor: Kept | None = None) -> Verified:
-    return verify(read(files_of(folder / "audit.log")), anchor.at if anchor is not None else (0, NOTHING))
+    return verify(read(files_of(folder / "audit.log")), anchor.read() if anchor is not None else (0, NOTHING, 0))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -158,11 +159,11 @@ def test_what_is_no_log_at_all_is_not_taken_for_one_of_an_earlier_version() -> N
 def test_the_store_keeps_the_anchor(tmp_path: Path) -> None:
     store = Store(tmp_path / "grid.db")
     anchor = StoreAnchor(tmp_path / "grid.db")
-    assert anchor.read() == (0, NOTHING)
+    assert anchor.read() == (0, NOTHING, 0)
     audit = RequestLog(tmp_path / "audit.log", anchor)
     audit.request("ann", "status")
     audit.close()
-    assert anchor.read()[0] == 2
+    assert anchor.read()[0::2] == (2, 1)
     store.close()
     store = Store(tmp_path / "grid.db")
     assert anchor.read()[0] == 2
@@ -190,6 +191,7 @@ HARM: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
         "line 6 does not fit: it or the one before it",
     ),
     "it is no line": (lambda raw: [*raw[:4], b"{}", *raw[5:]], "line 5 is no line of an audit log"),
+    "the beginning was taken off": (lambda raw: raw[3:], "begins too late: lines 1 to 3 are missing"),
     "the end was taken off": (lambda raw: raw[:-2], "ends too soon: lines 10 to 11 are missing"),
     "the last was changed": (lambda raw: [*raw[:-1], raw[-1].replace(b"ann", b"bob")], "line 11 is not what was"),
     "all is gone": (lambda raw: [], "ends too soon: lines 1 to 11 are missing"),
@@ -219,11 +221,38 @@ def test_it_still_shows_after_the_coordinator_was_started_again(tmp_path: Path, 
     with capture_logs() as said:
         written(tmp_path, 3, anchor)
     assert said[0]["event"] == "the audit log is not what it was"
-    if left:
-        with pytest.raises(DoesNotFit):
-            judged(tmp_path, anchor)
-    else:
-        assert judged(tmp_path, anchor).first == 12, "what was before is gone, and is not said to have been there"
+    with pytest.raises(DoesNotFit) as found:
+        judged(tmp_path, anchor)
+    assert left or "begins too late: lines 1 to 11 are missing" in found.value.what
+
+
+def test_lines_that_were_turned_over_are_not_missed_and_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 600)
+    anchor = Kept()
+    written(tmp_path, 9, anchor)
+    assert anchor.oldest == judged(tmp_path, anchor).first == 1
+    written(tmp_path, 40, anchor)
+    found = judged(tmp_path, anchor)
+    assert found.first == anchor.oldest > 1
+    oldest = tmp_path / "audit.log.3"
+    oldest.write_bytes(oldest.read_bytes().split(b"\n", 1)[1])
+    with pytest.raises(DoesNotFit, match=f"begins too late: line {found.first} is missing"):
+        judged(tmp_path, anchor)
+    oldest.unlink()
+    with pytest.raises(DoesNotFit, match="begins too late"):
+        judged(tmp_path, anchor)
+
+
+def test_a_log_that_was_there_before_the_oldest_line_was_kept_is_taken_as_it_is(tmp_path: Path) -> None:
+    anchor = Kept()
+    written(tmp_path, 5, anchor)
+    raw = (tmp_path / "audit.log").read_bytes().splitlines(keepends=True)
+    (tmp_path / "audit.log").write_bytes(b"".join(raw[2:]))
+    anchor.oldest = 0
+    written(tmp_path, 1, anchor)
+    assert judged(tmp_path, anchor).first == anchor.oldest == 3
 
 
 def test_a_whole_file_that_was_taken_away_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

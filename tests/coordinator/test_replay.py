@@ -217,6 +217,45 @@ def test_a_newer_log_and_what_is_none_are_refused_in_words(tmp_path: Path) -> No
         logs(tmp_path.joinpath("empty")) if tmp_path.joinpath("empty").mkdir() else logs(tmp_path / "empty")
 
 
+@pytest.mark.parametrize("content", [b"", b"\x93", b"garbage"])
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_of_several_files_one_that_cannot_be_read_is_left_out_and_that_is_told(
+    tmp_path: Path, content: bytes, place: str
+) -> None:
+    whole = written(tmp_path, SILENT).read_bytes()
+    folder = tmp_path / "events"
+    folder.mkdir()
+    bad = {"first": 1, "middle": 2, "last": 3}[place]
+    for number in (1, 2, 3):
+        (folder / f"{number:06}.log").write_bytes(content if number == bad else whole)
+    report = replay(folder)
+    assert report.files == 2 and report.difference is None
+    (told,) = report.skipped
+    assert f"{bad:06}.log is no event log" in told
+    compared = compare(folder, ["lost_after=30"])
+    assert compared.report.skipped == report.skipped
+
+
+def test_a_file_that_is_not_there_is_told_and_the_ledgers_around_it_are_not_compared(tmp_path: Path) -> None:
+    path = written(tmp_path, SILENT)
+    values = list(msgpack.Unpacker(path.open("rb"), strict_map_key=False))
+    folder = tmp_path / "events"
+    folder.mkdir()
+    (folder / "000001.log").write_bytes(path.read_bytes())
+    values[0][5] = True  # it follows the one that is gone
+    (folder / "000004.log").write_bytes(b"".join(msgpack.packb(value) for value in values))
+    report = replay(folder)
+    assert report.files == 2 and report.difference is None
+    assert report.skipped == ["000002.log to 000003.log: not there, so what happened between 000001 and 000004 is not"]
+
+
+def test_where_no_file_can_be_read_that_is_an_error(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"{number:06}.log").touch()
+    with pytest.raises(BadLog, match="is no event log"):
+        replay(tmp_path)
+
+
 # --- by another policy ------------------------------------------------------------------------------------------------
 
 
