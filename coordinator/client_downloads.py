@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from distributed_grid.coordinator.config_places import HERE as CONFIGURATIONS
 from distributed_grid.protocol.bundle import MOST_ENTRIES
@@ -87,6 +88,7 @@ def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:
     if len(answer.files) > MOST_ENTRIES:
         raise _bad(node, f"it lists {len(answer.files)} files, and {MOST_ENTRIES} are the most")
     files: dict[str, Download] = {}
+    tree, directories = dict[str, Any](), 0
     left_out: list[str] = []
     for entry in answer.files:
         path = from_wire(entry.path, entry.raw)
@@ -108,6 +110,13 @@ def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:
         if path in files:
             raise _bad(node, f"it lists {shown(path)[:200]!r} twice")
         files[path] = Download(path, entry)
+        below = tree
+        for part in path.split("/")[:-1]:
+            if part not in below:
+                directories += 1
+            below = below.setdefault(part, {})
+        if directories > MOST_ENTRIES:
+            raise _bad(node, f"what it lists lies in more than {MOST_ENTRIES} directories")
     return Listed(tuple(files.values()), tuple(left_out), node)
 
 

@@ -1,16 +1,22 @@
 """What a node sends is compared with what was asked, and written beneath one directory only."""
 
+import contextlib
 import os
 import stat
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from distributed_grid.coordinator import client_downloads
 from distributed_grid.coordinator.client_downloads import BadAnswer, Folder, Listed, NotWritten, Rules, compared
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.filenames import to_wire
+from distributed_grid.protocol.globs import Globs, Match
 from distributed_grid.protocol.messages import FileData, FileEntry, Files
 
 NODE = "lab3"
@@ -74,6 +80,14 @@ def test_the_number_of_files_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(BadAnswer) as refused:
         listed(["*"], *(FileEntry(name, 1) for name in "abc"))
     assert refused.value.why == "it lists 3 files, and 2 are the most"
+
+
+def test_the_number_of_directories_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_downloads, "MOST_ENTRIES", 10)
+    assert len(listed(["**"], FileEntry("a/" * 10 + "x", 0), FileEntry("a/" * 10 + "y", 0)).files) == 2
+    with pytest.raises(BadAnswer) as refused:
+        listed(["**"], FileEntry("a/" * 10 + "x", 0), FileEntry("b/x", 0))
+    assert refused.value.why == "what it lists lies in more than 10 directories"
 
 
 def test_more_than_the_disk_has_room_for_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
@@ -276,3 +290,52 @@ def test_a_file_that_is_replaced_keeps_its_rights(tmp_path: Path) -> None:
     (tmp_path / "tool").chmod(0o750)
     bring(tmp_path, "tool", mode=0o4777)
     assert stat.S_IMODE((tmp_path / "tool").stat().st_mode) == 0o750
+
+
+# --- whatever a node sends --------------------------------------------------------------------------------------------
+
+PARTS = ["a", "b", "link", "file", "dir", "..", ".", "", ".git", ".bashrc", "\udcff", "a\nb", "~", "-x", "x" * 255]
+PATHS = st.lists(st.sampled_from(PARTS), min_size=1, max_size=4).map("/".join) | st.sampled_from(
+    ["/etc/x", "//a", "a/"]
+)
+GLOBS = st.lists(
+    st.sampled_from(["**", "*", "a", "a/**", "dir/", "**/.git", ".bashrc", "link/*", "file", "b/*/a"]),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PATHS, max_size=5), GLOBS, st.booleans(), st.integers(0, 0o7777), st.booleans())
+def test_whatever_a_node_lists_only_what_was_asked_for_is_written_and_only_here(
+    paths: list[str], globs: list[str], force: bool, mode: int, as_bytes: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        here, outside = root / "here", root / "outside"
+        (here / "dir").mkdir(parents=True)
+        outside.mkdir()
+        (outside / "a").write_text("precious")
+        (here / "link").symlink_to(outside)
+        (here / "file").write_text("mine")
+        entries = []
+        for path in paths:
+            text, raw = to_wire(path)
+            entries.append(FileEntry("shown", 3, mode, path.encode(errors="surrogateescape")) if as_bytes and path else
+                           FileEntry(text, 3, mode, raw))  # fmt: skip
+        with contextlib.suppress(GridError):
+            found = listed(globs, *entries)
+            with Folder(here) as folder:
+                for file in found.files:
+                    with contextlib.suppress(NotWritten), folder.begin(file, Rules(1.0, force), NODE) as writer:
+                        writer.take(FileData(id=1, data=b"new", end=True))
+                        writer.finish()
+        assert sorted(os.listdir(root)) == ["here", "outside"] and os.listdir(outside) == ["a"]
+        assert (outside / "a").read_text() == "precious" and os.listdir(here / "dir") is not None
+        for at, _, names in os.walk(here):
+            for one in names:
+                path = os.path.relpath(os.path.join(at, one), here)
+                seen = os.lstat(os.path.join(at, one))
+                if stat.S_ISREG(seen.st_mode) and (path != "file" or (here / "file").read_text() != "mine"):
+                    assert Globs(globs).match(path) is Match.YES and path in paths
+                    assert not seen.st_mode & 0o7111
