@@ -128,6 +128,38 @@ KEPT_OUT: dict[str, set[str]] = {
 SUPERVISING = {"agent.supervisor", "agent.walls", "agent.rounds"}
 LEANS_ON = SUPERVISING | {"faults", "unix", "peer", "protocol.globs"}
 
+# These files of the agent may open files by path, and each says which: none lies where a job can, or could, write. All
+# that does is opened by agent.walls.beneath; what is in a job's own directory by agent.walls.files, with its rights.
+OPENS_BY_PATH: dict[str, str] = {
+    "agent.walls.beneath": "the directories of ours, as a root for all else",
+    "agent.walls.files": "names in a directory that was opened, which it makes itself (O_EXCL)",
+    "agent.walls.files_socket": "the directory of a job, with the job's rights",
+    "agent.blobs": "the cache of shipped contents",
+    "agent.checking": "the journal, of an agent that is down",
+    "agent.disk": "a file that shows whether the disk takes anything",
+    "agent.doctoring": "/proc",
+    "agent.fencing": "what this node was told of its leases",
+    "agent.gpus_amd": "/sys",
+    "agent.launcher_start": "the supervisor's lock and log",
+    "agent.main": "the incarnation and the instance of this agent",
+    "agent.preparing": "the directory of a job that has not run",
+    "agent.probe": "/proc and /sys",
+    "agent.raylet": "the program of Ray, and a raylet's own directory once it has ended",
+    "agent.retention": "the supervisor's log",
+    "agent.rounds": "/proc",
+    "agent.supervisor_cgroupfs": "/sys",
+    "agent.supervisor_hide": "what lies beside the state directory, of which no content is read",
+    "agent.supervisor_journal": "the journal",
+    "agent.supervisor_main": "the supervisor's lock and pid",
+    "agent.supervisor_procs": "/proc",
+    "agent.supervisor_spawn": "the outputs of a job, which it makes (O_EXCL)",
+    "agent.topology": "/sys",
+    "agent.wall_facts": "/proc and /sys",
+}
+PATH_CALLS = {"open", "io.open", "os.open", "os.truncate"}
+PATH_MODULES = {"shutil"}
+PATH_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch"}
+
 BARE_NAMES = {"agent", "cli", "coordinator", "protocol", "simulator", "standins", "systemd"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "shelve", "marshal"}
 FORBIDDEN_CALLS = {"os.system", "os.popen", "yaml.load", "eval", "exec"}
@@ -324,6 +356,21 @@ def commands_that_hit_strangers(sources: list[Source]) -> Iterator[str]:
                         yield one.at(node.lineno, "ray stop ends processes that are not ours")
 
 
+def files_opened_by_path(sources: list[Source]) -> Iterator[str]:
+    for one in sources:
+        if not covers("agent", one.name) or covered(set(OPENS_BY_PATH), one.name):
+            continue
+        for node in nodes(one.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = dotted(node.func)
+            method = name.rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
+            # A method `open` that is given something is that of a path: ours take nothing.
+            by_path = method in PATH_METHODS or (method == "open" and (node.args or node.keywords))
+            if name in PATH_CALLS or name.split(".")[0] in PATH_MODULES or by_path:
+                yield one.at(node.lineno, f"{name}: open it by agent.walls.beneath, or say in OPENS_BY_PATH what it is")
+
+
 def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
     threads = {"asyncio", "threading", "multiprocessing", "concurrent"}
     for one in sources:
@@ -382,6 +429,10 @@ def test_the_supervisor_needs_nothing_but_the_standard_library() -> None:
     check(supervisors_that_lean_on_others)
 
 
+def test_the_agent_opens_nothing_by_path_that_a_job_could_have_touched() -> None:
+    check(files_opened_by_path)
+
+
 # --- the rules can fail ----------------------------------------------------------------------------------------------
 
 OFFENCES = [
@@ -420,6 +471,12 @@ OFFENCES = [
     (commands_that_hit_strangers, "agent/raylet.py", "run(['ray', 'stop', '--force'])"),
     (commands_that_hit_strangers, "agent/raylet.py", "run([program, 'stop'])"),
     (commands_that_hit_strangers, "agent/raylet.py", "run(f'ray stop {flag}')"),
+    (files_opened_by_path, "agent/outputs.py", "open(path)"),
+    (files_opened_by_path, "agent/outputs.py", "import os\nos.open(path, os.O_RDONLY)"),
+    (files_opened_by_path, "agent/outputs.py", "Path(path).read_bytes()"),
+    (files_opened_by_path, "agent/notice.py", "(folder / 'recall').open('wb')"),
+    (files_opened_by_path, "agent/walls/spawner.py", "path.write_text('x')"),
+    (files_opened_by_path, "agent/data.py", "shutil.rmtree(path)"),
     (supervisors_that_lean_on_others, "agent/supervisor.py", "import psutil"),
     (supervisors_that_lean_on_others, "agent/supervisor_journal.py", "import threading"),
     (supervisors_that_lean_on_others, "agent/supervisor.py", "from distributed_grid.protocol import errors"),
@@ -444,6 +501,8 @@ INNOCENT = [
     (packages_outside_their_files, "agent/gpus.py", "import pynvml"),
     (forbidden_calls, "agent/launcher.py", "run(['ls'], shell=False)"),
     (commands_that_hit_strangers, "agent/raylet.py", '"""Never by `ray stop`."""\nrun(["ray", "start", "--block"])'),
+    (files_opened_by_path, "agent/outputs.py", "beneath.open_regular(folder, 'stdout')\nself._data.open()"),
+    (files_opened_by_path, "coordinator/store.py", "open(path)"),
     (supervisors_that_lean_on_others, "agent/supervisor.py", "import os, select, signal"),
 ]
 

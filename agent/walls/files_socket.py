@@ -64,7 +64,7 @@ class Files:
         """Make the entries in the directory. `open_blob` gives a descriptor of a blob by its number, to be closed
         here."""
         end = time.monotonic() + seconds
-        for part, numbers in _batches(entries):
+        for part, numbers in batches(entries):
             with contextlib.ExitStack() as opened:
                 blobs = []
                 for number in numbers:
@@ -207,7 +207,7 @@ def _bytes(text: str) -> bytes:
         raise _unusable("a name in it is not text") from None
 
 
-def _batches(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], list[int]]]:
+def batches(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], list[int]]]:
     """As many entries as go into one message, with their blobs numbered anew; and which blobs these are."""
     part: list[Entry] = []
     blobs: dict[int, int] = {}

@@ -196,8 +196,9 @@ def test_nothing_is_written_through_a_link_that_is_there(tmp_path: Path, target:
 def test_a_missing_or_short_blob_is_told(target: Path, blobs: Path) -> None:
     entry = file(blobs, "f", b"content")
     (blobs / entry.blob).write_bytes(b"cont")
-    with pytest.raises(BadValue, match="4 bytes instead of 7"):
+    with pytest.raises(GridError) as caught:
         workdir.unpack(Manifest((entry,)), blobs, target)
+    assert "4 bytes instead of 7" in caught.value.why
     (blobs / entry.blob).unlink()
     with pytest.raises(GridError):
         workdir.unpack(Manifest((entry,)), blobs, workdir.create(target, "j-d.1"))
