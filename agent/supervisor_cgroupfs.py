@@ -17,6 +17,7 @@ from distributed_grid.agent import supervisor_procs as procs
 
 _PERIOD = 100_000  # microseconds in which a cpu limit holds
 _ROUNDS = 20
+_SPARED = 0.01  # seconds to the end of what `cgroup.kill` kills, as a rule
 _HELD = 256  # pidfds at once: a process may have 1,024 files open as a rule
 _MOST = 10_000  # groups of one job that one call looks at
 
@@ -93,31 +94,36 @@ def gather(path: str, members: Callable[[], Iterable[int]], keep_affinity: bool)
 def members_below(path: str) -> set[int]:
     """All processes in a group and in the groups below it. Exact for one moment if nothing there can fork."""
     found: set[int] = set()
-    for one in _subtree(path):
+    for one in _subtree(path)[0]:
         found.update(map(int, read(f"{one}/cgroup.procs").split()))
     found.discard(0)  # a process of another pid namespace than ours
     return found
 
 
 def populated(place: Place, path: str) -> bool:
-    """Whether anything lives in a group or below it; zombies do not."""
+    """Whether anything lives in a group or below it, or may; zombies do not."""
     if place.version == 2:
         return count(f"{path}/cgroup.events", "populated") == 1
-    return any(read(f"{one}/cgroup.procs").strip() for one in _subtree(path))
+    groups, complete = _subtree(path)
+    return not complete or any(read(f"{one}/cgroup.procs").strip() for one in groups)
 
 
-def _subtree(path: str) -> list[str]:
-    """A group and those below it, the outer ones first; empty if it is not there."""
+def _subtree(path: str) -> tuple[list[str], bool]:
+    """A group and those below it, the outer ones first; and whether these are all: a job that may make groups can make
+    more, or deeper ones, than anybody wants to read. Empty if it is not there."""
     found = [path] if os.path.isdir(path) else []
+    complete = True
     for one in found:
-        if len(found) >= _MOST:
-            break
         try:
             with os.scandir(one) as entries:
                 found += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
+        except FileNotFoundError:
             continue
-    return found
+        except OSError:
+            complete = False
+        if len(found) > _MOST:
+            return found, False
+    return found, complete
 
 
 def _chosen(pid: int) -> dict[int, set[int]]:
@@ -163,15 +169,21 @@ def kill(place: Place, path: str, spare: frozenset[int], deadline: float) -> boo
     """
     if not os.path.isdir(path):
         return True
-    try:
-        if spare:
-            raise OSError(errno.EINVAL, "all of the group would be killed")
-        write(f"{path}/cgroup.kill", "1")
-    except OSError:
+    at_once = False
+    if not spare:
+        with contextlib.suppress(OSError):
+            write(f"{path}/cgroup.kill", "1")
+            at_once = True
+    if not at_once:
         _kill_listed(place, path, spare, deadline)
+    begun = time.monotonic()
     while members_below(path) - spare if spare else populated(place, path):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             return False
+        if at_once and now > begun + _SPARED:
+            # Linux 6.1 does not end a process there whose first thread has ended already.
+            signal_members(path, signal.SIGKILL)
         time.sleep(0.0005)
     return True
 
@@ -218,13 +230,13 @@ def signal_members(path: str, signum: int, spare: Iterable[int] = ()) -> int:
 
 def remove(path: str) -> bool:
     """Remove a group and those that a job made below it. False if the kernel is not done with one of them yet."""
-    for one in reversed(_subtree(path)):
+    for one in reversed(_subtree(path)[0]):
         try:
             os.rmdir(one)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 return False
-    return True
+    return not os.path.isdir(path)
 
 
 def read(path: str) -> str:

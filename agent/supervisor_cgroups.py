@@ -45,6 +45,20 @@ __all__ = [
 
 SPAWNERS = "spawners"
 """The group of spawners that are between two jobs: in version 2 the group above the jobs' can have no processes."""
+_NO_KEYS = (
+    ".",
+    "try-",
+    "cgroup.",
+    "cpu.",
+    "cpuset.",
+    "freezer.",
+    "io.",
+    "memory.",
+    "pids.",
+    "tasks",
+    "notify_",
+    "release_",
+)
 _DIE_WITHIN = 0.1  # seconds that one call of `kill` waits for the last of a job to go
 _OURS = (*LEAVES, SPAWNERS, ".control")  # systemd runs what a unit does beside its main process in the last
 
@@ -224,12 +238,13 @@ class Cgroups:
         return bool(self._paths(key))
 
     def all_known(self) -> set[str]:
-        """The keys of all groups on disk in our places, whoever made them: also of jobs that no journal knows."""
+        """The keys of all groups on disk in our places, whoever made them: also of jobs that no journal knows, and of
+        another agent that was given the same place by name."""
         found = set()
         for base in {place.path for place in self._all_places()}:
             with contextlib.suppress(OSError), os.scandir(base) as entries:
                 found |= {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
-        return {key for key in found if key not in _OURS and not key.startswith("try-")}
+        return {key for key in found if key not in _OURS and not key.startswith(_NO_KEYS)}
 
     def confine(self, job: Job, members: Callable[[], Iterable[int]]) -> None:
         """Put all that lives of it into groups with its limits. What it forks from then on is there by itself. A
@@ -344,6 +359,9 @@ def _handed_on(place: Place) -> list[str]:
 
 
 def _path(place: Place, key: str) -> str:
+    """The directory of a job's group. Raises ValueError for a key that would name anything else."""
+    if key != SPAWNERS and (not key or "/" in key or key.startswith(_NO_KEYS) or key in _OURS):
+        raise ValueError(f"{key!r} is not the name of a job's control group")
     return f"{place.path}/{key}"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.agent import supervisor_cgroupfs as cgroupfs
 from distributed_grid.agent import supervisor_cgroups as cgroups
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_cgroups import Amounts, Cgroups, Place
@@ -82,13 +83,18 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def places(setting: str) -> dict[str, Place]:
-    """A limit of processes where version 1 has it, whatever the home is: no test here can hurt the machine."""
-    mount = cgroups.mounted().get("pids")
-    if mount is None:
-        pytest.skip("needs the pids controller in version 1, to be safe")
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(mount + setting)
-    return {"pids": Place(1, mount + setting)}
+    """A limit of processes, in whichever version there is one: no test here can hurt the machine."""
+    mounts = cgroups.mounted()
+    if "pids" in mounts:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(mounts["pids"] + setting)
+        return {"pids": Place(1, mounts["pids"] + setting)}
+    base = Path(mounts.get("", "/nowhere") + setting)
+    if "pids" not in (base.parent / "cgroup.subtree_control").read_text().split():
+        pytest.skip("needs the pids controller, to be safe")
+    base.mkdir(exist_ok=True)
+    (base / "cgroup.subtree_control").write_text("+pids")
+    return {"pids": Place(2, str(base))}
 
 
 @pytest.fixture(params=list(HOMES))
@@ -146,6 +152,19 @@ def test_a_group_of_which_only_zombies_are_left_is_empty(scene: Scene) -> None:
     assert not scene.groups.populated("job") and scene.groups.members("job") == set()
 
 
+def test_a_process_whose_first_thread_has_ended_is_a_member_and_no_zombie(scene: Scene) -> None:
+    code = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+    headless = scene.run(sys.executable, "-c", code)
+    until(lambda: (seen := procs.stat(headless.pid)) is not None and seen.state == "Z")
+    assert scene.groups.populated("job") and scene.groups.members("job") == {headless.pid}
+    until(lambda: scene.groups.kill("job"))
+    assert not scene.groups.populated("job")
+
+
 def test_a_spawner_that_enters_by_itself_is_in_all_groups_and_leaves_them_for_the_next_job(scene: Scene) -> None:
     doors = scene.groups.make("job", Amounts(pids=MOST))
     code = "import sys\nfor door in sys.argv[1:]: open(door, 'w').write('0')\nprint(flush=True); sys.stdin.read()"
@@ -167,6 +186,31 @@ def test_groups_on_disk_are_known_by_their_keys_and_ours_are_none_of_them(scene:
     again = Cgroups({}, scene.log.append, scene.at)
     assert again.all_known() == {"job", "j-1.1"}
     assert again.adopt("j-1.1") and not again.adopt("j-2.1")
+
+
+@pytest.mark.parametrize("key", ["..", ".", "", "agent", "main", ".control", "a/b", "/", "cgroup.procs", "tasks"])
+def test_what_is_no_name_of_a_jobs_group_is_refused(key: str, scene: Scene) -> None:
+    for do in (scene.groups.kill, scene.groups.members, scene.groups.release, scene.groups.freeze):
+        with pytest.raises(ValueError, match="not the name of a job's control group"):
+            do(key)
+    with pytest.raises(ValueError, match="not the name of a job's control group"):
+        scene.groups.make(key, Amounts())
+
+
+def test_a_group_with_more_groups_below_it_than_are_read_is_not_said_to_be_empty(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        (scene.group() / f"own{number}").mkdir()
+    assert not scene.groups.populated("job")
+    hidden = scene.run("sleep", "1000")
+    (scene.group() / "own4" / "cgroup.procs").write_text(str(hidden.pid))
+    monkeypatch.setattr(cgroupfs, "_MOST", 3)
+    assert scene.groups.populated("job")
+    monkeypatch.undo()
+    until(lambda: scene.groups.kill("job"))
+    scene.groups.release("job")
+    until(scene.groups.sweep)
 
 
 # --- who is ended ----------------------------------------------------------------------------------------------------
@@ -226,3 +270,21 @@ def test_a_guest_does_not_count_against_a_limit_of_one(scene: Scene) -> None:
     assert scene.run(sys.executable, "-c", forks, key="one").wait() == 3
     scene.groups.settle("one", Amounts(pids=1))
     assert scene.run(sys.executable, "-c", forks, key="one").wait() == 1  # BlockingIOError
+
+
+# --- when controllers go and come back -------------------------------------------------------------------------------
+
+
+def test_limits_are_set_again_when_a_controller_is_handed_on_again(scene: Scene) -> None:
+    place = places(f"/{scene.group().parent.name}")["pids"]
+    if place.version == 1:
+        pytest.skip("controllers of version 1 are not handed on")
+    control = Path(place.path, "cgroup.subtree_control")
+    sleeper = scene.run("sleep", "1000")
+    control.write_text("-pids")  # as the unit does when its agent has ended (ExecStopPost)
+    assert scene.groups.sweep()
+    scene.groups.make("meanwhile", Amounts(pids=7))
+    control.write_text("+pids")
+    assert scene.groups.sweep()
+    assert [scene.group(key).joinpath("pids.max").read_text() for key in ("job", "meanwhile")] == [f"{MOST}\n", "7\n"]
+    assert scene.groups.members("job") == {sleeper.pid}
