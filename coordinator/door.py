@@ -1,9 +1,13 @@
 """Who is let in next. Connections that have not said who they are yet are few at a time, however many come.
 
-Who was accepted waits in line, unread, until a place is free: places go round by address, and no address has more than
-half of them. So ten thousand nodes behind one address come in one after another, each at the speed of a handshake, and
-none is turned away because of its neighbours; and who holds its places and says nothing holds up only its own line.
-While somebody waits, who has had a place for long makes way, the oldest of the address that has most.
+Who was accepted and has said its first byte waits in line until a place is free. Places go round by address, and no
+address has more than half of them. So ten thousand nodes behind one address come in one after another, each at the
+speed of a handshake, and who holds its places and says nothing holds up only its own line. While somebody waits, who
+has had a place for long makes way, the oldest of the address that has most.
+
+An address that is new in the line, or one of whose connections has just said who it is, has the next turn; one whose
+connections had to make way has its turn after all others for a while. So thousands of addresses that come and stall do
+not keep out who does not.
 
 Of one address, who came last is let in first: where all get in it makes no difference, and where an address is flooded,
 first come first served would let in nobody but who has given up meanwhile.
@@ -22,6 +26,9 @@ LINE = 4096
 LINE_SECONDS = 10.0
 PLACE_SECONDS = 1.0
 """A handshake takes milliseconds and a few round trips: after this, a place is given to who waits."""
+STALLED_SECONDS = 60.0
+"""For so long an address whose connection had to make way has its turn after others."""
+STALLED_MOST = 1 << 16
 IPV6_SITE = 64
 """Bits of an IPv6 address that count: whoever has one such address has all that share them."""
 
@@ -55,6 +62,8 @@ class Door(Generic[Guest]):
         self._places: Counter[str] = Counter()
         self._waiting: OrderedDict[Guest, _Known] = OrderedDict()
         self._lines: OrderedDict[str, deque[Guest]] = OrderedDict()
+        """In the order of their turns."""
+        self._stalled: OrderedDict[str, float] = OrderedDict()
 
     @property
     def waiting(self) -> int:
@@ -64,14 +73,23 @@ class Door(Generic[Guest]):
     def inside(self) -> int:
         return len(self._inside)
 
-    def arrive(self, guest: Guest, address: str, now: float) -> bool:
-        """Stand in line; False: the line is full."""
+    def arrive(self, guest: Guest, address: str, now: float) -> Guest | None:
+        """Stand in line. The answer is who is to be turned away where the line is full: who has waited longest, or the
+        new one if its address has its share of the line; None: nobody."""
+        where, out = site(address), None
         if len(self._waiting) >= LINE:
-            return False
-        where = site(address)
+            if len(self._lines.get(where, ())) >= max(LINE // 4, LINE // len(self._lines)):
+                return guest
+            out = next(iter(self._waiting))
+            self._leave_line(out)
         self._waiting[guest] = _Known(where, now)
-        self._lines.setdefault(where, deque()).append(guest)
-        return True
+        if where in self._lines:
+            self._lines[where].append(guest)
+            return out
+        self._lines[where] = deque((guest,))
+        if self._stalled.get(where, -STALLED_SECONDS) + STALLED_SECONDS <= now:
+            self._lines.move_to_end(where, last=False)
+        return out
 
     def let_in(self, now: float) -> list[Guest]:
         """Those who get a place now."""
@@ -106,10 +124,22 @@ class Door(Generic[Guest]):
                 break
             self.left(guest)
             slow.append(guest)
+            self._stalled[most] = now
+            self._stalled.move_to_end(most)
+            if len(self._stalled) > STALLED_MOST:
+                self._stalled.popitem(last=False)
         return late, slow
 
+    def greeted(self, guest: Guest) -> None:
+        """A guest has said who it is: others of its address are welcome."""
+        if (known := self._inside.get(guest)) is not None:
+            self._stalled.pop(known.site, None)
+            if known.site in self._lines:
+                self._lines.move_to_end(known.site, last=False)
+        self.left(guest)
+
     def left(self, guest: Guest) -> None:
-        """A guest has said who it is, or is gone."""
+        """A guest needs its place no more, or is gone."""
         if guest in self._waiting:
             self._leave_line(guest)
         elif (known := self._inside.pop(guest, None)) is not None:

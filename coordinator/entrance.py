@@ -1,5 +1,6 @@
 """The listening sockets. We accept by ourselves, not by the library: so a connection can wait outside, handshakes are
-bounded in number and time, and one that is turned away costs an accept and a close."""
+bounded in number and time, and one that is turned away costs an accept and a close. One that says nothing costs no more
+than its file: it stands in no line until its first byte is there, and is the first to go where files run out."""
 
 import asyncio
 import contextlib
@@ -7,6 +8,7 @@ import resource
 import socket
 import ssl
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -72,6 +74,8 @@ class Entrance:
         self._loop = asyncio.get_running_loop()
         self._door: Door[Guest] = Door()
         self._guests: set[Guest] = set()
+        self._silent: OrderedDict[Guest, float] = OrderedDict()
+        """Those that have not said anything, and since when."""
         self._listening: list[socket.socket] = []
         self._acceptors: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -127,6 +131,8 @@ class Entrance:
         self._listening = []
         if self._timer is not None:
             self._timer.cancel()
+        for guest in list(self._silent):
+            self._silence_ends(guest)
         closing = []
         for guest in list(self._guests):
             if guest.wire is not None and guest.wire.protocol.state is State.OPEN:
@@ -154,23 +160,50 @@ class Entrance:
     def _arrived(self, guest: Guest) -> None:
         # The kernel gives the lowest number that is free, so a number says how many files are open.
         if guest.sock.fileno() >= self._most_files:
-            self._turn_away(guest, "as many connections are open as this process may have files")
-            return
-        if not self._door.arrive(guest, guest.address, time.monotonic()):
-            self._turn_away(guest, "too many connections wait to be let in")
-            return
+            full = "as many connections are open as this process may have files"
+            if not self._silent:
+                self._turn_away(guest, full)
+                return
+            self._silence_ends(next(iter(self._silent)), full)
         self._guests.add(guest)
+        self._silent[guest] = time.monotonic()
+        self._loop.add_reader(guest.sock.fileno(), self._spoke, guest)
+        self._look_soon()
+
+    def _spoke(self, guest: Guest) -> None:
+        """Its first byte is there, or its end."""
+        self._silence_ends(guest)
+        out = self._door.arrive(guest, guest.address, time.monotonic())
+        if out is not None:
+            self._guests.discard(out)
+            self._turn_away(out, "too many connections wait to be let in")
         self._let_in()
 
+    def _silence_ends(self, guest: Guest, why: str = "") -> None:
+        """Stop listening for its first byte, and turn it away if a reason is given."""
+        del self._silent[guest]
+        self._loop.remove_reader(guest.sock.fileno())
+        if why:
+            self._guests.discard(guest)
+            self._turn_away(guest, why)
+
     def _let_in(self) -> None:
+        if not self._listening:
+            return
         for guest in self._door.let_in(time.monotonic()):
             guest.task = self._loop.create_task(self._receive(guest))
-        if self._door.waiting and self._timer is None and self._listening:
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        if (self._door.waiting or self._silent) and self._timer is None and self._listening:
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        late, slow = self._door.turn_out(time.monotonic())
+        now = time.monotonic()
+        while self._silent and (first := next(iter(self._silent.items())))[1] <= now - TLS_SECONDS:
+            self._silence_ends(first[0], f"it said nothing for {TLS_SECONDS:g} s")
+        late, slow = self._door.turn_out(now)
         for guest in late:
             self._guests.discard(guest)
             self._turn_away(guest, "it waited too long to be let in")
@@ -183,6 +216,10 @@ class Entrance:
         self._seldom.warning("turned away", peer=guest.address, why=why)
 
     def _known(self, guest: Guest) -> None:
+        self._door.greeted(guest)
+        self._let_in()
+
+    def _left(self, guest: Guest) -> None:
         self._door.left(guest)
         self._let_in()
 
@@ -199,7 +236,7 @@ class Entrance:
             if guest.wire is not None and guest.wire.protocol.state is not State.CLOSED:
                 guest.wire.transport.abort()
             self._guests.discard(guest)
-            self._known(guest)
+            self._left(guest)
 
     async def _handshakes(self, guest: Guest) -> bool:
         """TLS, if we have it, and HTTP; whether a websocket is open."""

@@ -8,7 +8,7 @@ HERE, THERE = "192.0.2.1", "198.51.100.7"
 def crowd(door: Door[str], address: str, count: int, now: float = 0.0) -> list[str]:
     """So many from one address stand in line; those who were let in at once."""
     for number in range(count):
-        assert door.arrive(f"{address}#{number}", address, now)
+        assert door.arrive(f"{address}#{number}", address, now) is None
     return door.let_in(now)
 
 
@@ -30,7 +30,8 @@ def test_addresses_take_turns_and_of_each_who_came_last_is_first() -> None:
     for number in range(3):
         for address in (HERE, THERE):
             door.arrive(f"{address}#{number}", address, 0.0)
-    assert door.let_in(0.0) == [f"{address}#{number}" for number in (2, 1, 0) for address in (HERE, THERE)]
+    # Who came last has the first turn.
+    assert door.let_in(0.0) == [f"{address}#{number}" for number in (2, 1, 0) for address in (THERE, HERE)]
 
 
 def test_ten_thousand_nodes_behind_one_address_all_come_in_each_as_one_before_is_known() -> None:
@@ -38,7 +39,7 @@ def test_ten_thousand_nodes_behind_one_address_all_come_in_each_as_one_before_is
     now, outside, known = 0.0, list(range(10_000)), 0
     inside: list[int] = []
     while known < 10_000:
-        while outside and door.arrive(outside[-1], HERE, now):
+        while outside and door.arrive(outside[-1], HERE, now) is None:
             outside.pop()
         inside += door.let_in(now)
         assert door.turn_out(now) == ([], [])
@@ -51,11 +52,51 @@ def test_ten_thousand_nodes_behind_one_address_all_come_in_each_as_one_before_is
     assert (door.waiting, door.inside) == (0, 0)
 
 
-def test_a_full_line_takes_no_more() -> None:
+def test_a_full_line_takes_no_more_of_an_address_that_fills_it_and_one_of_another_for_the_oldest() -> None:
     door: Door[int] = Door()
     for guest in range(LINE):
-        assert door.arrive(guest, HERE, 0.0)
-    assert not door.arrive(LINE, THERE, 0.0)
+        assert door.arrive(guest, HERE, 0.0) is None
+    assert door.arrive(LINE, HERE, 0.0) == LINE
+    assert door.arrive(LINE + 1, THERE, 0.0) == 0
+    assert door.waiting == LINE
+    assert door.let_in(0.0)[0] == LINE + 1
+
+
+def test_who_comes_does_not_stand_behind_thousands_of_addresses_that_came_before() -> None:
+    door: Door[str] = Door()
+    for number in range(2 * LINE):
+        door.arrive(f"idle{number}", f"10.1.{number >> 8}.{number & 255}", 0.0)
+    assert len(door.let_in(0.0)) == PLACES
+    for number in range(20):
+        door.arrive(f"new{number}", HERE, 0.5)
+    entered: list[str] = []
+    now = 0.5
+    while len(entered) < 20 and now < 2.0:
+        door.turn_out(now)
+        for guest in door.let_in(now):
+            if guest.startswith("new"):
+                entered.append(guest)
+                door.greeted(guest)
+        now += 0.05
+    assert len(entered) == 20
+
+
+def test_an_address_that_stalled_has_its_turn_after_those_that_did_not() -> None:
+    door: Door[str] = Door()
+    for number in range(PLACES):
+        door.arrive(f"idle{number}", f"10.1.0.{number}", 0.0)
+    door.let_in(0.0)
+    door.arrive("new", HERE, 0.5)
+    (slow,) = door.turn_out(PLACE_SECONDS)[1]
+    assert slow == "idle63" and door.let_in(PLACE_SECONDS) == ["new"]
+    door.arrive("other", THERE, 2.0)
+    door.arrive("again", "10.1.0.63", 2.0)
+    door.left("idle1")
+    assert door.let_in(2.0) == ["other"]
+    door.greeted("other")
+    assert door.let_in(2.0) == ["again"]
+    door.greeted("again")
+    assert not door._stalled
 
 
 def test_who_holds_a_place_in_silence_makes_way_for_who_waits_and_only_then() -> None:

@@ -25,14 +25,19 @@ from tests.coordinator.ends import agent, client, coordinator, node
 
 
 @asynccontextmanager
-async def strangers(port: int, count: int) -> AsyncIterator[list[socket.socket]]:
-    """TCP connections that say nothing."""
+async def strangers(
+    port: int, count: int, says: bytes = b"", addresses: bool = False
+) -> AsyncIterator[list[socket.socket]]:
+    """TCP connections that say no more than this, each from an address of its own or all from one."""
     loop = asyncio.get_running_loop()
     made = [socket.socket() for _ in range(count)]
-    for one in made:
+    for number, one in enumerate(made):
         one.setblocking(False)
+        if addresses:
+            one.bind((f"127.1.{number >> 8}.{number & 255}", 0))
     try:
         await asyncio.gather(*(loop.sock_connect(one, ("127.0.0.1", port)) for one in made))
+        await asyncio.gather(*(loop.sock_sendall(one, says) for one in made if says))
         yield made
     finally:
         for one in made:
@@ -84,11 +89,55 @@ async def test_who_comes_when_the_line_is_full_is_closed_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(door, "LINE", 5)
-    async with coordinator(tmp_path) as grid, strangers(port_of(grid.url), door.PLACES_OF_ADDRESS + 5) as inside:
-        await asyncio.sleep(0)
-        async with strangers(port_of(grid.url), 1) as (late,):
+    monkeypatch.setattr(door, "PLACE_SECONDS", 60.0)
+    count = door.PLACES_OF_ADDRESS + 5
+    async with coordinator(tmp_path) as grid, strangers(port_of(grid.url), count, b"G") as inside:
+        while grid.server._entrance._door.waiting < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        async with strangers(port_of(grid.url), 1, b"G") as (late,):
             assert await ended(late)
-        assert len(inside) == door.PLACES_OF_ADDRESS + 5
+        assert len(inside) == count
+
+
+HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+UPGRADE = HALF + (
+    b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("says", [b"", HALF, UPGRADE], ids=["silent", "half a request", "no hello"])
+async def test_new_connections_get_through_beside_many_idle_ones_of_many_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    """The line and the places are 40 times smaller than they are, and so are the idle connections."""
+    for name, value in {"PLACES": 4, "PLACES_OF_ADDRESS": 2, "LINE": 100}.items():
+        monkeypatch.setattr(door, name, value)
+    async with coordinator(tmp_path) as grid:
+        port = port_of(grid.url)
+        async with contextlib.AsyncExitStack() as stack:
+            greeted = [await client(grid.url, f"user{number}") for number in range(20)]
+            await stack.enter_async_context(strangers(port, 200, says, addresses=True))
+            while len(grid.server._entrance._guests) < 120:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            async with asyncio.timeout(10):
+                ends = await asyncio.gather(*(client(grid.url, f"new{number}") for number in range(23)))
+            assert all(isinstance(end.seen[0], Welcome) for end in ends)
+        assert not any(end.closed for end in greeted)
+        for end in (*ends, *greeted):
+            await end.close()
+
+
+async def test_the_silent_make_way_where_files_run_out(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        async with strangers(port_of(grid.url), 3) as silent:
+            while len(grid.server._entrance._silent) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            grid.server._entrance._most_files = 0
+            ann = await client(grid.url)
+            assert isinstance(ann.seen[0], Welcome) and await ended(silent[0])
+            assert len(grid.server._entrance._silent) == 2
+        await ann.close()
 
 
 async def test_a_person_has_only_so_many_connections_and_is_told(
