@@ -111,7 +111,9 @@ ATTACKS = (
 )
 
 AT_ONCE = tuple(
-    one.words for one in ATTACKS if one.words and one.words[0] not in ("everything", "own_spawner", "leave_files")
+    one.words
+    for one in ATTACKS
+    if one.words and not one.groups and one.words[0] not in ("everything", "own_spawner", "leave_files")
 )
 """The programs that `everything` runs."""
 

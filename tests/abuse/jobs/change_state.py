@@ -37,7 +37,7 @@ for path in state_files()[:200]:
     attempt(f"rename {path}", there_and_back, path)
     attempt(f"link {path}", link, path)
 folders = [state, scene["coordinator_state"]]
-for folder in [*folders, f"{state}/identity", f"{state}/allocs", f"{state}/recalls", f"{state}/jobs"]:
+for folder in [*folders, f"{state}/identity", f"{state}/allocs", f"{state}/recalls"]:
     attempt(f"chmod {folder}", os.chmod, folder, 0o777)
     attempt(f"make a file in {folder}", make, f"{folder}/of-mine")
 report()

@@ -12,23 +12,36 @@ from kit import got, report, scene
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SECONDS = 40
+FATAL = ("wear_victim", "fork_bomb")
+"""These end the whole job where its limits are kept, so they come when all others have reported."""
+
 read: list[str] = []
-running = []
-for words in scene["all"]:
+
+
+def begin(words: list[str]) -> "subprocess.Popen[bytes] | None":
     folder = f"of-{'-'.join(words)}"
     os.mkdir(folder)
     argv = [sys.executable, f"{HERE}/{words[0]}.py", sys.argv[1], *words[1:]]
     try:
-        running.append((words, subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)))
+        return subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
-        continue
-for words, process in running:
-    try:
-        out, _ = process.communicate(timeout=SECONDS)
-        said = json.loads(out.splitlines()[-1])
-    except (subprocess.TimeoutExpired, ValueError, IndexError):
-        process.kill()
-        continue
-    got += [f"{' '.join(words)}: {one}" for one in said["got"][:10]]
-    read += [str(text) for text in said.get("read", [])]
+        return None
+
+
+def all_at_once(programs: list[list[str]]) -> None:
+    running = [(words, process) for words in programs if (process := begin(words)) is not None]
+    for words, process in running:
+        try:
+            out, _ = process.communicate(timeout=SECONDS)
+            said = json.loads(out.splitlines()[-1])
+        except (subprocess.TimeoutExpired, ValueError, IndexError):
+            process.kill()
+            continue
+        got.extend(f"{' '.join(words)}: {one}" for one in said["got"][:10])
+        read.extend(str(text) for text in said.get("read", []))
+
+
+all_at_once([words for words in scene["all"] if words[0] not in FATAL])
+report(read=read[:20])
+all_at_once([words for words in scene["all"] if words[0] in FATAL])
 report(read=read[:20])

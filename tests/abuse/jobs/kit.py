@@ -33,6 +33,13 @@ def attempt(what: str, do: Callable[..., Any], *args: Any) -> Any:
     return result
 
 
+def mine(path: str) -> bool:
+    """Whether this lies in the folder for jobs, where a job of this user may do what it likes. The neighbour's part of it
+    is not ours."""
+    real = os.path.realpath(path)
+    return real.startswith(f"{state}/jobs") and scene["allocation"] not in real
+
+
 def targets() -> Iterator[tuple[str, int]]:
     """Other people's processes by name: the services and the neighbour."""
     for name in SERVICES:
@@ -69,7 +76,7 @@ def state_files() -> list[str]:
     for top in (state, scene["coordinator_state"]):
         for here, _, names in os.walk(top):
             known += [f"{here}/{name}" for name in names]
-    return [path for path in dict.fromkeys(known) if not own or own not in path]
+    return [path for path in dict.fromkeys(known) if not (own and own in path) and not mine(path)]
 
 
 def read(path: str) -> str:

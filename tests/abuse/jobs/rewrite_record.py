@@ -7,7 +7,7 @@ Writes into, replaces and enlarges `spec` wherever it may lie. With the argument
 import os
 import sys
 
-from kit import attempt, own, report, state
+from kit import attempt, mine, own, report, state
 
 HUGE = 5 << 30
 
@@ -25,6 +25,8 @@ def replace(path: str) -> None:
 
 for above in ("..", "../..", f"{state}/allocs/{own}"):
     path = f"{above}/spec"
+    if mine(path):
+        continue
     if sys.argv[2:] == ["huge"]:
         attempt(f"enlarge {path}", os.truncate, path, HUGE)
     else:
