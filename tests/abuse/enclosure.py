@@ -71,9 +71,10 @@ def run(module: str, arguments: Sequence[str], timeout: float | None = None) -> 
     """Run a module of ours inside, with our own streams, to its end; its exit code."""
     with limits() as groups:
         enter = 'for group in $GROUPS_OF_ABUSE; do echo $$ > "$group/cgroup.procs"; done; exec "$@"'
+        ends_with_us = ["setpriv", "--pdeathsig", "KILL"]
         inner = [sys.executable, "-m", "tests.abuse.enclosure", module, *arguments]
         process = subprocess.Popen(
-            ["sh", "-c", enter, "sh", *_space(), *inner],
+            ["sh", "-c", enter, "sh", *ends_with_us, *_space(), *inner],
             cwd=ROOT,
             env={**os.environ, "GROUPS_OF_ABUSE": " ".join(map(str, groups))},
             stdin=subprocess.DEVNULL,

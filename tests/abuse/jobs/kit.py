@@ -34,8 +34,8 @@ def attempt(what: str, do: Callable[..., Any], *args: Any) -> Any:
 
 
 def mine(path: str) -> bool:
-    """Whether this lies in the folder for jobs, where a job of this user may do what it likes. The neighbour's part of it
-    is not ours."""
+    """Whether this lies in the folder for jobs, where a job of this user may do what it likes; not so the neighbour's
+    part of it."""
     real = os.path.realpath(path)
     return real.startswith(f"{state}/jobs") and scene["allocation"] not in real
 

@@ -1,0 +1,202 @@
+"""What walls cost a launch: from the order to the launcher to the known end of `/bin/true`, and how many a second.
+
+One worker for each level that this machine has, with a supervisor and spawners of its own; `floor` is a plain
+posix_spawn and wait. They take turns, round by round, so that whatever else the machine does falls on all alike. As
+root it runs in an enclosure (tests/abuse/enclosure.py): an agent behind `user` is root's, one behind the others is not.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench._common import report
+
+LEVELS = ("none", "landlock", "namespace", "user")
+ROUNDS, LATENCIES, BURST, AT_ONCE = 7, 40, 150, 16
+TRUE = "/bin/true"
+LENDER = "lender"
+PATIENCE = 30.0
+GOAL_MS = 0.2
+"""What a launch may cost more behind `namespace` and `user` than behind `none`."""
+
+
+# --- a worker ---------------------------------------------------------------------------------------------------------
+
+
+class Floor:
+    """No grid: what a process costs."""
+
+    async def start(self) -> None:
+        """Nothing has to be there."""
+
+    async def one(self) -> None:
+        """Make one and wait for its end."""
+        os.waitpid(os.posix_spawn(TRUE, [TRUE], {}, setsid=True), 0)  # noqa: ASYNC221, ASYNC222 (nothing else runs)
+
+    async def close(self) -> None:
+        """Nothing is left."""
+
+
+class Walled:
+    """A launcher and its supervisor behind this level of walls."""
+
+    def __init__(self, level: str, folder: Path) -> None:
+        from distributed_grid.agent.launcher import Launcher
+
+        self._folder = folder
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._numbers = itertools.count(1)
+        self._ours = secrets.token_hex(4)
+        self._launcher = Launcher(folder, "bench", self._take, walls=level)
+
+    def _take(self, said: Any) -> None:
+        waiting = self._waiting.get(said.allocation)
+        if hasattr(said, "outcome") and waiting is not None and not waiting.done():
+            if said.outcome.code != 0 or not said.outcome.started:
+                waiting.set_exception(RuntimeError(f"{TRUE} did not run: {said.outcome}"))
+            else:
+                waiting.set_result(None)
+            self._launcher.forget([said.allocation])
+
+    async def start(self) -> None:
+        """Start the supervisor, and one job: what walls cost once is not measured here."""
+        await self._launcher.start()
+        await self.one()
+
+    async def one(self) -> None:
+        """Launch one and wait until its end is known."""
+        from distributed_grid.agent import workdir
+        from distributed_grid.protocol.jobs import JobSpec
+        from distributed_grid.protocol.messages import Launch
+        from distributed_grid.protocol.resources import Grant
+
+        job = f"j-{self._ours}{next(self._numbers)}"
+        launch = Launch(f"{job}.1", job, "bench", 1, Grant(), JobSpec((TRUE,)))
+        ended = self._waiting[launch.allocation] = asyncio.get_running_loop().create_future()
+        workdir.write_launch(self._folder, launch)
+        self._launcher.launch(launch, None, workdir.build_env(launch, "bench", None, {}))
+        await asyncio.wait_for(ended, PATIENCE)
+        del self._waiting[launch.allocation]
+
+    async def close(self) -> None:
+        """End the supervisor, and with it all that is left."""
+        pid = self._launcher.supervisor_pid
+        await self._launcher.close(leave=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+async def work(level: str, folder: Path) -> None:
+    """Make a round for each line on stdin, and print its figures."""
+    place = Floor() if level == "floor" else Walled(level, folder)
+    await place.start()
+    print("{}", flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        taken = []
+        for _ in range(LATENCIES):
+            began = time.perf_counter()
+            await place.one()
+            taken.append((time.perf_counter() - began) * 1e3)
+        left = iter(range(BURST))
+
+        async def some(left: Any = left) -> None:
+            for _ in left:
+                await place.one()
+
+        began = time.perf_counter()
+        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+        rate = BURST / (time.perf_counter() - began)
+        print(json.dumps({"ms": statistics.median(taken), "rate": rate}), flush=True)
+    await place.close()
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def worker(level: str, base: Path) -> "subprocess.Popen[str] | None":
+    """Start a worker; None where this level cannot be had."""
+    folder = base / level
+    folder.mkdir()
+    who: dict[str, Any] = {}
+    if os.geteuid() == 0 and level != "user":
+        base.chmod(0o711)
+        shutil.chown(folder, LENDER, LENDER)
+        who = {"user": LENDER, "group": LENDER, "extra_groups": []}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.walls", "--worker", level, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **who,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    if not process.stdout.readline():
+        print(f"{level} cannot be measured: {process.stderr.read().strip()[-300:]}", file=sys.stderr)
+        process.wait()
+        return None
+    return process
+
+
+def measure() -> dict[str, Any]:
+    """Median of each figure over the rounds, by level, and ratios against none and the floor."""
+    with tempfile.TemporaryDirectory(prefix="walls-", dir="/run" if os.geteuid() == 0 else None) as name:
+        found = {level: worker(level, Path(name)) for level in ("floor", *LEVELS)}
+        workers = {level: process for level, process in found.items() if process is not None}
+        rounds: dict[str, list[dict[str, float]]] = {level: [] for level in workers}
+        try:
+            for number in range(ROUNDS):
+                # Each in the place of another one in each round: no level has always the same one before it.
+                order = [*workers][number % len(workers) :] + [*workers][: number % len(workers)]
+                for level in order:
+                    process = workers[level]
+                    assert process.stdin is not None and process.stdout is not None
+                    process.stdin.write("round\n")
+                    process.stdin.flush()
+                    rounds[level].append(json.loads(process.stdout.readline()))
+        finally:
+            for process in workers.values():
+                process.communicate()
+    figures: dict[str, Any] = {"missing": [level for level in found if level not in workers]}
+    for level, rows in rounds.items():
+        figures[f"{level}_ms"] = statistics.median(row["ms"] for row in rows)
+        figures[f"{level}_per_second"] = statistics.median(row["rate"] for row in rows)
+    for level in workers:
+        if level not in ("floor", "none") and "none" in workers:
+            pairs = list(zip(rounds[level], rounds["none"], strict=True))
+            figures[f"{level}_more_ms"] = statistics.median(one["ms"] - none["ms"] for one, none in pairs)
+            figures[f"{level}_rate_of_none"] = statistics.median(one["rate"] / none["rate"] for one, none in pairs)
+        if level != "floor":
+            pairs = list(zip(rounds[level], rounds["floor"], strict=True))
+            figures[f"{level}_ms_over_floor"] = statistics.median(one["ms"] / low["ms"] for one, low in pairs)
+    return figures
+
+
+def main() -> int:
+    """Measure, report."""
+    if sys.argv[1:2] == ["--worker"]:
+        asyncio.run(work(sys.argv[2], Path(sys.argv[3])))
+        return 0
+    if sys.argv[1:2] != ["--inside"] and os.geteuid() == 0:
+        from tests.abuse import enclosure
+
+        return enclosure.run("bench.walls", ["--inside"])
+    report("walls", {**measure(), "goal_more_ms": GOAL_MS})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.exit(main())
