@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import catalogue, checkpoint, explain
+from distributed_grid.coordinator.core import catalogue, checkpoint, explain, reserving, victims
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.matching import Placement, place
 from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Rejected, Send, Told
@@ -15,7 +15,7 @@ from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.walls import Walls
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
-ONE = Resources(cpu=1000)
+ONE, WHOLE = Resources(cpu=1000), Resources(cpu=4000)
 RULE = Policy(owner_rule=True)
 PATIENT = Policy(owner_rule=True, suspect_after=1e6, disconnected_after=2e6)
 
@@ -82,7 +82,7 @@ def test_what_one_user_cannot_have_is_no_reason_to_refuse_it_to_another() -> Non
     ledger = grid(node("n1"), node("n2", "user"))
     for number in range(4):
         submit(ledger, f"full{number}", "eve")
-    both = job("eve", Request(ONE), user="eve"), job("ann", Request(ONE), user="ann")
+    both = job("eve", Request(ONE, Priority.HIGH), user="eve"), job("ann", Request(ONE), user="ann")
     step(ledger, JobsSubmitted(1, both), 2.0)
     assert [ledger.jobs["eve"].node, ledger.jobs["ann"].node] == ["", "n1"]
 
@@ -96,15 +96,46 @@ def test_a_gang_takes_nodes_that_run_its_users_jobs() -> None:
     assert answer.what == "asks 1 cpu on each of 4 nodes; 3 of 4 could ever run it"
 
 
-def test_an_urgent_job_takes_no_place_on_a_node_that_does_not_run_its_users_jobs() -> None:
+def test_an_urgent_job_takes_no_place_on_a_node_that_does_not_run_its_users_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(victims, "TRIED", 1)  # and such nodes are not among the few that are gone through
+    ledger = crowded()
+    step(ledger, JobsSubmitted(1, (job("eve", Request(WHOLE, Priority.URGENT), user="eve"),)), 100.0)
+    assert [ledger.jobs[name].state for name in ("ann", "bob")] == [State.RUNNING, State.STOPPING]
+
+
+def crowded() -> Ledger:
+    """Ann has all of n1, which is hers, and bob all of n2, which is everyone's."""
     ledger = grid(node("n1"), node("n2", "user"), policy=PATIENT)
-    whole = Resources(cpu=4000)
-    assert submit(ledger, "bob", "bob", Request(whole, Priority.LOW), 1.0) == "n2"
-    assert submit(ledger, "ann", "ann", Request(whole, Priority.LOW), 2.0) == "n1"
+    assert submit(ledger, "bob", "bob", Request(WHOLE, Priority.LOW), 1.0) == "n2"
+    assert submit(ledger, "ann", "ann", Request(WHOLE, Priority.LOW), 2.0) == "n1"
     for name, job_id in (("n1", "ann"), ("n2", "bob")):
         step(ledger, Told(name, Started(f"{job_id}.1", 7)), 3.0)
-    step(ledger, JobsSubmitted(1, (job("eve", Request(whole, Priority.URGENT), user="eve"),)), 100.0)
-    assert [ledger.jobs[name].state for name in ("ann", "bob")] == [State.RUNNING, State.STOPPING]
+    return ledger
+
+
+def test_what_others_gave_way_for_is_not_granted_where_the_node_lost_its_walls_meanwhile() -> None:
+    ledger = crowded()
+    step(ledger, JobsSubmitted(1, (job("eve", Request(WHOLE, Priority.URGENT), user="eve"),)), 100.0)
+    assert ledger.jobs["eve"].kept is not None
+    weak = node("n2")
+    step(ledger, NodeUp(weak, "again"), 101.0)
+    step(ledger, Told("n2", Inventory((Known("bob.1", State.STOPPING),))), 101.0)
+    step(ledger, Told("n2", offer(weak, 2, counting=("bob.1",), cores=())), 101.0)
+    over = Outcome(cause=Cause.PREEMPTED, signal=15)
+    step(ledger, Told("n2", Exited("bob.1", over, returned=True)), 102.0)
+    assert (ledger.jobs["eve"].state, ledger.jobs["eve"].node) == (State.WAITING, "")
+
+
+def test_a_node_is_kept_for_who_waits_only_where_it_runs_the_users_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserving, "LOOKED", 1)
+    ledger = grid(node("n1"), node("n2", "user"), policy=PATIENT)
+    for name, user in (("n1", "ann"), ("n2", "bob")):
+        asked_for = asked(only=[name])
+        step(ledger, JobsSubmitted(1, (job(user, asked_for, user=user, time_limit=60.0),)), 1.0)
+        step(ledger, Told(name, Started(f"{user}.1", 7)), 1.0)
+    assert reserving._nearest(ledger, Request(WHOLE, user="eve")) == ["n2"]
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
