@@ -68,7 +68,7 @@ def _jobs(state_dir: Path, run_as: str, hide_state: bool) -> Finding:
     if hide_state and not why and os.geteuid() == owner:
         return Finding("jobs run as", Level.OK, f"{name}, as the agent does, and are kept out of its state directory")
     why = why or ("agent.hide_state is off" if not hide_state else "only that user can see whether they are kept out")
-    hint = "docs/security.md, What a job can reach; sudo grid agent install keeps its state where nobody else writes"
+    hint = "docs/walls.md; sudo grid agent install keeps its state where nobody else writes"
     return Finding("jobs run as", Level.WARNING, f"{name}, as the agent does, and can read its key", why, hint)
 
 

@@ -150,7 +150,7 @@ class Agent:
     walls: WallsSetting = setting(
         WallsSetting.AUTO,
         choice(WallsSetting),
-        "walls behind which jobs run (docs/security.md); auto: the strongest that can be had here",
+        "walls behind which jobs run (docs/walls.md); auto: the strongest that can be had here",
     )
     owners: tuple[str, ...] = setting(
         (),

@@ -100,6 +100,7 @@ def _paragraphs(text: str) -> list[str]:
 
 sys.path.insert(0, str(DOCS))
 from generate_guards import guards  # noqa: E402
+from generate_walls import attacks  # noqa: E402
 
 PARTS: dict[str, Callable[[], str]] = {
     "states": states,
@@ -109,6 +110,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings": config_text.table,
     "aliases": config_text.aliases,
     "guards": guards,
+    "attacks": attacks,
 }
 MARK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

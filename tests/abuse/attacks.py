@@ -25,13 +25,14 @@ class Attack:
     options: tuple[str, ...] = ()
     expected: tuple[str, str, str, str] = (HELD, HELD, HELD, OPEN)
     restarts: bool = False
-    groups: bool = False
-    """Control groups alone can refuse it: without them nothing is promised."""
+    ungrouped: tuple[str, str, str, str] | None = None
+    """What is expected on a node without control groups that keep jobs' limits; None: the same."""
 
 
 ALWAYS = (HELD, HELD, HELD, HELD)
 KERNEL = (HELD, HELD, OPEN, OPEN)
 """Landlock has no say on it."""
+NEVER = (OPEN, OPEN, OPEN, OPEN)
 
 ATTACKS = (
     Attack("read-secrets", "read the node's key, the store, other jobs' records and output", ("read_secrets",)),
@@ -76,6 +77,7 @@ ATTACKS = (
         ("fork_bomb",),
         ("--pids-limit", "80"),
         expected=ALWAYS,
+        ungrouped=KERNEL,
     ),
     Attack("forkers", "outlive the job by forking anew every 200 µs", ("forkers",), expected=ALWAYS),
     Attack("escape", "outlive the job by leaving session, parent and environment", ("escape",), expected=ALWAYS),
@@ -91,7 +93,7 @@ ATTACKS = (
     Attack("notify", "speak to systemd in the agent's name", ("notify",), expected=ALWAYS),
     Attack("groups", "leave its control groups or raise their limits", ("groups",), expected=KERNEL),
     Attack("limits", "raise its limits and priority, change those of others", ("limits",), expected=KERNEL),
-    Attack("affinity", "run on cores that were not granted", ("affinity",), expected=ALWAYS, groups=True),
+    Attack("affinity", "run on cores that were not granted", ("affinity",), expected=ALWAYS, ungrouped=NEVER),
     Attack(
         "leave-links",
         "links, FIFOs and set-user-id files among what is brought back",
@@ -113,7 +115,7 @@ ATTACKS = (
 AT_ONCE = tuple(
     one.words
     for one in ATTACKS
-    if one.words and not one.groups and one.words[0] not in ("everything", "own_spawner", "leave_files")
+    if one.words and one.ungrouped is None and one.words[0] not in ("everything", "own_spawner", "leave_files")
 )
 """The programs that `everything` runs."""
 
@@ -128,4 +130,5 @@ def named(name: str) -> Attack:
 
 def expected(attack: Attack, level: str, groups: bool = True) -> str:
     """What is expected of it under this level of walls, on a node with control groups or without."""
-    return OPEN if attack.groups and not groups else attack.expected[LEVELS.index(level)]
+    row = attack.expected if groups or attack.ungrouped is None else attack.ungrouped
+    return row[LEVELS.index(level)]
