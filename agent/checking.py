@@ -2,15 +2,19 @@
 hold together. Nothing is changed, and an agent may be at work there."""
 
 import os
+import time
 from pathlib import Path
 
 import msgspec
 
 from distributed_grid.agent import supervisor_journal
 from distributed_grid.agent.supervisor_book import REMEMBERED
+from distributed_grid.agent.supervisor_procs import boot_id
 from distributed_grid.agent.workdir import read_launch
 from distributed_grid.protocol.errors import GridError
 
+TRIES, PAUSE = 5, 0.1
+"""How often a journal that an agent may be writing is read before it counts as damaged, and seconds between that."""
 Finding = tuple[str, str, str]
 """Where, what, and what to do about it."""
 
@@ -50,23 +54,39 @@ def _folders(allocs: Path) -> list[str]:
 
 def _journal(path: Path) -> tuple[list[Finding], set[str], set[str]]:
     """What is wrong with the journal; the allocations that have not ended in it; all that it knows."""
-    if not path.is_file():
+    marked = path.with_name("journal.mark").is_file()
+    if not path.is_file() and not marked:
         return [("journal", "is not there", "nothing, if no job was ever run here")], set(), set()
-    lines = path.read_bytes().rstrip(b"\0").split(b"\n")
-    lines.pop()  # what follows the last newline: nothing, or a line that was cut or is just being written
-    found: list[Finding] = []
+    read = supervisor_journal.examine(path.read_bytes() if path.is_file() else None, None, False)
+    hint = "the next supervisor says that it does not know what ran, and keeps the damaged file"
+    found = [(f"journal, line {number}", "is damaged", hint) for number in read.bad]
+    # The mark is read after the journal of an agent at work: it may be further, and never behind.
+    mark = supervisor_journal.read_mark(str(path))
+    if mark is None or mark.boot == boot_id():
+        for _ in range(TRIES):
+            whole = path.read_bytes() if path.is_file() else None
+            read = supervisor_journal.examine(whole, supervisor_journal.read_mark(str(path)), marked)
+            if not read.doubt:
+                break
+            time.sleep(PAUSE)  # it is just being written or replaced
+        if read.doubt and not found:
+            found.append(("journal", f"does not have all that was written: {read.doubt}", hint))
     live: dict[str, None] = {}
     known: set[str] = set()
-    for number, text in enumerate(lines, 1):
-        record = supervisor_journal.parse(text)
-        if record is None:
-            hint = "the next supervisor does without it, and keeps the damaged file"
-            found.append((f"journal, line {number}", "is damaged", hint))
-        elif record[0] in ("intent", "exit", "forget"):
+    open_loss = ""
+    for record in read.records:
+        if record[0] in ("intent", "exit", "forget"):
             known.add(record[1])
             live.pop(record[1], None)
             if record[0] == "intent":
                 live[record[1]] = None
+        elif record[0] == "loss":
+            open_loss = record[3] if record[5] and record[4] == boot_id() else ""
+        elif record[0] == "proven":
+            open_loss = ""
+    if open_loss:
+        hint = "look whether something of the jobs that ran here lives, then: grid agent trust; or reboot"
+        found.append(("journal", f"was damaged, and it is not known what ran before: {open_loss}", hint))
     return found, set(live), known
 
 

@@ -8,7 +8,7 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from distributed_grid import __version__
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.launcher_said import SAID, Said, suspended, tail
 from distributed_grid.agent.launcher_start import last_words, start
+from distributed_grid.agent.loss import Loss
 from distributed_grid.agent.run_as import Account
 from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
 from distributed_grid.faults import fault
@@ -35,7 +36,7 @@ def _nothing(text: str) -> None:
     """Where nobody wants to hear."""
 
 
-def _nobody(told: Suspended) -> None:
+def _nobody(told: Any) -> None:
     """Where nobody wants to hear."""
 
 
@@ -87,6 +88,9 @@ class Launcher:
         self._told: set[str] = set()
         self._renewed = 0.0
         self._frozen: list[dict[str, Any]] = []
+        self.loss: Loss | None = None
+        self.loss_changed: Callable[[Collection[str] | None], None] = _nobody
+        """Is told of a `loss` while we run, with what is known all the same; and (None) that nothing of it lives."""
 
     async def start(self) -> list[Known]:
         """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
@@ -194,6 +198,10 @@ class Launcher:
         self._told.difference_update(ids)
         self._send({"op": "forget", "ids": ids})
 
+    def trust(self) -> None:
+        """Nothing lives of what a damaged journal did not name: the node's owner says so."""
+        self._send({"op": "proven"})
+
     async def close(self, leave: bool = False) -> None:
         """Leave. The supervisor and the jobs stay; with `leave` the supervisor goes too, as soon as nothing runs."""
         if leave:
@@ -208,7 +216,11 @@ class Launcher:
         """The supervisor is gone, or its connection is: find or start one, report what ended meanwhile, and ask again
         what was not answered. The journal holds what was begun, so asking twice starts nothing twice."""
         await self._disconnect()
+        before = self.loss and self.loss.id
         known = {one.allocation: one for one in await self._connect()}
+        if self.loss is not None and self.loss.id != before:
+            self._unanswered = {key: asked for key, asked in self._unanswered.items() if key in known}
+            self.loss_changed(known.keys())
         self._say_renewed()
         self.tell_frozen()
         for one in known.values():
@@ -276,6 +288,10 @@ class Launcher:
 
     def _take(self, said: Said) -> None:
         allocation = said.id
+        if said.op == "proven" and self.loss is not None:
+            self.loss = msgspec.structs.replace(self.loss, open=False)
+            self.loss_changed(None)
+            return
         if said.op == "frozen":
             self.suspended(suspended(said))
             return
@@ -327,6 +343,7 @@ class Launcher:
                     self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
                     self.supervisor_software = hello.get("software", "an earlier release")
                     self._other_users = hello.get("other_users", False)
+                    self.loss = msgspec.convert(hello.get("loss"), Loss | None)
                     self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     return [self._known(one) for one in hello["known"]]

@@ -13,7 +13,7 @@ from distributed_grid.protocol.messages import Suspended
 
 class Said(msgspec.Struct):
     """An allocation was started, or has exited with this outcome, or (`op` is `frozen`) is frozen for that `why`; where
-    that is empty it goes on."""
+    that is empty it goes on. `proven`: nothing lives of what was lost with the loss `id`."""
 
     id: str
     op: str = ""

@@ -4,7 +4,8 @@ table commands is done. Measuring, bulk data and the connection itself live besi
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -32,6 +33,7 @@ from distributed_grid.agent.data import Data
 from distributed_grid.agent.disk import Disk
 from distributed_grid.agent.fencing import Fence
 from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.loss import facts_after
 from distributed_grid.agent.meter import Measures, Meter
 from distributed_grid.agent.outputs import Outputs
 from distributed_grid.agent.owning import Owning
@@ -91,7 +93,7 @@ class Runtime:
         self._probe = probe
         self._meter = Meter(probe, place.interval, boot_clock, self._measured, log.warning)
         self._outputs = Outputs(self._dir, self.table.runs)
-        self._data = Data(place.url, self._dir, self._outputs, self._data_hello, log.info)
+        self._data = Data(place.url, self._dir, self._outputs, partial(self._hello, "agent-data"), log.info)
         self._disk = Disk(self._dir, self._openness_changed)
         self._owning = Owning(
             self._dir,
@@ -134,6 +136,8 @@ class Runtime:
         is in charge of the node. Raises CannotConnect when there is no point in going on."""
         self._adopt(await self.launcher.start())
         self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits)
+        self.launcher.loss_changed = self._loss_changed
+        self._loss_changed(None)
         await self._meter.since(boot_clock(), gpus=True)
         ready()
         tasks = [
@@ -275,9 +279,6 @@ class Runtime:
             obeyed=self.table.epoch if role == "agent" and self.table.epoch[0] else None,
         )
 
-    def _data_hello(self, session: str) -> Hello:
-        return self._hello("agent-data", session)
-
     def _say(self, *messages: Any) -> None:
         """To the coordinator, if it is there. If not, all is told when it is back."""
         if self._session is not None:
@@ -315,8 +316,18 @@ class Runtime:
 
     def _openness_changed(self) -> None:
         """Who runs us, the disk or the owner has something against lending more, or has not any more."""
-        self._lender.closed = self._control.closed or self._disk.trouble or self._owning.closed
+        self._lender.closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owning.closed
         self._offer_soon()
+
+    def _loss_changed(self, known: Collection[str] | None) -> None:
+        """The journal is damaged, with what is `known` all the same; or nothing of that lives any more (None)."""
+        self.table.lose(known)
+        if (facts := facts_after(self._facts, self.launcher.loss)) != self._facts:
+            self._facts = facts
+            log.warning("the journal was damaged", why=facts.unknown or "nothing lives of it")
+            self._openness_changed()
+            if self._session is not None:  # the facts are told with the hello
+                self._leaving = asyncio.create_task(self._session.close())
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
@@ -375,7 +386,7 @@ class Runtime:
     # --- a launch -----------------------------------------------------------------------------------------------------
 
     def _prepare(self, launch: Launch) -> None:
-        if why := self._control.closed or self._fence.open():
+        if why := self._control.closed or self._fence.open() or self._facts.unknown:
             self._feed(Stale(allocation=launch.allocation, reason=why))
         else:
             self._preparing.begin(launch)

@@ -26,6 +26,7 @@ from distributed_grid.agent.supervisor_limits import Limits
 from distributed_grid.agent.supervisor_output import Outputs
 from distributed_grid.agent.supervisor_socket import AgentSocket
 from distributed_grid.agent.supervisor_spawn import CannotStart, spawn
+from distributed_grid.agent.supervisor_survivors import Survivors
 from distributed_grid.agent.supervisor_tree import Tree
 
 VERSION = 3
@@ -71,6 +72,8 @@ class Supervisor:
         found = survey(cgroup)
         self.kept_by = described(found)
         self.limits = Limits(self.tree, Cgroups(found.places, log), self.endings.ask, log)
+        places = [*found.places.values(), freezer(cgroup)]
+        self.survivors = Survivors(self.book, self.tree, places, log)
         self._take_signals()
         self.oom_scores = procs.protect_from_oom()
         self._restore()
@@ -95,7 +98,7 @@ class Supervisor:
         """Take over what an earlier supervisor left running."""
         boot, before = procs.boot_id(), self.book.read()
         if before:
-            for key in self.tree.strays().keys() - self.jobs.keys():  # in a damaged part of the journal
+            for key in self.survivors.find().keys() - self.jobs.keys():  # in a damaged part of the journal
                 log(f"{key} runs, and the journal does not know it: it is taken over")
                 self.jobs[key] = Job(key)
         for job in self.jobs.values():
@@ -169,7 +172,8 @@ class Supervisor:
             frozen = told(job, now) if job.frozen_at or job.frozen_for else None
             known.append({**about, "outcome": outcome, "frozen": frozen})
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
-        return {"op": "hello", **about_us, "other_users": True, "known": known}
+        lost = self.book.loss.told() if self.book.loss is not None else None
+        return {"op": "hello", **about_us, "other_users": True, "known": known, "loss": lost}
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["op"]:
@@ -200,6 +204,8 @@ class Supervisor:
                     self.book.forget(key)
             case "leave":
                 self.leave = True
+            case "proven":
+                self._proven()
             case other:
                 log(f"the agent says {other!r}, which is not known here")
 
@@ -223,12 +229,21 @@ class Supervisor:
         if job is None:
             if key in self.book.forgotten:
                 self._was_over(key, cause)
+            elif self.book.unknown and key not in self.launches:
+                log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
             else:
                 self._refuse(key, cause, text or "ended before it was started")
         elif job.outcome is not None:
             self._tell(job)
         else:
             self.endings.ask(job, cause, text, grace)
+
+    def _proven(self) -> None:
+        """Nothing lives of what a damaged journal did not name."""
+        self.book.proven()
+        self._save(sync=True)
+        if self.book.loss is not None:
+            self.agent.tell({"op": "proven", "id": self.book.loss.id})
 
     def _refuse(self, key: str, cause: str, text: str) -> None:
         """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
@@ -289,7 +304,7 @@ class Supervisor:
             due.append(self.book.retry_at)
         if not self.agent.connected:
             due.append(self.idle_since + LINGER)
-        due.append(self.leases.next)
+        due += [self.leases.next, self.survivors.due]
         soonest = min(due)
         return max(0.0, min(soonest - procs.now(), LONGEST_WAIT)) if soonest < NEVER else None
 
@@ -297,6 +312,8 @@ class Supervisor:
         """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs and at the limits."""
         now = procs.now()
         self._end_unleased(now)
+        if self.survivors.look(now):
+            self._proven()
         self.endings.fire(now)
         self.outputs.look(now)
         self.limits.look(now)

@@ -1,5 +1,7 @@
 """What the supervisor knows of its jobs, in memory and in its journal. Stdlib only."""
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +16,22 @@ _COMPACT_AT = 4 << 20
 _RETRY = 1.0  # seconds after which a disk that refused is tried again
 
 
+class Loss:
+    """The journal was damaged: what ran then is not known. `id` names the loss, `since` is when it was found (wall
+    clock), in the boot `boot`. `open`: something of what ran then may still live."""
+
+    def __init__(self, id: str, since: float, why: str, boot: str, open: bool = True) -> None:
+        self.id = id
+        self.since = since
+        self.why = why
+        self.boot = boot
+        self.open = open
+
+    def told(self) -> dict[str, Any]:
+        """As the agent is told of it."""
+        return {"id": self.id, "since": self.since, "why": self.why, "open": self.open}
+
+
 class Book:
     """`jobs` has what runs and what ended and is not acknowledged yet, `over` those of them that ended and are not
     durable yet, `forgotten` the ids of what was acknowledged. Where the disk takes nothing all this stays in memory,
@@ -23,7 +41,10 @@ class Book:
         self.jobs: dict[str, Job] = {}
         self.over: list[Job] = []
         self.forgotten: dict[str, None] = {}
+        self.loss: Loss | None = None
+        """The newest there was."""
         self.journal = Journal(path, log)
+        self._allocs = os.path.join(os.path.dirname(path), "allocs")
         self.retry_at = 0.0
         self._leases = leases
         self._log = log
@@ -32,8 +53,9 @@ class Book:
 
     def read(self) -> str:
         """Take in what an earlier supervisor wrote. The boot in which it did, empty if there is nothing."""
-        boot = ""
-        for kind, key, *rest in self.journal.load():
+        boot, now_boot = "", procs.boot_id()
+        records = self.journal.load()
+        for kind, key, *rest in records:
             job = self.jobs.get(key)
             if kind == "boot":
                 boot = key
@@ -44,6 +66,10 @@ class Book:
             elif kind == "forget":
                 self.jobs.pop(key, None)
                 self.forgotten[key] = None
+            elif kind == "loss":
+                self.loss = Loss(key, *rest)
+            elif kind == "proven" and self.loss is not None:
+                self.loss.open = False
             elif kind == "renewed":
                 self._leases.renewed = key
             elif job is not None and kind == "start":
@@ -58,7 +84,37 @@ class Book:
                 job.frozen_at, job.frozen_why = rest
             elif job is not None and kind == "thaw":
                 job.frozen_for, job.frozen_at = rest[0], 0.0
+        doubt = self.journal.doubt
+        if not records and not doubt and self._ran_before():
+            doubt = "the journal is not there any more, and folders of allocations are"
+        if doubt:
+            self.loss = Loss(os.urandom(4).hex(), round(time.time(), 3), doubt, now_boot)
+            self._log(f"unknown what ran: {doubt}")
+            return boot or now_boot
+        if self.loss is not None and self.loss.open and self.loss.boot != now_boot:
+            self.loss.open = False  # nothing outlives a reboot
+            self._log("the node was restarted: nothing lives of what the damaged journal did not name")
         return boot
+
+    def _ran_before(self) -> bool:
+        """Whether jobs ran here, by the traces that they leave beside the journal."""
+        try:
+            names = [name for name in os.listdir(self._allocs) if not name.startswith(".")]
+        except OSError:
+            return False
+        return any(os.path.lexists(os.path.join(self._allocs, name, "stdout")) for name in names)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether something may live that is not known here."""
+        return self.loss is not None and self.loss.open
+
+    def proven(self) -> None:
+        """Nothing lives of what was lost: it was looked for, or somebody who can know says so."""
+        if self.loss is not None and self.loss.open:
+            self.loss.open = False
+            self.journal.append("proven", self.loss.id)
+            self._log("nothing lives of what the damaged journal did not name")
 
     def forget(self, key: str) -> None:
         """Its end is known where it counts. Without effect on what has not ended."""
@@ -112,6 +168,8 @@ class Book:
         yield ["boot", procs.boot_id()]
         if self._leases.renewed:
             yield ["renewed", self._leases.renewed]
+        if self.loss is not None:
+            yield ["loss", self.loss.id, self.loss.since, self.loss.why, self.loss.boot, self.loss.open]
         for key in self.forgotten:
             yield ["forget", key]
         for job in self.jobs.values():

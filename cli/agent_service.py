@@ -197,6 +197,19 @@ def status(own: bool, name: str | None, state_dir: str | None) -> None:
 
 @click.command()
 @common
+@_place_options
+def trust(own: bool, name: str | None, state_dir: str | None) -> None:
+    """Say that nothing lives of what ran before this node's journal was damaged.
+
+    The node takes no jobs until then, and the grid holds what it had started here: it is neither free nor run again.
+    Look for processes of those jobs first; a reboot says the same.
+    """
+    _, place = _where(own, name, state_dir)
+    agent_status.trust(current(), place)
+
+
+@click.command()
+@common
 @own_option
 @service_words.log_options
 def logs(own: bool, follow: bool, lines: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from distributed_grid import __version__
 from distributed_grid.cli import service_words, services, words
-from distributed_grid.cli.agent_door import status_of
+from distributed_grid.cli.agent_door import AgentDoor, status_of
 from distributed_grid.cli.invocation import Invocation
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.errors import GridError
@@ -36,6 +36,16 @@ def show(invocation: Invocation, at: services.Installed | None, state_dir: Path)
     service_words.tell(invocation, about, lines, short=service["state"] if service else "active")
     if service is not None and service["state"] != "active":
         raise SystemExit(NOT_RUNNING)
+
+
+def trust(invocation: Invocation, state_dir: Path) -> None:
+    """Tell the agent that nothing lives of what it does not know. Raises GridError where it knows all, or none runs."""
+    door = AgentDoor(state_dir)
+    try:
+        for _ in door.ask(op="trust"):
+            invocation.say("the agent takes jobs again; the grid ends what it held here, and may run it again")
+    finally:
+        door.close()
 
 
 def _lines(agent: dict[str, Any]) -> list[str]:

@@ -262,6 +262,8 @@ class Server:
         self._welcome(connection, agent.session)
         self._driver.put(NodeUp(facts, agent.session))
         log.info("agent connected", node=name, hostname=facts.hostname, incarnation=facts.incarnation)
+        if facts.unknown:
+            log.warning("it is not known what ran on a node", node=name, why=facts.unknown)
         try:
             while True:
                 for message in await connection.receive():

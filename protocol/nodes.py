@@ -72,6 +72,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `walls` is the level behind which jobs run there (protocol/walls.py), `walls_why` why none stronger; an older agent
     tells neither, which counts as `none`. Below `namespace` the node runs jobs of its `owners` (users of the grid)
     only, unless it `trusts` everyone.
+    `unknown`: why the node does not know what ran on it before, and whether it lives; empty: it knows.
     """
 
     name: Word
@@ -98,6 +99,21 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     walls_why: Text = ""
     owners: Owners = ()
     trusts: Word = Trust.OWNER.value
+    unknown: Text = ""
+
+
+_LOSS = "~"
+
+
+def loss_suffix(instance: str, loss: str) -> str:
+    """The `instance` of a node from when it lost the records of what ran on it."""
+    return f"{instance.partition(_LOSS)[0]}{_LOSS}{loss}"
+
+
+def lost_records(instance: str, before: str) -> bool:
+    """Whether a node of this instance lost its records since it had that one."""
+    base, mark, _ = instance.partition(_LOSS)
+    return bool(mark) and before != instance and before.partition(_LOSS)[0] in ("", base)
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):

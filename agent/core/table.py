@@ -5,12 +5,13 @@ Two promises are kept here and nowhere else: an allocation is run at most once, 
 An end is kept until the coordinator has acknowledged it, whatever happens to connections meanwhile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
+from distributed_grid.agent.core.ends import was_over
 from distributed_grid.agent.core.owner import Running
 from distributed_grid.agent.core.spare import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
@@ -115,6 +116,7 @@ class Table:
         self._gpus: dict[str, dict[str, int]] = {}
         self._over: dict[str, None] = {}
         self._declined: dict[str, Stale] = {}
+        self._lost: set[str] = set()
         self._grid = ""
         self._epoch = 0
         self._instance = ""
@@ -151,6 +153,15 @@ class Table:
     def epoch(self) -> tuple[str, int, str]:
         """The grid, the newest epoch of its coordinator that was ever seen, and which one that was."""
         return self._grid, self._epoch, self._instance
+
+    def lose(self, known: Collection[str] | None) -> None:
+        """The launcher lost its records, but for these (None: it did not): what it was handed and is not over is not
+        known any more, and is never started here."""
+        for key in [key for key, one in self.entries.items() if one.outcome is None and one.launch is None]:
+            if known is not None and key not in known:
+                del self.entries[key]
+                self._free(key)
+                self._lost.add(key)
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 
@@ -227,8 +238,10 @@ class Table:
         key = launch.allocation
         if (entry := self.entries.get(key)) is not None:
             return self._as_it_stands(key, entry)
+        if key in self._lost:
+            return []  # it may live, or have run: the inventory says that it is not known
         if key in self._over:
-            return [Report(Exited(allocation=key, outcome=_was_over(Cause.CANCELLED)))]
+            return [Report(Exited(allocation=key, outcome=was_over(Cause.CANCELLED)))]
         if key in self._declined:
             return [Report(self._declined[key])]
         why, device = self._in_the_way(launch)
@@ -252,7 +265,7 @@ class Table:
         entry = self.entries.get(key)
         if entry is None:
             if key in self._over:
-                return [Report(Exited(allocation=key, outcome=_was_over(_cause(stop.cause))))]
+                return [Report(Exited(allocation=key, outcome=was_over(stop.cause)))]
             # The supervisor keeps it as a job that is over, so that a late launch is refused, by whatever agent.
             entry = self.entries[key] = Entry(State.STOPPING)
         elif entry.outcome is not None:
@@ -381,14 +394,3 @@ def _drop(holders: dict[D, dict[str, int]], device: D, key: str) -> None:
         there.pop(key, None)
         if not there:
             del holders[device]
-
-
-def _was_over(cause: Cause) -> Outcome:
-    return Outcome(cause, text="it was over and acknowledged before; nothing is started twice", started=False)
-
-
-def _cause(word: str) -> Cause:
-    try:
-        return Cause(word)
-    except ValueError:
-        return Cause.CANCELLED

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distributed_grid.coordinator.core import (
+    amnesia,
     boosts,
     by_ray,
     declining,
@@ -68,6 +69,7 @@ def know(ledger: "Ledger", facts: NodeFacts) -> Node:
 def node_up(ledger: "Ledger", event: NodeUp) -> None:
     """An agent is there; what it knows of comes next, and until then it is given no work."""
     old = ledger.nodes.get(event.facts.name)
+    before = old.facts.unknown if old is not None else ""
     if old is None or old.facts != event.facts:
         ledger.out.append(RecordNode(event.facts))
     if old is not None and old.facts.boot_id != event.facts.boot_id:
@@ -75,6 +77,8 @@ def node_up(ledger: "Ledger", event: NodeUp) -> None:
     node = know(ledger, event.facts)
     node.session, node.heard, node.state = event.session, ledger.now, NodeState.UP
     node.synced, node.offer = False, None
+    if event.facts.unknown not in ("", before):
+        ledger.out.append(Audit(event.facts.name, event.facts.unknown))
     node.strays.clear()  # what was on its way on the old connection is gone; what runs is taken off the next offer
     ledger.rebuild(node)
     arm(ledger, node)
@@ -144,7 +148,8 @@ def _give_up(ledger: "Ledger", node: Node) -> None:
         if allocation.state is not State.LOST:
             ledger.move(allocation, State.LOST, "")
         node.strays[allocation.id] = allocation.grant
-        over = retries.is_over(allocation, ledger.policy)
+        # Its lease ends nothing there where the node does not know of it.
+        over = retries.is_over(allocation, ledger.policy) and not amnesia.held(node.facts, allocation)
         after = "its lease has run out there" if over else "the job may have run on there"
         text = f"{node.facts.name} was not heard for {silence:g} s; {after}"
         _end_lost(ledger, allocation, Cause.NODE_LOST, text, again=over)
@@ -172,7 +177,8 @@ def _alive(ledger: "Ledger", node: Node) -> None:
     if node.synced:
         for allocation in list(node.allocations.values()):
             # A launch still on its way arrives. Sent a second time, it could follow the agent's stale and start then.
-            if allocation.state is State.LOST and (allocation.started or allocation.stop is not None):
+            known = allocation.started or allocation.stop is not None
+            if allocation.state is State.LOST and known and not amnesia.held(node.facts, allocation):
                 _found(ledger, node, allocation, running=allocation.started > 0)
 
 
@@ -237,9 +243,16 @@ def _reconcile(ledger: "Ledger", node: Node, allocation: Allocation, item: Known
         pass  # how it ended is told by itself, right after
     elif item is not None:
         _behind(ledger.jobs[allocation.job], allocation, item.walls)
+        allocation.instance = node.facts.instance  # it is known also where other records were lost
         _found(ledger, node, allocation, item.state is not State.STARTING, item.started_for)
     elif ledger.loss:
         pass  # what it came to may be lost: nothing is said of it before an operator has chosen
+    elif amnesia.lost(node.facts, allocation):
+        if not node.facts.unknown:
+            text = f"{name} lost its records of it, and nothing of it lives there"
+            _end_lost(ledger, allocation, Cause.NODE_LOST, text, again=True)
+        elif allocation.state is not State.LOST:
+            _lose(ledger, allocation, f"{name} does not know what became of it: {node.facts.unknown}")
     elif allocation.boot not in ("", node.facts.boot_id):
         # Also where nothing is known to have started: it may have, and ended with the node.
         _end_lost(ledger, allocation, Cause.REBOOTED, f"{name} was rebooted", again=True)
@@ -306,9 +319,7 @@ def _started(ledger: "Ledger", node: Node, message: Started) -> None:
     job = ledger.jobs[allocation.job]
     allocation.started = job.started = ledger.now
     _behind(job, allocation, message.walls)
-    if node.declined:
-        for device in _devices(allocation):
-            node.declined.pop(device, None)
+    declining.started(node, allocation)
     if node.failed or node.orders.aside is not None or ledger.failing:
         failing.started(ledger, node, job)
     if boosts.awaited(job) and allocation.state is State.STARTING:
@@ -326,12 +337,6 @@ def _behind(job: Job, allocation: Allocation, walls: str) -> None:
     """Its node tells behind which walls it runs: the first word counts, an agent may have others after a restart."""
     if walls in _LEVELS and not allocation.walls:
         allocation.walls = job.walls = walls
-
-
-def _devices(allocation: Allocation) -> list[str]:
-    """The names under which an agent may have declined what this allocation now holds."""
-    grant = allocation.grant
-    return ["", "memory", *(str(core) for core in (*grant.cores, grant.shared_core)), *(gpu.uuid for gpu in grant.gpus)]
 
 
 def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
@@ -372,9 +377,8 @@ def _stray_over(ledger: "Ledger", node: Node, name: str, returned: bool) -> None
         ledger.give_back(node, name, grant)
 
 
-def _over_there(allocation: str, outcome: Outcome) -> str:
-    """What is kept of a result that nobody here waits for."""
-    return f"{allocation} is over there ({_words(outcome)}), and was ended here already, or never known"
+def _over_there(name: str, outcome: Outcome) -> str:
+    return f"{name} is over there ({_words(outcome)}), and was ended here already, or never known"
 
 
 def _words(outcome: Outcome) -> str:

@@ -3,7 +3,7 @@ or what Ray has there."""
 
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.model import Allocation, Node
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
@@ -38,3 +38,12 @@ def due(ledger: "Ledger", name: str) -> None:
     waiting = [until for until, _ in node.declined.values() if until > ledger.now]
     if waiting:
         ledger.deadlines.arm("decline", name, min(waiting))
+
+
+def started(node: Node, allocation: Allocation) -> None:
+    """The node did not decline what this allocation holds."""
+    if node.declined:
+        grant = allocation.grant
+        cores = (str(core) for core in (*grant.cores, grant.shared_core))
+        for device in ("", "memory", *cores, *(gpu.uuid for gpu in grant.gpus)):
+            node.declined.pop(device, None)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from distributed_grid.coordinator.core import amnesia
 from distributed_grid.coordinator.core.model import Allocation, Job, Send
 from distributed_grid.coordinator.core.retries import BY_THE_GRID
 from distributed_grid.protocol.jobs import Cause, State
@@ -42,7 +43,8 @@ def _ask(ledger: "Ledger", allocation: Allocation, cause: Cause, text: str, grac
     ledger.preempting.gives.told(allocation.node)
     job, node = ledger.jobs[allocation.job], ledger.nodes[allocation.node]
     # It is lost also on a node that is back, from when its launch is said again until it has started.
-    if allocation.state is State.LOST and not (node.synced and node.state is NodeState.UP):
+    reached = node.synced and node.state is NodeState.UP and not amnesia.held(node.facts, allocation)
+    if allocation.state is State.LOST and not reached:
         ledger.tell(job, f"to be stopped when {allocation.node} is back: {text}")
         ledger.changed(job, allocation)
         return True

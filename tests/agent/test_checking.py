@@ -1,12 +1,14 @@
 """What a node keeps is found sound, or it is said what is not."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from distributed_grid.agent.checking import check
-from distributed_grid.agent.supervisor_journal import line
+from distributed_grid.agent.supervisor_journal import Journal, line
+from distributed_grid.agent.supervisor_procs import boot_id
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec
 from distributed_grid.protocol.messages import Launch
@@ -80,3 +82,50 @@ def test_a_journal_that_was_put_aside_and_an_epoch_that_cannot_be_read_are_found
 def test_where_no_agent_ever_was_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(GridError, match="no state of an agent"):
         check(tmp_path)
+
+
+def journal_of(state: Path) -> Journal:
+    """As a supervisor of now keeps it: with numbers and a mark."""
+    journal = Journal(str(state / "journal"), print)
+    journal.rewrite(journal.load())
+    journal.append("forget", "b")
+    journal.commit(sync=True)
+    return journal
+
+
+def test_a_journal_that_is_kept_now_is_sound(state: Path) -> None:
+    journal_of(state)
+    assert found(state) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda path: path.unlink(), "journal does not have all that was written: the journal is not there any more"),
+        (lambda path: path.write_bytes(b""), "journal does not have all that was written: the journal is empty"),
+        (
+            lambda path: path.write_bytes(bytes(9000)),
+            "journal does not have all that was written: the journal is empty",
+        ),
+        (
+            lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2])),
+            "journal does not have all that was written: the journal ends at line 7, and 8 were written",
+        ),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b'"boot"', b'"toob"')), "journal, line 2 is damaged"),
+    ],
+    ids=["deleted", "emptied", "zeros", "cut", "a flipped byte"],
+)
+def test_every_damage_of_the_journal_is_found(state: Path, damage: Callable[[Path], object], says: str) -> None:
+    journal_of(state)
+    damage(state / "journal")
+    assert says in found(state)
+
+
+def test_a_loss_that_nobody_has_looked_into_is_told(state: Path) -> None:
+    journal = journal_of(state)
+    journal.append("loss", "a1", 1.0, "the journal is empty", boot_id(), True)
+    journal.commit(sync=True)
+    assert found(state) == ["journal was damaged, and it is not known what ran before: the journal is empty"]
+    journal.append("proven", "a1")
+    journal.commit(sync=True)
+    assert found(state) == []

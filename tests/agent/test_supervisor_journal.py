@@ -1,12 +1,15 @@
 """The journal: what is read back, what is dropped, and what is never lost without a word."""
 
+import contextlib
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from distributed_grid.agent.supervisor_journal import Journal, line, parse
+from distributed_grid.agent.supervisor_journal import Journal, line, parse, read_mark
 
 RECORDS = [["boot", "b"], ["intent", "j-a.1", 1.5, 0.0, 5.0, [0, 1]], ["exit", "j-a.1", {"cause": "exited"}]]
 
@@ -24,6 +27,13 @@ def written(path: Path, *records: list[object]) -> tuple[Journal, list[str]]:
 def appended(path: Path) -> bytes:
     """What is in the file, without the zeros that wait to be replaced."""
     return path.read_bytes().rstrip(b"\0")
+
+
+def another_boot(path: Path) -> None:
+    """As after a power cut: the mark is of an earlier boot."""
+    mark = read_mark(str(path))
+    assert mark is not None
+    (path.parent / "journal.mark").write_bytes(line(["an earlier boot", *mark[1:]]))
 
 
 def test_what_was_committed_is_read_back_in_order(tmp_path: Path) -> None:
@@ -49,15 +59,17 @@ def test_a_torn_last_line_is_dropped_with_a_word(tmp_path: Path, cut: int, rest:
     journal, log = written(tmp_path / "journal", *RECORDS)
     whole = appended(tmp_path / "journal")
     (tmp_path / "journal").write_bytes(whole[:-cut] + rest)
-    assert journal.load() == RECORDS[:2]
+    another_boot(tmp_path / "journal")
+    assert journal.load() == RECORDS[:2] and not journal.doubt
     assert [text.rpartition(": ")[2] for text in log] == ["the last line was cut and is dropped"]
-    assert sorted(os.listdir(tmp_path)) == ["journal"]
+    assert sorted(os.listdir(tmp_path)) == ["journal", "journal.mark"]
 
 
 def test_a_last_line_of_the_right_length_with_wrong_bytes_is_a_torn_one(tmp_path: Path) -> None:
     journal, log = written(tmp_path / "journal", *RECORDS)
     whole = appended(tmp_path / "journal")
     (tmp_path / "journal").write_bytes(whole[:-20] + b"\0" * 19 + b"\n")
+    another_boot(tmp_path / "journal")
     assert journal.load() == RECORDS[:2]
     assert len(log) == 1
     assert not [*tmp_path.glob("*corrupt*")]
@@ -66,11 +78,11 @@ def test_a_last_line_of_the_right_length_with_wrong_bytes_is_a_torn_one(tmp_path
 def test_a_damaged_line_is_told_and_the_file_kept_and_the_rest_used(tmp_path: Path) -> None:
     journal, log = written(tmp_path / "journal", *RECORDS)
     lines = appended(tmp_path / "journal").splitlines(keepends=True)
-    damaged = lines[0] + lines[1].replace(b"j-a.1", b"j-b.1") + lines[2]
+    damaged = lines[0] + lines[1] + lines[2].replace(b"j-a.1", b"j-b.1") + lines[3]
     (tmp_path / "journal").write_bytes(damaged)
     assert journal.load() == [RECORDS[0], RECORDS[2]]
     assert (tmp_path / "journal.corrupt-1").read_bytes() == damaged
-    assert "1 of 3 lines are damaged (line 2)" in log[0]
+    assert "1 of 4 lines are damaged (line 3)" in log[0]
     assert "journal.corrupt-1" in log[0]
     assert journal.load()
     assert (tmp_path / "journal.corrupt-2").exists()
@@ -115,3 +127,118 @@ def test_a_rewrite_that_fails_leaves_the_old_journal(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space"):
         journal.rewrite(broken())
     assert journal.load() == RECORDS
+
+
+# --- a journal that is not what was written -------------------------------------------------------------------------
+
+
+def flipped(whole: bytes) -> bytes:
+    return bytes([whole[0] ^ 1]) + whole[1:]
+
+
+def without_line(number: int) -> Callable[[bytes], bytes]:
+    return lambda whole: b"".join(one for at, one in enumerate(whole.splitlines(keepends=True), 1) if at != number)
+
+
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "emptied": (lambda _: b"", "is empty"),
+    "zeros": (lambda whole: bytes(len(whole)), "is empty"),
+    "one flipped bit in line 1": (flipped, "line 1 of the journal is damaged"),
+    "a flipped bit in the middle": (
+        lambda whole: whole.replace(b"intent", b"intenu"),
+        "line 3 of the journal is damaged",
+    ),
+    "without its first line": (without_line(1), "lines of the journal are missing"),
+    "without a line in the middle": (without_line(3), "lines of the journal are missing"),
+    "without its last line": (without_line(4), "ends at line 3, and 4 were written"),
+    "torn in a line that was committed": (lambda whole: whole[:-3], "ends at line 3, and 4 were written"),
+    "as an earlier release wrote it": (lambda _: b"".join(map(line, RECORDS)), "is an older copy"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_not_all_that_was_written_in_this_boot_is_doubted(tmp_path: Path, name: str) -> None:
+    damage, says = DAMAGES[name]
+    _, log = written(tmp_path / "journal", *RECORDS)
+    (tmp_path / "journal").write_bytes(damage(appended(tmp_path / "journal")))
+    journal = Journal(str(tmp_path / "journal"), log.append)
+    journal.load()
+    assert says in journal.doubt and log
+    another_boot(tmp_path / "journal")
+    journal.load()
+    assert journal.doubt == ""
+
+
+def test_a_journal_that_is_gone_is_doubted_by_its_mark(tmp_path: Path) -> None:
+    journal, log = written(tmp_path / "journal", *RECORDS)
+    (tmp_path / "journal").unlink()
+    assert journal.load() == [] and "not there any more" in journal.doubt and "not there" in log[0]
+
+
+@pytest.mark.parametrize("mark", [None, b"", bytes(160), b"00000000 []"])
+def test_a_journal_without_its_mark_is_doubted(tmp_path: Path, mark: bytes | None) -> None:
+    journal, _ = written(tmp_path / "journal", *RECORDS)
+    path = tmp_path / "journal.mark"
+    path.unlink() if mark is None else path.write_bytes(mark)
+    assert journal.load() == RECORDS and "mark" in journal.doubt
+
+
+def test_an_older_copy_that_was_put_back_is_doubted(tmp_path: Path) -> None:
+    journal, _ = written(tmp_path / "journal", *RECORDS)
+    before = (tmp_path / "journal").read_bytes()
+    journal.append("forget", "j-a.1")
+    journal.commit(sync=True)
+    after = (tmp_path / "journal").read_bytes()
+    (tmp_path / "journal").write_bytes(before)
+    assert journal.load() and "ends at line 4, and 5 were written" in journal.doubt
+    (tmp_path / "journal").write_bytes(after)
+    assert journal.load() and not journal.doubt
+    journal.rewrite(RECORDS)
+    (tmp_path / "journal").write_bytes(after)
+    assert journal.load() and "older copy" in journal.doubt
+
+
+def test_a_journal_of_an_earlier_release_is_read_without_doubt(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes(b"".join(map(line, RECORDS)) + bytes(1000))
+    log: list[str] = []
+    journal = Journal(str(tmp_path / "journal"), log.append)
+    assert journal.load() == RECORDS and journal.doubt == "" and log == []
+    (tmp_path / "journal").write_bytes(flipped(b"".join(map(line, RECORDS))))
+    assert journal.load() == RECORDS[1:] and journal.doubt
+
+
+def test_a_supervisor_that_is_killed_between_any_two_steps_leaves_no_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ("write", "fsync", "rename", "pwrite", "fdatasync", "open", "close")
+    for stop_at in range(1, 40):
+        place = tmp_path / str(stop_at)
+        place.mkdir()
+        journal, log = written(place / "journal", *RECORDS)
+        left = [stop_at]
+
+        def die_at(name: str, left: list[int] = left) -> Callable[..., Any]:
+            real = getattr(os, name)
+
+            def step(*args: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt  # nothing that was written after this is there
+                return real(*args)
+
+            return step
+
+        with monkeypatch.context() as patched:
+            for name in steps:
+                patched.setattr(os, name, die_at(name))
+            patched.setattr(os, "unlink", lambda _: None)
+            with contextlib.suppress(KeyboardInterrupt):
+                journal.append("forget", "j-a.1")
+                journal.commit(sync=True)
+                journal = Journal(str(place / "journal"), log.append)  # the next supervisor
+                journal.load()
+                journal.rewrite(RECORDS)
+                journal.append("forget", "j-a.1")
+                journal.commit(sync=False)
+        again = Journal(str(place / "journal"), log.append)
+        assert again.load()[:3] == RECORDS and again.doubt == "", stop_at

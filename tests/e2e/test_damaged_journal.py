@@ -1,0 +1,159 @@
+"""A node whose journal was damaged does not know what ran: nothing is started twice, however it was damaged. Real
+processes, killed by their pids."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.grid_fixture import Grid, running_grid, until
+
+LOOP = 'while :; do echo "$0 $$" >> {file}; sleep 0.05; done'
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Iterator[Grid]:
+    with running_grid(tmp_path / "grid", agents=1) as made:
+        yield made
+
+
+def flip_a_bit(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[20] ^= 4
+    path.write_bytes(whole)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "deleted": Path.unlink,
+    "emptied": lambda path: path.write_bytes(b"") and None,
+    "one flipped bit in line 1": flip_a_bit,
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)) and None,
+}
+NAMES_THE_JOB = {"one flipped bit in line 1"}
+"""What of the journal can be read still has the job, so it runs on."""
+
+
+class Witness:
+    """What the attempts of the job write: which it is, and its pid, again and again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def seen(self) -> dict[str, int]:
+        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
+        return {attempt: int(pid) for attempt, pid in (line.split() for line in lines)}
+
+    def alive(self) -> set[str]:
+        """The attempts of which a process lives."""
+        return {attempt for attempt, pid in self.seen().items() if _lives(pid)}
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return b"\0-c\0while" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def crash(grid: Grid, damage: Callable[[Path], None]) -> None:
+    """The agent and its supervisor are killed, the journal is damaged, and the agent is started again."""
+    state = grid.home / "n1"
+    supervisor = json.loads((state / "supervisor.pid").read_text())["pid"]
+    grid.kill("n1")
+    os.kill(supervisor, signal.SIGKILL)
+    until(
+        lambda: not Path(f"/proc/{supervisor}/cmdline").exists() or not _cmdline(supervisor), "the supervisor is gone"
+    )
+    damage(state / "journal")
+    grid.start_agent("n1")
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def node(grid: Grid) -> dict[str, object]:
+    (one,) = json.loads(grid.run("-o", "json", "nodes").stdout)["nodes"]
+    return dict(one)
+
+
+def unknown(grid: Grid) -> bool:
+    return "unknown what ran" in json.dumps(node(grid)) and node(grid)["state"] == "up"
+
+
+def trust(grid: Grid) -> str:
+    done = grid.run("agent", "trust", "--state-dir", str(grid.home / "n1"))
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_no_damage_of_the_journal_lets_a_second_attempt_run_beside_the_first(grid: Grid, name: str) -> None:
+    witness = Witness(grid.home / "witness")
+    script = LOOP.format(file=witness.path)
+    started = grid.shared(
+        "-d",
+        "--retry-on",
+        "lost",
+        "--retries",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        f'set -- "$GRID_ALLOCATION_ID"; exec sh -c \'{script}\' "$1"',
+    )
+    assert started.returncode == 0, started.stderr
+    until(witness.seen, "the job runs")
+    (first,) = witness.seen()
+    crash(grid, DAMAGES[name])
+    until(lambda: unknown(grid), "the node says that it does not know what ran")
+    kept = name in NAMES_THE_JOB
+    if not kept:
+        until(lambda: first not in witness.alive(), "what was found of it is ended")
+    assert [*witness.seen()] == [first]
+    assert "unknown what ran" in grid.run("nodes").stdout
+    assert "it is not known what ran on a node" in (grid.home / "coordinator.log").read_text()
+    trust(grid)
+    until(lambda: not unknown(grid), "the node knows again what runs")
+    if kept:
+        assert grid.job()["state"] == "running" and witness.alive() == {*witness.seen()} == {first}
+    else:
+        until(lambda: len(witness.seen()) == 2, "the second attempt runs")
+        assert witness.alive() == {*witness.seen()} - {first}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_the_node_cannot_find_is_held_until_somebody_says_that_it_is_gone(grid: Grid, name: str) -> None:
+    witness = Witness(grid.home / "witness")
+    script = LOOP.format(file=witness.path)
+    hides = f'exec env -i PATH="$PATH" sh -c \'{script}\' "$GRID_ALLOCATION_ID"'
+    started = grid.shared("-d", "--retry-on", "lost", "--retries", "1", "--", "sh", "-c", hides)
+    assert started.returncode == 0, started.stderr
+    until(witness.seen, "the job runs")
+    ((first, pid),) = witness.seen().items()
+    crash(grid, DAMAGES[name])
+    until(lambda: unknown(grid), "the node says that it does not know what ran")
+    stands = "running" if name in NAMES_THE_JOB else "lost"
+    until(lambda: grid.job()["state"] == stands, "the grid holds what is not known there")
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        assert witness.alive() == {first} and [*witness.seen()] == [first]
+    grid.kill("n1")
+    grid.start_agent("n1")  # and it still knows that it does not know
+    until(lambda: unknown(grid), "the node says so again")
+    assert grid.job()["state"] == stands and witness.alive() == {first}
+    os.kill(pid, signal.SIGKILL)
+    trust(grid)
+    if stands == "running":
+        until(lambda: grid.job()["state"] == "ended", "its end is known")
+        assert grid.job()["outcome"]["signal"] == 9
+        return
+    until(lambda: len(witness.seen()) == 2, "the second attempt runs")
+    assert first not in witness.alive()
