@@ -3,6 +3,8 @@
 import os
 import selectors
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +43,33 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
     yield talk
     talk.agent.close()
     talk.selector.close()
+
+
+COME = """
+import os, socket, sys
+ours = socket.socket(socket.AF_UNIX)
+ours.connect(sys.argv[1])
+if sys.argv[2] == "passes it on" and os.fork():
+    os._exit(0)
+print("connected", flush=True)
+print(ours.recv(100) or "refused", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["stays", "passes it on"])
+def test_a_job_does_not_take_the_agents_place(talk: Talk, tmp_path: Path, how: str) -> None:
+    """What the supervisor, which is this process, has below it is a job, whoever writes on its connection."""
+    words = [sys.executable, "-c", COME, str(tmp_path / "supervisor.sock"), how]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None and job.stdout.readline() == "connected\n"
+        if how == "passes it on":
+            job.wait()
+        for key, _ in talk.selector.select(60):
+            key.data()
+        assert job.stdout.readline() == "refused\n"
+    talk.ours.tell({"op": "exited"})
+    talk.ours.flush()
+    assert talk.heard() == b'{"op":"exited"}\n'
 
 
 def test_a_patient_message_goes_with_the_next_one_and_before_it(talk: Talk) -> None:

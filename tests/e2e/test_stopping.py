@@ -168,6 +168,16 @@ def test_a_job_may_not_order_its_own_node(node: Grid) -> None:
     assert status(node)["withheld"] == [] or node.processes["n1"].poll() is None
 
 
+def test_a_job_on_the_coordinators_machine_does_not_submit_by_its_socket(node: Grid) -> None:
+    """Also one whose parents have gone: it would be its node's service account to the grid, or an operator."""
+    address = f"unix://{node.home / 'coordinator' / 'coordinator.sock'}"
+    ask = [*node.command, "--coordinator", address, "nodes"]
+    assert node.run("--coordinator", address, "nodes").returncode == 0
+    for script in ('"$@"', '(setsid "$@" & ) ; sleep 5'):
+        done = node.shared("--no-ship", "--env", f"HOME={node.home}", "sh", "-c", script, "sh", *map(str, ask))
+        assert "a job may not come in by the coordinator's socket" in done.stdout + done.stderr, done
+
+
 @pytest.mark.parametrize("words", [("--deadline", "5m"), ("--jobs", "keep", "--deadline", "5m")])
 def test_a_deadline_without_draining_is_an_error(grid: Grid, words: tuple[str, ...]) -> None:
     done = grid.run("agent", "stop", "--state-dir", str(grid.home / "nowhere"), *words)
