@@ -4,11 +4,13 @@ Who answers is a process with the job's rights, so it is as little trusted as th
 replace what it says. The caller waits for a limited time, takes an answer of a limited size and known form, and takes
 no descriptors at all: reading one may wait for ever where it comes from a filesystem that a job has made itself (FUSE).
 
-A message is a header of two sizes, a JSON object of the first size, and as many bytes of the second. Names are text
-with surrogate escapes for bytes that are not UTF-8. Descriptors travel to the job's side only, with the header.
+A message is a header of two sizes, a JSON object of the first size, and as many bytes of the second. Names in a
+question are text with surrogate escapes for bytes that are not UTF-8; those in an answer are hexadecimal, so that the
+number of values in it can be told before it is parsed. Descriptors travel to the job's side only, with the header.
 """
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -24,7 +26,7 @@ from distributed_grid.agent.walls.files import DIRECTORY, FILE, LINK, MODE_BITS,
 
 _HEADER = struct.Struct(">II")
 QUESTION_BYTES = 2 << 20
-ANSWER_BYTES = 32 << 20
+ANSWER_BYTES = 8 << 20
 READ_BYTES = 4 << 20
 """The largest part of a file that is read at once."""
 BLOBS_AT_ONCE = 64
@@ -33,6 +35,8 @@ _ENTRIES_AT_ONCE = 4096
 _ENTRIES_BYTES = 512 << 10
 _GRACE = 5.0  # seconds that an answer may take beyond the time limit of what was asked
 _LARGEST = (1 << 63) - 1
+_ITEMS = 4096  # values in an answer that lists nothing
+_PR_SET_DUMPABLE = 4
 
 
 class NoAnswer(OSError):
@@ -40,8 +44,9 @@ class NoAnswer(OSError):
 
 
 class Root:
-    """The directory of an operation: one that the caller has a descriptor of, or one that the job's side opens by its
-    path, with its own rights; `follow`: also where that path is a link."""
+    """The directory of an operation: one that the job's side opens by its path, with its own rights (`follow`: also
+    where that path is a link); or one that the caller has a descriptor of. From a descriptor all that lies above the
+    directory can be reached too, past the walls of a mount namespace: so only of what the job may see as a whole."""
 
     def __init__(self, fd: int = -1, path: bytes = b"", follow: bool = False) -> None:
         self.fds = [fd] if fd >= 0 else []
@@ -76,7 +81,8 @@ class Files:
     def find(self, root: Root, patterns: Sequence[str], limits: Limits = Limits()) -> list[Found]:  # noqa: B008
         """The files that any pattern names, ordered by path."""
         bounds = [limits.files, limits.names, limits.depth, limits.seconds]
-        answer, _ = self._ask({"op": "find", "patterns": list(patterns), "limits": bounds}, root, limits.seconds)
+        asked = {"op": "find", "patterns": list(patterns), "limits": bounds}
+        answer, _ = self._ask(asked, root, limits.seconds, items=4 * limits.files + _ITEMS)
         found = answer.get("found")
         if type(found) is not list or len(found) > limits.files:
             raise _unusable("its list of files is none, or too long")
@@ -100,16 +106,27 @@ class Files:
         self._ask({"op": "make_directory", "name": _text(name), "mode": mode}, root, seconds)
 
     def _ask(
-        self, asked: dict[str, Any], root: Root, seconds: float, blobs: Sequence[int] = (), most: int = 0
+        self,
+        asked: dict[str, Any],
+        root: Root,
+        seconds: float,
+        blobs: Sequence[int] = (),
+        most: int = 0,
+        items: int = _ITEMS,
     ) -> tuple[dict[str, Any], bytes]:
-        return ask(self._sock, asked | root.words, [*root.fds, *blobs], seconds + _GRACE, most)
+        return ask(self._sock, asked | root.words, [*root.fds, *blobs], seconds + _GRACE, most, items)
 
 
 def ask(
-    sock: socket.socket, asked: dict[str, Any], fds: Sequence[int] = (), seconds: float = 60.0, most: int = 0
+    sock: socket.socket,
+    asked: dict[str, Any],
+    fds: Sequence[int] = (),
+    seconds: float = 60.0,
+    most: int = 0,
+    items: int = _ITEMS,
 ) -> tuple[dict[str, Any], bytes]:
-    """Ask, and return the answer and the bytes with it, of which there are at most `most`. Raises NoAnswer, or the
-    OSError of the operation."""
+    """Ask, and return the answer, of at most so many values, and the bytes with it, of which there are at most `most`.
+    Raises NoAnswer, or the OSError of the operation."""
     end = time.monotonic() + seconds
     question = json.dumps(asked).encode()
     if len(question) > QUESTION_BYTES:
@@ -122,7 +139,7 @@ def ask(
         size, more = _HEADER.unpack(_receive(sock, _HEADER.size, end))
         if size > ANSWER_BYTES or more > most:
             raise _unusable(f"it has {size} and {more} bytes")
-        answer = _parse(_receive(sock, size, end))
+        answer = _parse(_receive(sock, size, end), items)
         data = _receive(sock, more, end)
     except TimeoutError:
         raise NoAnswer(errno.ETIMEDOUT, f"the job's side gave no answer in {seconds:g} s") from None
@@ -156,7 +173,9 @@ def _left(end: float) -> float:
 # --- what a stranger says ---------------------------------------------------------------------------------------------
 
 
-def _parse(raw: bytes) -> dict[str, Any]:
+def _parse(raw: bytes, items: int) -> dict[str, Any]:
+    if raw.count(b"[") + raw.count(b"{") + raw.count(b",") > items:  # each takes many times its size in memory
+        raise _unusable("it has too many values")
     try:
         said = json.loads(raw, parse_float=_refuse, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -176,7 +195,10 @@ def _found(said: object) -> Found:
     path, size, mode = said
     if type(path) is not str or type(size) is not int or type(mode) is not int:
         raise _unusable("a file in it has no path, size and mode")
-    raw = _bytes(path)
+    try:
+        raw = bytes.fromhex(path)
+    except ValueError:
+        raise _unusable("a path in it is not hexadecimal") from None
     if not 0 < len(raw) <= PATH_BYTES or b"\0" in raw or not {b"", b".", b".."}.isdisjoint(raw.split(b"/")):
         raise _unusable("a path in it is not relative and plain")
     if not 0 <= size <= _LARGEST or mode & ~MODE_BITS:
@@ -201,10 +223,7 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise _unusable("a name in it is not text") from None
+    return text.encode("utf-8", "surrogateescape")
 
 
 def batches(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], list[int]]]:
@@ -229,7 +248,9 @@ def batches(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], list[int]]]
 
 def serve(sock: socket.socket, seconds: float = 600.0) -> None:
     """Answer until the caller has closed its end, in a process that has the job's rights and nothing else to do; the
-    kernel ends that after so many seconds."""
+    kernel ends that after so many seconds. Nobody of its own user may look into it, or take a descriptor from it: one
+    of a file of ours could be opened anew for writing by who has the same user id."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     sock.settimeout(None)
@@ -290,7 +311,7 @@ def _operate(asked: dict[str, Any], root: int, blobs: list[int]) -> tuple[dict[s
             files.unpack(entries, blobs, root)
         case "find":
             found = files.find(root, asked["patterns"], Limits(*asked["limits"]))
-            return {"found": [[_text(path), size, mode] for path, size, mode in found]}, b""
+            return {"found": [[path.hex(), size, mode] for path, size, mode in found]}, b""
         case "read":
             data, end = files.read(root, _bytes(asked["path"]), asked["offset"], min(asked["size"], READ_BYTES))
             return {"end": end}, data

@@ -2,13 +2,16 @@
 not at all."""
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
 import signal
 import socket
 import struct
+import subprocess
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -163,27 +166,34 @@ def saying(raw: bytes) -> Callable[[socket.socket], None]:
     return answer
 
 
+def named(path: bytes, *rest: object) -> list[object]:
+    return [path.hex(), *rest]
+
+
 LISTS: list[object] = [
     None,
     {},
     [[]],
     [7],
-    [["../x", 1, 0o644]],
-    [["/x", 1, 0o644]],
-    [["a//x", 1, 0o644]],
-    [["", 1, 0o644]],
-    [["a\0", 1, 0o644]],
+    [named(b"../x", 1, 0o644)],
+    [named(b"/x", 1, 0o644)],
+    [named(b"a//x", 1, 0o644)],
+    [named(b"", 1, 0o644)],
+    [named(b"a\0", 1, 0o644)],
+    [["not hexadecimal", 1, 0o644]],
     [["\ud800", 1, 0o644]],
-    [["x" * 4096, 1, 0o644]],
-    [["x", -1, 0o644]],
-    [["x", 1 << 63, 0o644]],
-    [["x", True, 0o644]],
-    [["x", 1, 0o4755]],
-    [["x", 1, -1]],
-    [["x", 1, 0o644, 1]],
-    [["x", "1", 0o644]],
-    [[["x"], 1, 0o644]],
-    [["x", 1, 0o644]] * 101,
+    [named(b"x" * 4096, 1, 0o644)],
+    [named(b"x", -1, 0o644)],
+    [named(b"x", 1 << 63, 0o644)],
+    [named(b"x", True, 0o644)],
+    [named(b"x", 1, 0o4755)],
+    [named(b"x", 1, -1)],
+    [named(b"x", 1, 0o644, 1)],
+    [named(b"x", "1", 0o644)],
+    [[["78"], 1, 0o644]],
+    [named(b"x", 1, 0o644)] * 101,
+    [[]] * 2_000_000,
+    [1] * 2_000_000,
 ]
 
 
@@ -221,6 +231,37 @@ ANSWERS = [
 def test_an_answer_of_another_form_or_size_is_refused(root: int, said: bytes) -> None:
     with process(saying(said)) as (caller, _), pytest.raises(NoAnswer, match="cannot be used"):
         caller.read(Root(root), b"file", 0, 100)
+
+
+def test_an_answer_of_millions_of_values_takes_little_memory(root: int) -> None:
+    """Each of them takes 60 bytes once it is parsed, and two on the wire."""
+    raw = b'{"found": [' + b"[]," * 2_000_000 + b"[]]}"
+    with process(saying(message(raw))) as (caller, _):
+        tracemalloc.start()
+        try:
+            with pytest.raises(NoAnswer, match="too many values"):
+                caller.find(Root(root), ["*"])
+            assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_process_of_the_same_user_cannot_take_descriptors_from_it(root: int) -> None:
+    """Root may; so this is asked by another user, who both of them become."""
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes somebody else")
+
+    def as_nobody(sock: socket.socket) -> None:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as after an exec
+        serve(sock)
+
+    with process(as_nobody) as (caller, pid):
+        caller.find(Root(root), ["*"])
+        done = subprocess.run(["ls", f"/proc/{pid}/fd"], user=65534, group=65534, extra_groups=[], capture_output=True)
+        assert done.returncode and b"Permission denied" in done.stderr
 
 
 def test_the_words_of_an_error_cannot_act_on_a_terminal(root: int) -> None:
