@@ -154,6 +154,8 @@ def _in_another_namespace(pid: int) -> bool:
         return _read(f"/proc/{pid}/uid_map") != _read("/proc/self/uid_map")
     except FileNotFoundError:  # hidden from us, gone (which is looked at later), or a kernel without user namespaces
         return False
+    except OSError:
+        raise PeerRefused(_GONE) from None
 
 
 def _look(pid: int) -> _Seen | None:
