@@ -61,6 +61,8 @@ def looking_into(folder: Path) -> Iterator[sqlite3.Connection]:
         raise GridError(f"{error.filename or path} cannot be read", why=error.strerror or str(error)) from None
     except sqlite3.Error as error:
         raise failure(path, error) from None
+    except UnicodeDecodeError as error:  # what SQLite says of a damaged file quotes it
+        raise failure(path, sqlite3.DatabaseError(str(error))) from None
 
 
 def content(db: sqlite3.Connection) -> Content:

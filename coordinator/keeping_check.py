@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from distributed_grid.coordinator import keeping_pki, traces
+from distributed_grid.coordinator import keeping_pki, store_sums, traces
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.rollback import CHOOSE, Traces, missing
@@ -77,7 +77,7 @@ def _checked(db: sqlite3.Connection, folder: Path, outside: Outside, seen: Trace
             what = content(db)
             found += _Rows(db).findings() or _blobs(db, folder)
             found += (Finding(*one) for one in keeping_pki.findings(folder, what.grid))
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         found.append(Finding(STORE, f"cannot be read: {error}"))
     return Checked(what, found[:MOST], max(0, len(found) - MOST))
 
@@ -105,7 +105,8 @@ def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Fi
     if wrong:
         yield Finding(STORE, wrong)
     loss = standing_loss(db)
-    for one in dict.fromkeys([*(loss.found if loss is not None else ()), *gone]):
+    bad = [one.what for one in store_sums.damaged(db)]
+    for one in dict.fromkeys([*(loss.found if loss is not None else ()), *gone, *bad]):
         yield Finding(STORE, one, CHOOSE)
 
 
@@ -164,7 +165,7 @@ class _Rows:
     def _decoded(self, where: str, body: bytes, decode: Callable[[bytes], T]) -> T | None:
         try:
             return decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError, OverflowError) as error:
             self._found.append(Finding(where, f"its record cannot be read: {error}"))
             return None
 

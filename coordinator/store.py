@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator import store_head, store_receipts
+from distributed_grid.coordinator import store_head, store_receipts, store_sums
 from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
@@ -169,16 +169,25 @@ class Store:
             elif a.state is not State.ENDED:
                 raise ValueError(f"{a.id} is recorded without its job")
             if a.state is State.ENDED and (of is None or of.state is not State.ENDED):
-                out.past_allocations.append((a.id, a.node, _encode(a)))
+                body = _encode(a)
+                out.past_allocations.append((a.id, a.node, body, store_sums.of(body, a.id, a.node)))
         for id_, j in jobs.items():
             searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
-            out.jobs.append((*searched, _encode(j), newest.get(id_), int(j.spec.boost is not None)))
-        out.groups = [(g.id, g.key, g.user, g.submitted, g.ended, _encode(g)) for g in groups.values()]
+            body, held, boost = _encode(j), newest.get(id_), int(j.spec.boost is not None)
+            sums = store_sums.of(body, *searched, boost), store_sums.of(held) if held is not None else None
+            out.jobs.append((*searched, body, held, boost, *sums))
+        for g in groups.values():
+            of_group, body = (g.id, g.key, g.user, g.submitted, g.ended), _encode(g)
+            out.groups.append((*of_group, body, store_sums.of(body, *of_group)))
         out.gone_nodes = [(name,) for name in gone]
-        out.nodes = [(facts.name, clock, _encode(facts)) for facts in nodes.values()]
+        for facts in nodes.values():
+            body = _encode(facts)
+            out.nodes.append((facts.name, clock, body, store_sums.of(body, facts.name)))
         out.receipts = [store_receipts.row(receipt) for receipt in receipts.values()]
         out.shares = list(shares.values())
-        out.node_orders = [(name, _encode(ordered)) for name, ordered in orders.items()]
+        for name, ordered in orders.items():
+            body = _encode(ordered)
+            out.node_orders.append((name, body, store_sums.of(body, name)))
         return out
 
     def commit(self, snapshot: Snapshot) -> None:
@@ -273,7 +282,13 @@ class Store:
             raise failure(self._path, error) from error
 
     def load(self) -> Living:
-        """What lives: all that a restart has to read, however much history there is."""
+        """What lives: all that a restart has to read, however much history there is. Raises StoreFailed."""
+        try:
+            return self._load()
+        except (sqlite3.Error, ValueError, OverflowError) as error:  # what msgspec raises is a ValueError
+            raise failure(self._path, sqlite3.DatabaseError(str(error))) from None
+
+    def _load(self) -> Living:
         read = self._reader.execute
         live = read("SELECT body, allocation, state FROM jobs INDEXED BY jobs_live WHERE state <> 'ended'").fetchall()
         return Living(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from distributed_grid.coordinator import store_head, store_mark, store_receipts, store_wal
+from distributed_grid.coordinator import store_head, store_mark, store_receipts, store_sums, store_wal
 from distributed_grid.coordinator.core.rollback import (
     Loss,
     Marked,
@@ -23,7 +23,8 @@ from distributed_grid.coordinator.core.rollback import (
     missing,
 )
 from distributed_grid.coordinator.store_failed import StoreFailed, as_sqlite
-from distributed_grid.coordinator.store_open import open_store
+from distributed_grid.coordinator.store_open import copy_whole, open_store
+from distributed_grid.coordinator.store_sums import Damaged
 from distributed_grid.faults import fault
 
 CHECKED_BYTES = 256 << 20
@@ -102,19 +103,25 @@ def begin(path: Path, traces: Traces) -> Begun:
         _set_aside(path)
     db = open_store(path, marked.grid if marked is not None else traces.grid)
     try:
+        bad: list[Damaged] = []
         if outside.there:
-            _look_for_damage(db, path, outside)
+            bad = _look_for_damage(db, path, outside)
         point, wrong, gone, lost = examine(
             db, outside if outside.there else Outside(False, store_wal.Log(), Marked()), traces
         )
         if wrong:
             raise sqlite3.DatabaseError(wrong)
         if outside.there:
-            found += gone
+            found += gone + [one.what for one in bad]
             if outside.mark.why == "damaged":
                 log.warning("the high-water mark of the store is damaged and made anew")
-        loss = _next(db, point, marked, traces, found, lost)
+        if bad:
+            _keep_copy(db, path)
+        loss = _next(db, point, marked, traces, found, lost, bad)
         return Begun(db, *loss)
+    except UnicodeDecodeError as error:  # words that are none, also in what SQLite says of them
+        db.close()
+        raise sqlite3.DatabaseError(str(error)) from None
     except BaseException:
         db.close()
         raise
@@ -130,20 +137,34 @@ def _set_aside(path: Path) -> None:
             log.warning("what was left of a store is set aside", file=str(aside))
 
 
-def _look_for_damage(db: sqlite3.Connection, path: Path, outside: Outside) -> None:
-    """Raises sqlite3.DatabaseError with what SQLite finds."""
+def _look_for_damage(db: sqlite3.Connection, path: Path, outside: Outside) -> list[Damaged]:
+    """The rows that are not what was written, of a large store those that are loaded. Raises sqlite3.DatabaseError with
+    what SQLite itself finds."""
     size = path.stat().st_size
     clean = db.execute("SELECT value FROM meta WHERE name = 'clean'").fetchone()
     thorough = size <= THOROUGH_BYTES or outside.log.damaged >= 0
-    if not thorough and ((clean and clean[0]) or size > CHECKED_BYTES):
-        return
-    said = db.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchone()[0]
-    if said != "ok":
-        raise sqlite3.DatabaseError(said)
+    if thorough or not ((clean and clean[0]) or size > CHECKED_BYTES):
+        said = db.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchone()[0]
+        if said != "ok":
+            raise sqlite3.DatabaseError(said)
+    return list(store_sums.damaged(db, live=not thorough))
+
+
+def _keep_copy(db: sqlite3.Connection, path: Path) -> None:
+    """Damaged rows are taken out: the store with them is kept."""
+    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+    copy_whole(db, aside)
+    log.warning("the store has damaged rows, which are taken out; a copy with them is kept", copy=str(aside))
 
 
 def _next(
-    db: sqlite3.Connection, point: Point, marked: Point | None, traces: Traces, found: list[str], lost: int
+    db: sqlite3.Connection,
+    point: Point,
+    marked: Point | None,
+    traces: Traces,
+    found: list[str],
+    lost: int,
+    bad: list[Damaged],
 ) -> tuple[Point, Loss | None]:
     before = store_head.standing_loss(db)
     loss = joined(before, secrets.token_hex(4), max(time.time(), point.clock), found, lost)
@@ -156,6 +177,7 @@ def _next(
     now = Point(point.grid, epoch + 1, commits + 1, clock)
     db.execute("BEGIN IMMEDIATE")
     store_head.put(db, now)
+    store_sums.remove(db, bad)
     db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
     if loss is not None and loss != before:
         store_head.put_loss(db, loss)

@@ -14,7 +14,7 @@ import structlog
 from distributed_grid.coordinator.store_failed import StoreFailed
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
-SCHEMA = 7
+SCHEMA = 8
 MIGRATIONS: dict[int, str] = {
     1: """
         ALTER TABLE nodes ADD COLUMN seen REAL NOT NULL DEFAULT 0;
@@ -77,6 +77,14 @@ MIGRATIONS: dict[int, str] = {
             OR instr(body, x'a5626f6f737488a6746172676574');
         CREATE INDEX jobs_boosts ON jobs (ended, id) WHERE boost = 1 AND state = 'ended';
     """,
+    7: """
+        ALTER TABLE jobs ADD COLUMN sum INTEGER;
+        ALTER TABLE jobs ADD COLUMN allocation_sum INTEGER;
+        ALTER TABLE past_allocations ADD COLUMN sum INTEGER;
+        ALTER TABLE groups ADD COLUMN sum INTEGER;
+        ALTER TABLE nodes ADD COLUMN sum INTEGER;
+        ALTER TABLE node_orders ADD COLUMN sum INTEGER;
+    """,
 }
 """What makes a store of the next schema out of one of this. schema.sql says where they lead to."""
 SPARE = 64 << 20
@@ -91,7 +99,11 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     name = f"file:{quote(str(path))}?mode={mode}"
     db = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False, timeout=5)
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = 1", "cache_size = -16384"):
-        db.execute(f"PRAGMA {pragma}")
+        try:
+            db.execute(f"PRAGMA {pragma}")
+        except UnicodeDecodeError as error:  # what SQLite says of a damaged file quotes it
+            db.close()
+            raise sqlite3.DatabaseError(str(error)) from None
     return db
 
 

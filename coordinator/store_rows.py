@@ -34,24 +34,26 @@ class Snapshot:
 
 _WRITES = {
     "jobs": (
-        "INSERT INTO jobs (id, key, user, name, state, submitted, ended, node, body, allocation, boost) VALUES {} "
+        "INSERT INTO jobs (id, key, user, name, state, submitted, ended, node, body, allocation, boost, sum, "
+        "allocation_sum) VALUES {} "
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended = excluded.ended, node = excluded.node, "
-        "body = excluded.body, allocation = coalesce(excluded.allocation, allocation)",
-        11,
+        "body = excluded.body, allocation = coalesce(excluded.allocation, allocation), sum = excluded.sum, "
+        "allocation_sum = coalesce(excluded.allocation_sum, allocation_sum)",
+        13,
     ),
-    "past_allocations": ("INSERT OR REPLACE INTO past_allocations (id, node, body) VALUES {}", 3),
+    "past_allocations": ("INSERT OR REPLACE INTO past_allocations (id, node, body, sum) VALUES {}", 4),
     "groups": (
-        "INSERT INTO groups (id, key, user, submitted, ended, body) VALUES {} "
-        "ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, body = excluded.body",
-        6,
+        "INSERT INTO groups (id, key, user, submitted, ended, body, sum) VALUES {} "
+        "ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, body = excluded.body, sum = excluded.sum",
+        7,
     ),
     "gone_nodes": ("DELETE FROM nodes WHERE name IN ({})", 1),
     "nodes": (
-        "INSERT INTO nodes (name, seen, body) VALUES {} "
-        "ON CONFLICT (name) DO UPDATE SET seen = excluded.seen, body = excluded.body",
-        3,
+        "INSERT INTO nodes (name, seen, body, sum) VALUES {} "
+        "ON CONFLICT (name) DO UPDATE SET seen = excluded.seen, body = excluded.body, sum = excluded.sum",
+        4,
     ),
-    "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body) VALUES {}", 2),
+    "node_orders": ("INSERT OR REPLACE INTO node_orders (name, body, sum) VALUES {}", 3),
     "receipts": ("INSERT OR REPLACE INTO receipts (id, at, node, jobs, body) VALUES {}", 5),
     "shares": ("INSERT OR REPLACE INTO shares (user, past, at) VALUES {}", 3),
     "audit": ("INSERT INTO audit (at, node, what) VALUES {}", 3),

@@ -436,7 +436,7 @@ HARM = {
     "UPDATE jobs SET allocation = NULL WHERE state = 'running'": "what it holds is not kept",
     "DELETE FROM nodes": "is on n1, which is not a node that is known",
     "UPDATE nodes SET name = 'n2'": "its name is 'n2' in the table and 'n1' inside",
-    "INSERT INTO past_allocations VALUES ('j-1.1', 'n1', x'00')": "its record cannot be read",
+    "INSERT INTO past_allocations (id, node, body) VALUES ('j-1.1', 'n1', x'00')": "its record cannot be read",
     "UPDATE meta SET value = 'x' WHERE name = 'epoch'": "is 'x'",
     "DELETE FROM meta WHERE name = 'grid'": "is None",
 }

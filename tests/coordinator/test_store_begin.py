@@ -230,3 +230,43 @@ def test_what_shows_a_loss_while_it_runs_is_kept(state: Path) -> None:
     store = begun(state)
     assert store.loss is not None and store.loss.found == ("n1 knows more",)
     store.close()
+
+
+@pytest.fixture(scope="module")
+def stopped(killed: Path) -> Path:
+    """The same store with all of it in its file, with a live job, a node and what else a start loads."""
+    place = killed.with_name("stopped")
+    shutil.copytree(killed, place)
+    store = Store(place / STORE)
+    live = [a_job(100 + number, name=f"live{number}") for number in range(5)]
+    keep(store, *(RecordJob(one, new=True) for one in live), clock=4000.0)
+    store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.close()
+    return place
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_flipped_bit_of_the_file_changes_nothing_or_is_found(stopped: Path, tmp_path: Path, seed: int) -> None:
+    state = tmp_path / "state"
+    shutil.copytree(stopped, state)
+    draw = random.Random(seed)  # noqa: S311
+    flip(state / STORE, draw.randrange((state / STORE).stat().st_size), draw.randrange(8))
+    try:
+        same = results(state) == results(stopped)
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        same = False
+    assert noticed(state) or same
+
+
+def test_a_row_that_is_not_what_was_written_is_taken_out_and_kept_aside(stopped: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    shutil.copytree(stopped, state)
+    data = (state / STORE).read_bytes()
+    at = data.index(b"live3")  # in the record or in the columns of a job that waits
+    flip(state / STORE, at, 0)
+    assert check(state).findings
+    with contextlib.suppress(StoreFailed):  # an index has the name, too
+        store = begun(state)
+        assert store.loss is not None and len(store.load().jobs) == 4
+        assert [path for path in state.iterdir() if ".damaged-" in path.name]
+        store.close()

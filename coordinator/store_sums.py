@@ -1,0 +1,63 @@
+"""Checksums of the rows of a store. SQLite finds damage to the form of its file, but not a flipped bit in what a row
+says. Rows of before the sums were kept have none, and are taken as they are."""
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+JOB = ("id", "key", "user", "name", "state", "submitted", "ended", "node", "boost")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "jobs": JOB,
+    "past_allocations": ("id", "node"),
+    "groups": ("id", "key", "user", "submitted", "ended"),
+    "nodes": ("name",),
+    "node_orders": ("name",),
+}
+"""What besides the body is in the sum of a row; the first names it."""
+_LIVE = {"jobs": " INDEXED BY jobs_live WHERE state <> 'ended'", "past_allocations": " WHERE 0"}
+
+
+class Damaged(NamedTuple):
+    """A row that is not what was written: its table, the number or name by which it is found, and what it is of."""
+
+    table: str
+    key: Any
+    what: str
+
+
+def of(body: bytes, *values: Any) -> int:
+    """The sum of a row."""
+    text = "\0".join(str(float(one)) if isinstance(one, int | float) else str(one) for one in values)
+    return zlib.crc32(text.encode(errors="replace"), zlib.crc32(body))
+
+
+def damaged(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:
+    """The rows that are not what was written; `live`: only those that a start loads. Raises sqlite3.Error."""
+    before, db.text_factory = db.text_factory, lambda data: data.decode(errors="replace")
+    try:
+        yield from _damaged(db, live)
+    finally:
+        db.text_factory = before
+
+
+def _damaged(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
+    there = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall())
+    for table, names in COLUMNS.items():
+        if " sum INTEGER" not in there.get(table, ""):
+            continue  # of an older schema
+        more = ", allocation, allocation_sum" if table == "jobs" else ", NULL, NULL"
+        key = "rowid" if table in ("jobs", "groups") else names[0]
+        query = f"SELECT {key}, sum, body{more}, {', '.join(names)} FROM {table}"  # noqa: S608
+        for found, kept, body, held, held_sum, *values in db.execute(query + (_LIVE.get(table, "") if live else "")):
+            right = kept is None or kept == of(body, *values)
+            right = right and (held is None or held_sum is None or held_sum == of(held))
+            if not right:
+                yield Damaged(table, found, f"{table}: the row of {values[0]!s:.64} is not what was written")
+
+
+def remove(db: sqlite3.Connection, rows: list[Damaged]) -> None:
+    """Take them out, in the transaction that is open."""
+    for row in rows:
+        key = "rowid" if row.table in ("jobs", "groups") else COLUMNS[row.table][0]
+        db.execute(f"DELETE FROM {row.table} WHERE {key} = ?", (row.key,))  # noqa: S608
