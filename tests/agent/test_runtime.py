@@ -56,6 +56,7 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.nodes import GpuSample, Offer, Sample
 from distributed_grid.protocol.resources import GpuShare, Grant
+from distributed_grid.protocol.walls import Walls
 
 M = TypeVar("M")
 LENIENT = Limits(offer_after=0.0, cpu_percent_max=100.0, memory_percent_max=100.0, memory_min=0, reserve_memory=0)
@@ -737,7 +738,7 @@ from distributed_grid.agent.main import AgentSettings, main
 limits = Limits(offer_after=0.0, cpu_percent_max=100.0, memory_percent_max=100.0, memory_min=0, reserve_memory=0)
 sys.exit(main(AgentSettings(
     name="node1", state_dir=Path(sys.argv[1]), coordinator=sys.argv[2], cores=tuple(range(8)), virtual=True,
-    gpu_backend="none", interval=0.2, limits=limits,
+    gpu_backend="none", interval=0.2, limits=limits, trust="everyone",
 )))
 """
 
@@ -788,6 +789,23 @@ async def test_jobs_run_on_when_the_agent_is_killed_and_the_next_one_adopts_them
     assert (outcome.code, outcome.stdout_tail) == (6, b"begun\ndone\n")
     second.send_signal(signal.SIGTERM)
     assert (await ended(second))[0] == 0
+
+
+async def test_an_agent_without_walls_refuses_what_is_not_its_owners(coordinator: Coordinator, home: Path) -> None:
+    url = f"ws://127.0.0.1:{coordinator.port}"
+    program = PROGRAM.replace('trust="everyone"', 'walls="none", owners=("ann",)')
+    agent = subprocess.Popen([sys.executable, "-c", program, str(home), url], stderr=subprocess.PIPE, text=True)
+    await coordinator.connected()
+    await coordinator.say(msgspec.structs.replace(launch("j0.1", "true"), user="eve"))
+    stale = await coordinator.hears(Stale, "j0.1")
+    assert stale.reason == "its walls are none, and it runs jobs of its owners only"
+    await coordinator.say(msgspec.structs.replace(launch("j1.1", "true"), user="ann", walls=Walls.USER))
+    assert "the job asks for user" in (await coordinator.hears(Stale, "j1.1")).reason
+    await coordinator.say(msgspec.structs.replace(launch("j2.1", "true"), user="ann"))
+    assert (await coordinator.hears(Started, "j2.1")).walls == "none"
+    assert (await coordinator.hears(Exited, "j2.1")).outcome.code == 0
+    agent.send_signal(signal.SIGTERM)
+    assert (await ended(agent))[0] == 0
 
 
 async def test_an_agent_that_is_told_to_go_leaves_its_jobs_running(coordinator: Coordinator, home: Path) -> None:
