@@ -5,7 +5,6 @@ processes that were started for one. `sure` says whether what it finds is all th
 proves that nothing lives; else only a reboot or the owner's word does. Stdlib only.
 """
 
-import contextlib
 import os
 import re
 import signal
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_book import Book
-from distributed_grid.agent.supervisor_cgroups import Place
+from distributed_grid.agent.supervisor_cgroupfs import Place, members_below
 from distributed_grid.agent.supervisor_job import NEVER
 from distributed_grid.agent.supervisor_tree import Tree
 
@@ -39,7 +38,7 @@ class Survivors:
         found = {key: {*pids} for key, pids in self._tree.strays().items()}
         for place in self._places:
             for key in _names(place):
-                if ALLOCATION.fullmatch(key) and (pids := _within(os.path.join(place, key))):
+                if ALLOCATION.fullmatch(key) and (pids := members_below(os.path.join(place, key))):
                     found.setdefault(key, set()).update(pids)
         return found
 
@@ -70,12 +69,3 @@ def _names(path: str) -> list[str]:
         return [entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-
-
-def _within(path: str) -> set[int]:
-    """The processes of a group and of the groups below it."""
-    found: set[int] = set()
-    for folder, _, _ in os.walk(path):
-        with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, "cgroup.procs")) as file:
-            found |= {int(line) for line in file}
-    return found - {0}

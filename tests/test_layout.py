@@ -152,7 +152,6 @@ OPENS_BY_PATH: dict[str, str] = {
     "agent.supervisor_journal": "the journal",
     "agent.supervisor_main": "the supervisor's lock and pid",
     "agent.supervisor_procs": "/proc",
-    "agent.supervisor_survivors": "control groups",
     "agent.supervisor_spawn": "the outputs of a job, which it makes (O_EXCL)",
     "agent.topology": "/sys",
     "agent.wall_facts": "/proc and /sys",

@@ -610,3 +610,15 @@ async def test_a_burst_is_done_and_reported_whole(bench: Bench) -> None:
     async with asyncio.timeout(60):
         for id in ids:
             assert (await bench.ended(id)).code == 0
+
+
+async def test_a_time_limit_of_months_does_not_end_an_idle_supervisor(bench: Bench) -> None:
+    supervisor = bench.launcher.supervisor_pid
+    for limit in (400 * 86400.0, 1e15):
+        assert (await bench.run("true", time_limit=limit)).code == 0
+    for _ in range(20):  # turns of the loop with nothing due but the limits of what is over
+        bench.launcher.signal("nobody", 1)
+        await asyncio.sleep(0.1)
+        assert runs(supervisor), (bench.dir / "supervisor.log").read_text()
+    assert (await bench.run("true")).code == 0
+    assert bench.launcher.supervisor_pid == supervisor
