@@ -1,14 +1,13 @@
 """What walls cost a launch: from the order to the launcher to the known end of `/bin/true`, and how many a second.
 
 One worker for each level that this machine has, with a supervisor and spawners of its own; `floor` is a plain
-posix_spawn and wait. They take turns, round by round, so that whatever else the machine does falls on all alike. As
+posix_spawn and wait. They take turns, launch by launch, so that whatever else the machine does falls on all alike. As
 root it runs in an enclosure (tests/abuse/enclosure.py): an agent behind `user` is root's, one behind the others is not.
 """
 
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import secrets
 import shutil
@@ -18,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench._common import report
 
 LEVELS = ("none", "landlock", "namespace", "user")
-ROUNDS, LATENCIES, BURST, AT_ONCE = 7, 40, 150, 16
+LATENCIES, BURSTS, BURST, AT_ONCE = 150, 7, 150, 16
 TRUE = "/bin/true"
 LENDER = "lender"
 PATIENCE = 30.0
@@ -99,26 +99,21 @@ class Walled:
 
 
 async def work(level: str, folder: Path) -> None:
-    """Make a round for each line on stdin, and print its figures."""
+    """For each line on stdin, `one` or `burst`, launch so many, and print the seconds that it took."""
     place = Floor() if level == "floor" else Walled(level, folder)
     await place.start()
     print("{}", flush=True)
-    while await asyncio.to_thread(sys.stdin.readline):
-        taken = []
-        for _ in range(LATENCIES):
-            began = time.perf_counter()
-            await place.one()
-            taken.append((time.perf_counter() - began) * 1e3)
-        left = iter(range(BURST))
+    while word := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        count = 1 if word == "one" else BURST
+        left = iter(range(count))
 
         async def some(left: Any = left) -> None:
             for _ in left:
                 await place.one()
 
         began = time.perf_counter()
-        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
-        rate = BURST / (time.perf_counter() - began)
-        print(json.dumps({"ms": statistics.median(taken), "rate": rate}), flush=True)
+        await asyncio.gather(*(some() for _ in range(min(count, AT_ONCE))))
+        print(time.perf_counter() - began, flush=True)
     await place.close()
 
 
@@ -131,7 +126,7 @@ def worker(level: str, base: Path) -> "subprocess.Popen[str] | None":
     folder.mkdir()
     who: dict[str, Any] = {}
     if os.geteuid() == 0 and level != "user":
-        base.chmod(0o711)
+        base.chmod(0o755)
         shutil.chown(folder, LENDER, LENDER)
         who = {"user": LENDER, "group": LENDER, "extra_groups": []}
     process = subprocess.Popen(
@@ -151,37 +146,47 @@ def worker(level: str, base: Path) -> "subprocess.Popen[str] | None":
 
 
 def measure() -> dict[str, Any]:
-    """Median of each figure over the rounds, by level, and ratios against none and the floor."""
+    """Medians by level, and of the differences and ratios against none and the floor in the same turn."""
     with tempfile.TemporaryDirectory(prefix="walls-", dir="/run" if os.geteuid() == 0 else None) as name:
         found = {level: worker(level, Path(name)) for level in ("floor", *LEVELS)}
         workers = {level: process for level, process in found.items() if process is not None}
-        rounds: dict[str, list[dict[str, float]]] = {level: [] for level in workers}
         try:
-            for number in range(ROUNDS):
-                # Each in the place of another one in each round: no level has always the same one before it.
-                order = [*workers][number % len(workers) :] + [*workers][: number % len(workers)]
-                for level in order:
-                    process = workers[level]
-                    assert process.stdin is not None and process.stdout is not None
-                    process.stdin.write("round\n")
-                    process.stdin.flush()
-                    rounds[level].append(json.loads(process.stdout.readline()))
+            ones = turns(workers, "one", LATENCIES)
+            bursts = turns(workers, "burst", BURSTS)
         finally:
             for process in workers.values():
                 process.communicate()
     figures: dict[str, Any] = {"missing": [level for level in found if level not in workers]}
-    for level, rows in rounds.items():
-        figures[f"{level}_ms"] = statistics.median(row["ms"] for row in rows)
-        figures[f"{level}_per_second"] = statistics.median(row["rate"] for row in rows)
+    for level in workers:
+        figures[f"{level}_ms"] = statistics.median(ones[level]) * 1e3
+        figures[f"{level}_per_second"] = BURST / statistics.median(bursts[level])
     for level in workers:
         if level not in ("floor", "none") and "none" in workers:
-            pairs = list(zip(rounds[level], rounds["none"], strict=True))
-            figures[f"{level}_more_ms"] = statistics.median(one["ms"] - none["ms"] for one, none in pairs)
-            figures[f"{level}_rate_of_none"] = statistics.median(one["rate"] / none["rate"] for one, none in pairs)
+            figures[f"{level}_more_ms"] = between(ones, level, "none", lambda one, none: (one - none) * 1e3)
+            figures[f"{level}_rate_of_none"] = between(bursts, "none", level, lambda none, one: none / one)
         if level != "floor":
-            pairs = list(zip(rounds[level], rounds["floor"], strict=True))
-            figures[f"{level}_ms_over_floor"] = statistics.median(one["ms"] / low["ms"] for one, low in pairs)
+            figures[f"{level}_rate_of_floor"] = between(bursts, "floor", level, lambda low, one: low / one)
     return figures
+
+
+def turns(workers: "dict[str, subprocess.Popen[str]]", word: str, times: int) -> dict[str, list[float]]:
+    """Let all workers do this so often, in turns: each time another one begins. The seconds that each took."""
+    taken: dict[str, list[float]] = {level: [] for level in workers}
+    levels = [*workers]
+    for number in range(times):
+        first = number % len(levels)
+        for level in levels[first:] + levels[:first]:
+            process = workers[level]
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{word}\n")
+            process.stdin.flush()
+            taken[level].append(float(process.stdout.readline()))
+    return taken
+
+
+def between(taken: dict[str, list[float]], left: str, right: str, compare: Callable[[float, float], float]) -> float:
+    """The median of a comparison between what two of them took at the same time."""
+    return statistics.median(compare(one, other) for one, other in zip(taken[left], taken[right], strict=True))
 
 
 def main() -> int:

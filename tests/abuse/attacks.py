@@ -85,9 +85,14 @@ ATTACKS = (
     Attack("kill-spawner", "kill the process that started the job", ("own_spawner", "KILL")),
     Attack("stop-spawner", "stop the process that started the job", ("own_spawner", "STOP")),
     Attack("kill-own-user", "kill all processes of the job's own user", ("own_spawner", "ALL"), expected=KERNEL),
-    Attack("look", "look into them by /proc: environment, memory, open files", ("look",)),
+    Attack("look", "look into them by /proc: environment, memory, open files", ("look",), expected=KERNEL),
     Attack("trace", "take them over as a debugger does", ("trace",)),
-    Attack("neighbour-files", "reach the neighbour's output, directory and shared memory", ("neighbour_files",)),
+    Attack(
+        "neighbour-files",
+        "reach the neighbour's output, directory and shared memory",
+        ("neighbour_files",),
+        expected=KERNEL,
+    ),
     Attack("namespaces", "get round the walls by mounts and namespaces", ("namespaces",)),
     Attack("keys", "read the neighbour's keys in the kernel's keyring", ("keys",), expected=KERNEL),
     Attack("notify", "speak to systemd in the agent's name", ("notify",), expected=ALWAYS),
@@ -99,7 +104,6 @@ ATTACKS = (
         "links, FIFOs and set-user-id files among what is brought back",
         ("leave_files", "links"),
         ("--get", "**"),
-        expected=ALWAYS,
     ),
     Attack(
         "leave-names",
@@ -108,8 +112,20 @@ ATTACKS = (
         ("--get", "**"),
         expected=ALWAYS,
     ),
+    Attack(
+        "swap-workdir",
+        "put a link to the agent's state in the place of the working directory",
+        ("leave_files", "swap"),
+        ("--get", "identity/own.key", "--get", "spec", "--get", "**"),
+    ),
+    Attack(
+        "stretch-output",
+        "make its own output 4 TB long, locked, leased and unreadable",
+        ("stretch_output",),
+        ("-d",),
+    ),
     Attack("long-time", "a time limit of 30 days", options=("--time", "30d"), expected=ALWAYS),
-    Attack("everything", "all of these at once", ("everything",)),
+    Attack("everything", "all of these at once", ("everything",), expected=KERNEL),
 )
 
 AT_ONCE = tuple(

@@ -92,6 +92,8 @@ def _made(arena: Arena, what: Attack, token: str, verdict: Verdict) -> tuple[int
     words = [*words, *options, "--", *command]
     if not what.restarts:
         done = arena.run("mallory", *words, timeout=ATTACK_SECONDS)
+        if "-d" in options and done.returncode == 0:
+            return _detached(arena, done.stdout.split()[-1])
         return done.returncode, done.stdout, done.stderr
     process = arena.begin("mallory", *words)
     try:
@@ -108,6 +110,14 @@ def _made(arena: Arena, what: Attack, token: str, verdict: Verdict) -> tuple[int
         process.kill()
         out, err = process.communicate()
     return process.returncode, out.decode("latin-1"), err.decode("latin-1")
+
+
+def _detached(arena: Arena, job: str) -> tuple[int, str, str]:
+    """The same of a job whose output nobody follows: what it wrote is read where it lies."""
+    waited = arena.run("mallory", "job", "wait", job, timeout=ATTACK_SECONDS)
+    (shown,) = json.loads(arena.run("mallory", "-o", "json", "job", "show", job).stdout)["jobs"]
+    with (arena.state / "allocs" / shown["allocation"] / "stdout").open() as out:
+        return waited.returncode, out.read(1 << 20), waited.stderr
 
 
 def _scene(arena: Arena, token: str) -> str:

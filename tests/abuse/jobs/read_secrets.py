@@ -4,7 +4,7 @@ Tries each file of both state directories by its path, through `..` from the wor
 directories of other processes in /proc. Succeeds if any file of somebody else can be read.
 """
 
-from kit import attempt, got, others, read, report, scene, state_files, targets
+from kit import attempt, got, mine, others, read, report, scene, state_files, targets
 
 seen: dict[str, str] = {}
 
@@ -26,5 +26,6 @@ for path in (f"{scene['state']}/identity/own.key", f"{scene['coordinator_state']
         look(f"/proc/{pid}/root{path}")
 for pid in others():
     for name in ("../spec", "../../spec", "../stdout"):
-        look(f"/proc/{pid}/cwd/{name}")
+        if not mine(f"/proc/{pid}/cwd"):
+            look(f"/proc/{pid}/cwd/{name}")
 report(read=list(seen.values())[:20])

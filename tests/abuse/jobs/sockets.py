@@ -109,4 +109,5 @@ def coordinator() -> str:
 
 knock("agent.sock", b'{"op":"status"}\n')
 knock("supervisor.sock", b'{"op":"nonsense","id":"x"}\n')
+knock("files.sock", b'{"op":"list"}\n')
 report(coordinator=coordinator())
