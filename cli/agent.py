@@ -43,9 +43,9 @@ def _settings_options(command: Any) -> Any:
         click.option("--label", "labels", metavar="K=V", multiple=True, help="A label of this node; repeatable."),
         click.option("--walls", metavar="LEVEL", help="Walls for jobs: auto, user, namespace, landlock, none (auto)."),
         click.option(
-            "--owner", "owners", metavar="USER", multiple=True, help="Whose jobs run also without; repeatable."
+            "--owner", "owners", metavar="USER", multiple=True, help="A user whose jobs run also behind weak walls."
         ),
-        click.option("--trust", metavar="WHOM", help="Whose jobs run without strong walls: owner or everyone (owner)."),
+        click.option("--trust", metavar="WHOM", help="Whose jobs run behind weak walls: owner or everyone (owner)."),
         click.option("--state-dir", metavar="DIR", help="Where it keeps its state."),
     ]
     for option in reversed(options):
