@@ -2,8 +2,8 @@
 or a magic link of /proc, leaves the directory, crosses a mount point, waits for another process, or reads more than the
 caller allows. Stdlib only: the supervisor and its spawners use it.
 
-On Linux 5.6 and later the kernel resolves the path (openat2). Elsewhere, and where a seccomp filter of a container
-refuses that call, each part of the path is opened on its own.
+On Linux 5.6 and later the kernel resolves the path (openat2). Elsewhere, and where a seccomp filter refuses that
+call (a container's; systemd's RestrictSUIDSGID, as in our unit), each part of the path is opened on its own.
 """
 
 import contextlib
@@ -12,8 +12,10 @@ import errno
 import os
 import stat
 import struct
+import sys
 
 _OPENAT2 = 437  # the same on all machines
+_EMPTY_PATH, _MOUNT_ID = 0x1000, 0x1000  # of statx: the open file itself, and by which field
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08
 _RESOLVE = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
 _HOW = struct.Struct("=QQQ")
@@ -230,14 +232,14 @@ def _by_openat2(root: int, path: bytes, flags: int, mode: int, xdev: bool, resol
 
 def _by_steps(root: int, parts: list[bytes], flags: int, mode: int, xdev: bool) -> int:
     here = root
-    device = os.fstat(root).st_dev
+    mount = -1 if xdev else _mount_of(root)
     try:
         for part in parts[:-1]:
             below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
             if here != root:
                 os.close(here)
             here = below
-            _check_device(here, device, xdev, part)
+            _check_mount(here, mount, part)
         fd = os.open(parts[-1], flags | os.O_NOFOLLOW, mode, dir_fd=here)
     except NotADirectoryError as error:
         raise _as_loop(error, here) from None
@@ -245,7 +247,7 @@ def _by_steps(root: int, parts: list[bytes], flags: int, mode: int, xdev: bool) 
         if here != root:
             os.close(here)
     try:
-        _check_device(fd, device, xdev, parts[-1])
+        _check_mount(fd, mount, parts[-1])
         # With O_PATH a link at the end is opened as such, unless a directory is asked for.
         if flags & os.O_PATH and not flags & os.O_NOFOLLOW and stat.S_ISLNK(os.fstat(fd).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), parts[-1])
@@ -255,9 +257,19 @@ def _by_steps(root: int, parts: list[bytes], flags: int, mode: int, xdev: bool) 
     return fd
 
 
-def _check_device(fd: int, device: int, xdev: bool, name: bytes) -> None:
-    if not xdev and os.fstat(fd).st_dev != device:
+def _check_mount(fd: int, mount: int, name: bytes) -> None:
+    if mount >= 0 and _mount_of(fd) != mount:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
+
+
+def _mount_of(fd: int) -> int:
+    """The mount that an open file is in; before Linux 5.8 its device, which in an overlay is another for files than for
+    directories."""
+    told = ctypes.create_string_buffer(256)  # struct statx
+    arguments = ctypes.c_int(fd), b"", ctypes.c_int(_EMPTY_PATH), ctypes.c_uint(_MOUNT_ID), told
+    if _libc.statx(*arguments) == 0 and int.from_bytes(told[0:4], sys.byteorder) & _MOUNT_ID:
+        return int.from_bytes(told[144:152], sys.byteorder)
+    return os.fstat(fd).st_dev
 
 
 def _as_loop(error: OSError, here: int) -> OSError:

@@ -228,6 +228,36 @@ def test_a_mount_point_is_crossed_only_where_that_is_asked_for() -> None:
         os.close(root)
 
 
+IN_AN_OVERLAY = """
+import os, subprocess, sys
+from distributed_grid.agent.walls import beneath
+beneath._has_openat2 = sys.argv[2] == "openat2"
+lower, upper, merged = (f"{sys.argv[1]}/{name}" for name in ("lower", "upper", "merged"))
+for folder in (lower, upper, merged):
+    os.makedirs(folder)
+subprocess.run(["mount", "-t", "tmpfs", "none", upper], check=True)
+for name in ("changes", "work"):
+    os.mkdir(f"{upper}/{name}")
+how = f"lowerdir={lower},upperdir={upper}/changes,workdir={upper}/work"
+subprocess.run(["mount", "-t", "overlay", "none", "-o", how, merged], check=True)
+root = beneath.open_root(merged)
+assert beneath.create_whole(root, "new", b"content")
+print(beneath.read_whole(root, "new", 7))
+"""
+
+
+def test_an_overlay_is_one_mount_though_its_files_have_another_device_than_its_directories(
+    tmp_path: Path, way: str
+) -> None:
+    argv = ["unshare", "--mount", sys.executable, "-c", IN_AN_OVERLAY, str(tmp_path), way]
+    if os.geteuid() != 0 or subprocess.run([*argv[:2], "true"], capture_output=True).returncode != 0:
+        pytest.skip("needs root, and mount namespaces")
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if "mount" in done.stderr and "CalledProcessError" in done.stderr:
+        pytest.skip(f"no overlay can be mounted here: {done.stderr.splitlines()[-1]}")
+    assert done.stdout == "b'content'\n", done.stderr
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
