@@ -36,6 +36,8 @@ AUDIT_ROWS = 10_000
 TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - ?"
 BESIDE = ("-wal", "-shm")
 NO_TRACES = Traces()
+YOUNG = 600.0
+"""Seconds for which a job that has ended is kept in any case, as in store_retention.py."""
 
 log = structlog.get_logger("store")
 
@@ -91,7 +93,25 @@ def examine(db: sqlite3.Connection, outside: Outside, traces: Traces) -> Examine
     # Commits of the coordinator itself all write the head; what is removed by age may be lost, it goes again.
     behind = sum(root in pages for pages in outside.log.lost)
     found = gone_back(point, outside.mark, behind, outside.log.damaged, traces)
+    if not outside.mark.same_boot:  # else that is exact
+        found += _not_there(db, point, traces)
     return Examined(point, "", found, lost_commits(point, outside.mark))
+
+
+def _not_there(db: sqlite3.Connection, point: Point, traces: Traces) -> list[str]:
+    """Jobs that were taken, as the audit log says, and are not in the store. They are on disk before that is said;
+    those of more than ten minutes before its last commit may have been removed since."""
+    row = db.execute("SELECT value FROM meta WHERE name = 'restored'").fetchone()
+    since = max(point.clock - YOUNG, float(row[0]) if row else 0.0)
+    gone = [
+        name
+        for name, at in traces.accepted
+        if at > since
+        and not db.execute(
+            "SELECT 1 FROM jobs WHERE id = ?1 UNION SELECT 1 FROM groups WHERE id = ?1", (name,)
+        ).fetchone()
+    ]
+    return [f"the audit log says that {gone[-1]} was taken, and it is not in the store"] if gone else []
 
 
 def begin(path: Path, traces: Traces) -> Begun:

@@ -1,7 +1,11 @@
 """What in a state directory, beside the store and its mark, shows that a coordinator has been at work there."""
 
+from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from distributed_grid.coordinator.core.rollback import Traces
 from distributed_grid.coordinator.eventlog_read import BadLog, Header, files, read
@@ -12,8 +16,20 @@ NAMED = {
     "reserve": "the reserve",
     "coordinator.json": "what the last coordinator wrote of itself",
 }
+TAIL_BYTES = 256 << 10
+"""So much of the audit log's end is read."""
 LOOKED_AT = 8
 """Files of the event log that are tried for a readable head, the newest first."""
+
+
+class _Line(msgspec.Struct):
+    event: str
+    at: str
+    result: str = ""
+    ids: list[str] = []
+
+
+_line = msgspec.json.Decoder(_Line).decode
 
 
 def look(state_dir: Path) -> Traces:
@@ -26,13 +42,25 @@ def look(state_dir: Path) -> Traces:
     if Pki.exists(state_dir / PKI):
         found.append("the grid's authority")
         grid = grid or _grid_of(state_dir / PKI)
-    return Traces(tuple(found), grid, epoch)
+    return Traces(tuple(found), grid, epoch, tuple(_accepted(state_dir / "audit.log")))
 
 
 def _has_content(path: Path) -> bool:
     with suppress(OSError):
         return path.stat().st_size > 0
     return False
+
+
+def _accepted(path: Path) -> Iterator[tuple[str, float]]:
+    """The jobs of the last submissions that were answered."""
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        for line in file.read(TAIL_BYTES).split(b"\n"):
+            with suppress(ValueError):  # the first may be cut, and what is no line of ours is none
+                said = _line(line)
+                if (said.event, said.result) == ("submit", "accepted"):
+                    at = datetime.fromisoformat(said.at).timestamp()
+                    yield from ((name, at) for name in said.ids)
 
 
 def _events(folder: Path) -> tuple[str, int, int]:

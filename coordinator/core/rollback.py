@@ -30,11 +30,13 @@ class Marked(msgspec.Struct, frozen=True):
 
 class Traces(msgspec.Struct, frozen=True):
     """What else in the state directory knows of a store. `found`: what there is, in words; `grid` and `epoch`: as the
-    event log has them (empty and 0: it does not)."""
+    event log has them (empty and 0: it does not); `accepted`: the last jobs that the audit log says were taken, and
+    when (seconds since the epoch)."""
 
     found: tuple[str, ...] = ()
     grid: str = ""
     epoch: int = 0
+    accepted: tuple[tuple[str, float], ...] = ()
 
 
 class Loss(msgspec.Struct, frozen=True):

@@ -1,11 +1,13 @@
 """A store that has gone back, is gone or was damaged is never begun on as if nothing were missing."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
 import sqlite3
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -184,6 +186,20 @@ def test_without_a_mark_the_event_log_shows_that_there_was_a_store(tmp_path: Pat
     assert store.loss is not None and "the event log (1 files, epoch 9)" in store.loss.found[0]
     assert store.grid == "cafe" * 4 and store.epoch > 9
     store.close()
+
+
+@pytest.mark.parametrize("which", ["the last", "none", "one from before a restore"])
+def test_without_a_mark_the_audit_log_shows_a_job_that_was_taken_and_is_not_there(state: Path, which: str) -> None:
+    (state / "grid.mark").unlink()
+    at = datetime.fromtimestamp(3100.0, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    there = "j-000000000003" if which == "none" else "j-zzzzzzzzzzzz"
+    line = {"n": 1, "prev": "", "at": at, "event": "submit", "ids": [there], "result": "accepted"}
+    (state / "audit.log").write_text("cut off}\n" + json.dumps(line) + "\n{}\n[1]\n")
+    if which == "one from before a restore":
+        with contextlib.closing(sqlite3.connect(state / STORE)) as db:
+            db.execute("INSERT INTO meta (name, value) VALUES ('restored', 3200.0)")
+            db.commit()
+    assert noticed(state) is (which == "the last")
 
 
 def test_a_new_directory_is_no_loss(tmp_path: Path) -> None:
