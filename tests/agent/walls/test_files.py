@@ -272,7 +272,12 @@ def test_files_are_read_in_parts_also_through_links_inside(results: Path, root: 
 
 @pytest.mark.parametrize(
     "path",
-    [b"outside", b"far", b"up", b"loop", b"dangling", b"fifo", b"sub", b"../private/key", b"/etc/passwd", b"", b"."],
+    [
+        *b"outside far up loop dangling fifo sub ../private/key ../out.txt sub/../../out.txt".split(),
+        b"/etc/passwd",
+        b"",
+        b".",
+    ],
 )
 def test_nothing_else_is_read(results: Path, root: int, path: bytes) -> None:
     with pytest.raises(OSError):
