@@ -1,5 +1,6 @@
 """What the supervisor knows of its jobs, in memory and in its journal. Stdlib only."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from distributed_grid.agent.supervisor_leases import Leases
 REMEMBERED = 10_000
 """Forgotten allocations whose ids are still known, so that a very late launch is still refused."""
 _COMPACT_AT = 4 << 20
+_CLOCKS = 60.0  # seconds by which the wall clock may have been set since the boot
 _RETRY = 1.0  # seconds after which a disk that refused is tried again
 
 
@@ -85,8 +87,8 @@ class Book:
             elif job is not None and kind == "thaw":
                 job.frozen_for, job.frozen_at = rest[0], 0.0
         doubt = self.journal.doubt
-        if not records and not doubt and self._ran_before():
-            doubt = "the journal is not there any more, and folders of allocations are"
+        if not doubt and not self.unknown and (unnamed := self._not_named()):
+            doubt = f"{unnamed[0]} was started, and the journal does not name it"
         if doubt:
             self.loss = Loss(os.urandom(4).hex(), round(time.time(), 3), doubt, now_boot)
             self._log(f"unknown what ran: {doubt}")
@@ -96,13 +98,20 @@ class Book:
             self._log("the node was restarted: nothing lives of what the damaged journal did not name")
         return boot
 
-    def _ran_before(self) -> bool:
-        """Whether jobs ran here, by the traces that they leave beside the journal."""
-        try:
-            names = [name for name in os.listdir(self._allocs) if not name.startswith(".")]
-        except OSError:
-            return False
-        return any(os.path.lexists(os.path.join(self._allocs, name, "stdout")) for name in names)
+    def _not_named(self) -> list[str]:
+        """What was started in this boot, by the output that it has, and is not in the journal: then that one and its
+        mark are older copies, or both are gone."""
+        found: list[str] = []
+        if len(self.forgotten) >= REMEMBERED:
+            return found  # of more the journal keeps no names
+        booted = time.time() - procs.now() - _CLOCKS
+        for name in os.listdir(self._allocs) if os.path.isdir(self._allocs) else ():
+            if name in self.jobs or name in self.forgotten or name.startswith("."):
+                continue
+            with contextlib.suppress(OSError):
+                if os.lstat(os.path.join(self._allocs, name, "stdout")).st_ctime >= booted:
+                    found.append(name)
+        return found
 
     @property
     def unknown(self) -> bool:
@@ -114,6 +123,9 @@ class Book:
         if self.loss is not None and self.loss.open:
             self.loss.open = False
             self.journal.append("proven", self.loss.id)
+            for key in self._not_named():  # over, as far as it was ever begun: it is never started again
+                self.forgotten[key] = None
+                self.journal.append("forget", key)
             self._log("nothing lives of what the damaged journal did not name")
 
     def forget(self, key: str) -> None:

@@ -47,6 +47,30 @@ async def test_a_journal_that_is_gone_when_a_supervisor_was_killed_is_told_at_on
     procs.send(pid, procs.stat(pid).start, signal.SIGKILL)  # type: ignore[union-attr]
 
 
+async def test_an_older_journal_with_its_older_mark_is_known_by_the_output_that_it_does_not_name(bench: Bench) -> None:
+    told = Told(bench)
+    before = {name: (bench.dir / name).read_bytes() for name in ("journal", "journal.mark")}
+    id, pid = await hidden(bench)
+    for name, whole in before.items():
+        (bench.dir / "copy").write_bytes(whole)
+        (bench.dir / "copy").rename(bench.dir / name)
+    await bench.kill_supervisor()
+    await bench.until(lambda: told.known)
+    assert bench.launcher.loss is not None and f"{id} was started" in bench.launcher.loss.why
+    procs.send(pid, procs.stat(pid).start, signal.SIGKILL)  # type: ignore[union-attr]
+
+
+async def test_a_journal_that_is_gone_with_its_mark_is_known_by_the_output_that_is_left(bench: Bench) -> None:
+    told = Told(bench)
+    _, pid = await hidden(bench)
+    for name in ("journal", "journal.mark", "supervisor.pid"):
+        (bench.dir / name).unlink()
+    await bench.kill_supervisor()
+    await bench.until(lambda: told.known)
+    assert bench.launcher.loss is not None and bench.launcher.loss.open
+    procs.send(pid, procs.stat(pid).start, signal.SIGKILL)  # type: ignore[union-attr]
+
+
 async def test_a_launch_that_was_not_answered_is_not_asked_again_after_a_loss(bench: Bench) -> None:
     told = Told(bench)
     supervisor = bench.launcher.supervisor_pid
@@ -71,7 +95,12 @@ async def test_a_stop_of_what_may_live_is_not_answered_that_it_never_ran(bench: 
     procs.send(pid, procs.stat(pid).start, signal.SIGKILL)  # type: ignore[union-attr]
     bench.launcher.trust()
     await bench.until(lambda: told.known == [set(), None])
-    assert bench.launcher.loss is not None and bench.launcher.loss.words == ""
+    loss = bench.launcher.loss
+    assert loss is not None and loss.words == ""
+    await bench.kill_supervisor()
+    assert bench.launcher.loss == loss and told.known == [set(), None]
+    bench.launch("true", id=id)  # by a launch that comes very late
+    assert "never started twice" in (await bench.ended(id)).text
 
 
 async def test_the_next_supervisor_knows_that_it_is_not_known_and_the_one_after_a_word_that_it_is(bench: Bench) -> None:
