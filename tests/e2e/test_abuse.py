@@ -312,7 +312,7 @@ async def test_an_agent_cannot_speak_for_another_nodes_jobs(grid: Scene) -> None
 async def test_cores_that_a_node_has_not_got_are_not_lent(grid: Scene) -> None:
     async with undisturbed(grid), known(grid.url, "agent", name="liar") as liar:
         many = tuple(range(1000))
-        await liar.say(Inventory(known=()), offer(cores=many, memory=1 << 59, shares=dict.fromkeys(many, 1 << 40)))
+        await liar.say(Inventory(known=()), offer(cores=many, memory=1 << 59, shares=dict.fromkeys(many, 1000)))
         view = (await grid.until(lambda: grid.offers("liar"), "it offers"))[0]
         assert (view.cores, view.room) == ((0, 1), Resources(2000, 1 << 30))
 
