@@ -267,8 +267,8 @@ def _mount_of(fd: int) -> int:
     directories."""
     told = ctypes.create_string_buffer(256)  # struct statx
     arguments = ctypes.c_int(fd), b"", ctypes.c_int(_EMPTY_PATH), ctypes.c_uint(_MOUNT_ID), told
-    if _libc.statx(*arguments) == 0 and int.from_bytes(told[0:4], sys.byteorder) & _MOUNT_ID:
-        return int.from_bytes(told[144:152], sys.byteorder)
+    if _libc.statx(*arguments) == 0 and int.from_bytes(told.raw[0:4], sys.byteorder) & _MOUNT_ID:
+        return int.from_bytes(told.raw[144:152], sys.byteorder)
     return os.fstat(fd).st_dev
 
 
