@@ -57,7 +57,16 @@ def _damaged(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
 
 
 def remove(db: sqlite3.Connection, rows: list[Damaged]) -> None:
-    """Take them out, in the transaction that is open."""
+    """Take them out, in the transaction that is open; and the live jobs that nothing could be done with without them:
+    those that held resources of such a node, and those of such a group."""
     for row in rows:
         key = "rowid" if row.table in ("jobs", "groups") else COLUMNS[row.table][0]
         db.execute(f"DELETE FROM {row.table} WHERE {key} = ?", (row.key,))  # noqa: S608
+    tables = {row.table for row in rows}
+    if "nodes" in tables:
+        db.execute("DELETE FROM jobs WHERE state NOT IN ('ended', 'waiting') AND node NOT IN (SELECT name FROM nodes)")
+    if "groups" in tables:
+        db.execute(
+            "DELETE FROM jobs WHERE state <> 'ended' AND instr(id, '_') > 0 "
+            "AND substr(id, 1, instr(id, '_') - 1) NOT IN (SELECT id FROM groups)"
+        )

@@ -6,26 +6,44 @@ import os
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import structlog
 
 from distributed_grid.coordinator import store_mark, traces
-from distributed_grid.coordinator.core.model import Audit, RecordJob, RecordLoss
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    Audit,
+    RecordAllocation,
+    RecordJob,
+    RecordLoss,
+    RecordNode,
+)
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.eventlog_read import FORMAT, Header
 from distributed_grid.coordinator.keeping import STORE
 from distributed_grid.coordinator.keeping_check import check
+from distributed_grid.coordinator.keeping_loss import accept, known
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_failed import StoreFailed
 from distributed_grid.coordinator.store_mark import Mark
 from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.resources import Grant
+from tests.coordinator.ends import node
 from tests.coordinator.test_store import a_job, keep
 
 JOBS = 40
 SEEDS = range(40)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")
@@ -286,3 +304,28 @@ def test_a_row_that_is_not_what_was_written_is_taken_out_and_kept_aside(stopped:
         assert store.loss is not None and len(store.load().jobs) == 4
         assert [path for path in state.iterdir() if ".damaged-" in path.name]
         store.close()
+
+
+def test_without_the_row_of_a_node_what_ran_there_is_not_known_and_all_else_is(tmp_path: Path) -> None:
+    store = Store(tmp_path / STORE)
+    name = "j-000000000001.1"
+    runs = a_job(1, State.RUNNING, allocation=name, node="n1", tries=1)
+    held = Allocation(id=name, job=runs.id, node="n1", grant=Grant((0,)), state=State.RUNNING, granted=5.0, started=6.0)
+    keep(store, RecordNode(node("n1")), RecordNode(node("n2")), RecordJob(runs, new=True), RecordAllocation(held))
+    keep(store, RecordJob(a_job(2), new=True))
+    store.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE)) as db:
+        db.execute("UPDATE nodes SET body = x'93' WHERE name = 'n1'")
+        db.commit()
+    assert known(tmp_path).waiting == 1
+    assert "start the coordinator" in accept(tmp_path, "ann", resume=True)
+    store = begun(tmp_path)
+    living = store.load()
+    assert (
+        store.loss is None
+        and [job.key for job in living.jobs] == ["k2"]
+        and [one.name for one in living.nodes] == ["n2"]
+    )
+    Ledger(store.epoch).restore(living.jobs, living.allocations, living.nodes, store.clock)
+    store.close()
+    assert check(tmp_path).findings == []
