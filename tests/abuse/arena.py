@@ -190,7 +190,11 @@ class Arena:
                     return Neighbour(job, shown["allocation"], pid, start, token, uid)
             return None
 
-        self.neighbour = awaited(at_work, f"the neighbour is at work{self.grid.log(NODE)}")
+        try:
+            self.neighbour = awaited(at_work, "", 30)
+        except TimeoutError:
+            shown = self.run("ann", "job", "show", job).stdout
+            raise TimeoutError(f"the neighbour is not at work: {shown}{self.log()[-3000:]}") from None
         try:
             awaited(lambda: self.beats()[0] > 1, "", 20)
         except TimeoutError:

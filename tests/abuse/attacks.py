@@ -63,6 +63,7 @@ ATTACKS = (
         "take memory in a process that left the job",
         ("wear_victim", "nobody"),
         expected=ALWAYS,
+        ungrouped=NEVER,
     ),
     Attack(
         "wear-names",
@@ -131,7 +132,7 @@ ATTACKS = (
 AT_ONCE = tuple(
     one.words
     for one in ATTACKS
-    if one.words and one.ungrouped is None and one.words[0] not in ("everything", "own_spawner", "leave_files")
+    if one.words and one.ungrouped is not NEVER and one.words[0] not in ("everything", "own_spawner", "leave_files")
 )
 """The programs that `everything` runs."""
 

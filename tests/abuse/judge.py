@@ -138,6 +138,7 @@ def _scene(arena: Arena, token: str) -> str:
             "token": token,
             "granted": GRANTED,
             "walled": arena.level == "user",
+            "grouped": arena.grouped(),
             "hello": _hello().hex(),
             "all": AT_ONCE,
         }

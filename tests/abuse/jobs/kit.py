@@ -36,7 +36,10 @@ def attempt(what: str, do: Callable[..., Any], *args: Any) -> Any:
 def mine(path: str) -> bool:
     """Whether this lies in the folder for jobs, where a job of this user may do what it likes; not so the neighbour's
     part of it."""
-    real = os.path.realpath(path)
+    try:
+        real = os.path.realpath(path)
+    except OSError:  # a link in /proc that may not be read
+        return False
     return real.startswith(f"{state}/jobs") and scene["allocation"] not in real
 
 

@@ -44,7 +44,8 @@ else:
         except FileNotFoundError:
             taken = 0
         if taken >= 3 * GRANTED:
-            got.append(f"an orphan holds {taken >> 20} MiB of {GRANTED >> 20} granted")
+            if sys.argv[2] != "victim":  # else it is the victim's fate that counts
+                got.append(f"an orphan holds {taken >> 20} MiB of {GRANTED >> 20} granted")
             time.sleep(2.0)  # time to notice
             break
         time.sleep(0.05)
