@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from distributed_grid.agent import workdir
+from distributed_grid.agent.job_files import JobFiles
 from distributed_grid.agent.outputs import Outputs
-from distributed_grid.agent.run_as import rights_of
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.agent.slot_index import SlotIndex
+from distributed_grid.agent.walls.files_socket import Root
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.filenames import from_wire
@@ -35,19 +37,23 @@ PAUSE = 0.2
 
 
 class Data:
-    """Bulk data of one agent. `hello` makes the first message for a session; `log` gets sentences about trouble."""
+    """Bulk data of one agent. `slots` says where each allocation ran, `files` gets at what lies there, `hello` makes
+    the first message for a session; `log` gets sentences about trouble."""
 
     def __init__(
         self,
         url: str,
         state_dir: Path,
         outputs: Outputs,
+        slots: SlotIndex,
+        files: JobFiles,
         hello: Callable[[str], Hello],
         log: Callable[[str], None],
     ) -> None:
         self._url = url
         self._dir = state_dir
         self._outputs = outputs
+        self._slots, self._files = slots, files
         self._hello = hello
         self._log = log
         self._session: Session | None = None
@@ -171,22 +177,21 @@ class Data:
         return FileData(id=want.id, data=data, end=end)
 
     def _find(self, want: WantFiles) -> list[FileEntry]:
-        directory = self._directory(want.allocation)
-        with rights_of(workdir.folder(self._dir, want.allocation) / "workdir"):
-            return workdir.find_files(directory, want.globs)
+        return self._files.find(*self._place(want.allocation), want.globs)
 
     def _part(self, want: WantFile, size: int) -> tuple[bytes, bool]:
-        directory = self._directory(want.allocation)
-        with rights_of(workdir.folder(self._dir, want.allocation) / "workdir"):
-            return workdir.read_file(directory, from_wire(want.path, want.raw), want.offset, size)
+        return self._files.read(*self._place(want.allocation), from_wire(want.path, want.raw), want.offset, size)
 
-    def _directory(self, allocation: str) -> Path:
-        """Where the allocation's command runs or ran."""
+    def _place(self, allocation: str) -> tuple[str, Root]:
+        """The slot in which an allocation ran, and the directory of its command. Raises GridError also where that is
+        the agent's own directory."""
         launch = workdir.read_launch(self._dir, allocation)
-        if launch is not None and launch.spec.workdir:
-            return Path(os.path.realpath(launch.spec.workdir))
-        directory = workdir.folder(self._dir, allocation) / "workdir"
-        # A link is the job's doing: what it leads to is not what ran there.
-        if directory.is_symlink() or not directory.is_dir():
+        slot = self._slots.slot(allocation)
+        if launch is None or not slot:
             raise GridError(f"the files of {allocation} are not on the node", why="it never ran here, or long ago")
-        return directory
+        if not launch.spec.workdir:
+            return slot, self._files.root(slot, allocation)
+        named, own = Path(os.path.realpath(launch.spec.workdir)), Path(os.path.realpath(self._dir))
+        if named == own or own in named.parents:
+            raise GridError(f"{named} cannot be read", why="the directory of the node's agent is there")
+        return slot, Root(path=os.fsencode(named), follow=True)

@@ -1,14 +1,11 @@
 """What `grid doctor` looks at on a node: what of this machine a node needs, and how its agent is."""
 
 import os
-import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
 from distributed_grid.agent.gpus import open_backend
-from distributed_grid.agent.run_as import AGENT
 from distributed_grid.agent.supervisor_cgroups import described, survey
-from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, remedy, weak
 from distributed_grid.health import Finding, Level, certificate, disk, failed, told
 from distributed_grid.protocol.errors import GridError
@@ -31,7 +28,7 @@ def look(asked: Asked, backend: str, cgroup: str) -> Iterator[Finding]:
     state_dir = asked.state_dir
     here = is_node(state_dir)
     if here:
-        yield from _agent(state_dir, asked.run_as, asked.hide_state)
+        yield from _agent(state_dir)
         yield walls(asked)
         yield disk("agent's disk", state_dir)
     for one in (_gpus(backend), _cgroups(cgroup), _pressure()):
@@ -39,7 +36,7 @@ def look(asked: Asked, backend: str, cgroup: str) -> Iterator[Finding]:
         yield one if here else one._replace(level=Level.OK)
 
 
-def _agent(state_dir: Path, run_as: str, hide_state: bool) -> Iterator[Finding]:
+def _agent(state_dir: Path) -> Iterator[Finding]:
     if (running := told(state_dir / "agent.pid")) is not None:
         yield Finding("agent", Level.OK, f"it runs as process {running['pid']}, with its state in {state_dir}")
     else:
@@ -48,28 +45,6 @@ def _agent(state_dir: Path, run_as: str, hide_state: bool) -> Iterator[Finding]:
     if has_identity(state_dir / IDENTITY):
         renewal = "start the agent, which renews it; after too long: grid token create --node NAME, grid agent join"
         yield certificate("agent's identity", state_dir / IDENTITY, renewal)
-    yield _jobs(state_dir, run_as, hide_state)
-
-
-def _jobs(state_dir: Path, run_as: str, hide_state: bool) -> Finding:
-    """Who jobs are here, and whether they are kept off the agent."""
-    owner = state_dir.stat().st_uid
-    if run_as != AGENT:
-        return Finding("jobs run as", Level.OK, "their submitters" if run_as == "submitter" else run_as)
-    if owner == 0:
-        why = "the agent is root, and agent.run_as is not set: whoever may submit is root on this machine"
-        hint = "set agent.run_as: submitter (or a user's name), and restart the agent"
-        return Finding("jobs run as", Level.WARNING, "root", why, hint)
-    try:
-        name = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        name = str(owner)
-    why = why_not(str(state_dir)) if os.geteuid() == owner else ""
-    if hide_state and not why and os.geteuid() == owner:
-        return Finding("jobs run as", Level.OK, f"{name}, as the agent does, and are kept out of its state directory")
-    why = why or ("agent.hide_state is off" if not hide_state else "only that user can see whether they are kept out")
-    hint = "docs/walls.md; sudo grid agent install keeps its state where nobody else writes"
-    return Finding("jobs run as", Level.WARNING, f"{name}, as the agent does, and can read its key", why, hint)
 
 
 def walls(asked: Asked) -> Finding:

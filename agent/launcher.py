@@ -20,6 +20,7 @@ from distributed_grid.agent.launcher_said import SAID, Said, suspended, tail
 from distributed_grid.agent.launcher_start import last_words, start
 from distributed_grid.agent.loss import Loss
 from distributed_grid.agent.run_as import Account
+from distributed_grid.agent.slot_index import SlotIndex
 from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
 from distributed_grid.faults import fault
 from distributed_grid.protocol.errors import GridError
@@ -47,8 +48,10 @@ class Launcher:
     supervisor's own fate. `pids` are the main processes of what runs, by allocation, and `limits` says who keeps which
     limit, as the supervisor found.
 
-    `cgroup`: where its groups go, as supervisor_cgroups.survey takes it. `hide`: keep jobs of our own user out of the
-    state directory, as supervisor_hide.py does. `walls`: behind which what is started from now on runs."""
+    `cgroup`: where its groups go, as supervisor_cgroups.survey takes it. `walls`: behind which jobs run
+    (walls/enclosure.py); `owners` are the users whose jobs see what the agent's user sees, where these have namespaces.
+
+    `slots` says in which slot each allocation ran."""
 
     def __init__(
         self,
@@ -60,8 +63,8 @@ class Launcher:
         pids_limit: int = 0,
         cgroup: str = "none",
         nice: int = 0,
-        hide: bool = False,
-        walls: str = "",
+        walls: str = "none",
+        owners: tuple[str, ...] = (),
     ) -> None:
         self.supervisor_pid, self.supervisor_software = 0, ""
         self.suspended: Callable[[Suspended], None] = _nobody
@@ -76,8 +79,12 @@ class Launcher:
         self._pids_limit = pids_limit
         self._cgroup = cgroup
         self._nice = nice
-        self._hide = hide
-        self._other_users = False
+        self._walls = walls
+        self.owners = owners
+        self.slots = SlotIndex(self._dir)
+        self.walls = ""
+        """What the supervisor that lives has built; empty: it is of an earlier release, and has none."""
+        self._reserving: dict[str, asyncio.Future[str]] = {}
         self.limits: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -104,21 +111,20 @@ class Launcher:
     def launch(
         self,
         launch: Launch,
-        directory: Path,
+        directory: Path | None,
         env: dict[str, str],
         lease_from: float = 0.0,
         account: Account | None = None,
     ) -> None:
-        """Start the job in this working directory with exactly this environment, as our own user or as that of
-        `account`; its folder is there. The result is
-        reported: Started, or Exited if it could not be. An allocation that is known already is reported as it stands,
-        and nothing is started.
+        """Start the job in this working directory (None: one of its own) with this environment, behind our walls or as
+        the user of `account`; its folder is there. The result is reported: Started, or Exited if it could not be. An
+        allocation that is known already is reported as it stands, and nothing is started.
 
         A leased one is ended `launch.lease` seconds after `lease_from`, or after the newest renewal (seconds since
         boot): if that is over by now, it is not started."""
         spec = launch.spec
-        if account is not None and not self._other_users:
-            text = "the node's supervisor is of an earlier release, which cannot run jobs as other users"
+        if not self.walls:
+            text = "the node's supervisor is of an earlier release, and starts nothing more before its jobs are over"
             outcome = Outcome(Cause.SPAWN_FAILED, text=text, started=False)
             asyncio.get_running_loop().call_soon(self._exited, launch.allocation, outcome)
             return
@@ -128,25 +134,49 @@ class Launcher:
                 "id": launch.allocation,
                 "argv": spec.argv,
                 "env": env,
-                "cwd": str(directory),
+                "cwd": str(directory or ""),
                 "cores": launch.grant.affinity,
                 "limit": spec.time_limit,
                 "grace": spec.grace,
                 "lease": launch.lease,
                 "lease_from": lease_from,
-                "hide": self._hide and account is None,
-                "user": account and {"uid": account.uid, "gid": account.gid, "groups": account.groups},
-                "limits": {
-                    "memory": launch.grant.memory,
-                    "pids": min(filter(None, (spec.limits.pids, self._pids_limit)), default=0),
-                    "cpu": launch.grant.resources.cpu if spec.limits.cpu else 0,
-                    "signal": spec.limits.warn_signal,
-                    "before": spec.limits.warn_before,
-                    "nice": self._nice,
-                    "gently": spec.boost is not None,
-                },
+                **self._slot_of(launch, account),
             }
         )
+
+    async def reserve(self, launch: Launch, account: Account | None = None) -> str:
+        """The slot in which this launch will run; its working directory there is to be made and filled before. Raises
+        GridError where there is none to be had."""
+        future = self._reserving.setdefault(launch.allocation, asyncio.get_running_loop().create_future())
+        self._send({"op": "reserve", "id": launch.allocation, **self._slot_of(launch, account)})
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                slot = await asyncio.shield(future)
+        except TimeoutError:
+            slot = ""
+        finally:
+            self._reserving.pop(launch.allocation, None)
+        if not slot:
+            raise GridError("its walls cannot be built on this node", why="see the supervisor's log there")
+        return slot
+
+    def _slot_of(self, launch: Launch, account: Account | None) -> dict[str, Any]:
+        """What says which slots fit this launch."""
+        spec = launch.spec
+        return {
+            "submitter": launch.user,
+            "trusted": launch.user in self.owners,
+            "user": account and {"uid": account.uid, "gid": account.gid, "groups": account.groups},
+            "limits": {
+                "memory": launch.grant.memory,
+                "pids": min(filter(None, (spec.limits.pids, self._pids_limit)), default=0),
+                "cpu": launch.grant.resources.cpu if spec.limits.cpu else 0,
+                "signal": spec.limits.warn_signal,
+                "before": spec.limits.warn_before,
+                "nice": self._nice,
+                "gently": spec.boost is not None,
+            },
+        }
 
     def renew(self, at: float) -> None:
         """The coordinator answered the heartbeat that was sent at `at` (seconds since boot): all leases run anew from
@@ -292,6 +322,12 @@ class Launcher:
             self.loss = msgspec.structs.replace(self.loss, open=False)
             self.loss_changed(None)
             return
+        if said.op == "reserved":
+            if (waiting_for := self._reserving.get(allocation)) is not None and not waiting_for.done():
+                waiting_for.set_result(said.slot)
+            return
+        if said.slot:
+            self.slots.note(allocation, said.slot)
         if said.op == "frozen":
             self.suspended(suspended(said))
             return
@@ -342,7 +378,10 @@ class Launcher:
                 if hello["version"] == VERSION:
                     self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
                     self.supervisor_software = hello.get("software", "an earlier release")
-                    self._other_users = hello.get("other_users", False)
+                    self.walls = hello.get("walls", "")
+                    for one in hello["known"]:
+                        if one.get("slot"):
+                            self.slots.note(one["id"], one["slot"])
                     self.loss = msgspec.convert(hello.get("loss"), Loss | None)
                     self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
@@ -390,7 +429,7 @@ class Launcher:
         if self._process is not None and self._process.poll() is None:
             return
         # Faults are for our first: the next one would die of them as well.
-        started = start(self._dir, self._limit, self._cgroup, faults=self._process is None)
+        started = start(self._dir, self._limit, self._cgroup, self._walls, faults=self._process is None)
         self._process = started or self._process
 
     def _known(self, said: dict[str, Any]) -> Known:

@@ -22,6 +22,8 @@ class Said(msgspec.Struct):
     why: str = ""
     lasted: float = 0.0
     in_all: float = 0.0
+    slot: str = ""
+    walls: str = ""
 
 
 SAID = msgspec.json.Decoder(Said)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from distributed_grid import __version__
 from distributed_grid.agent import supervisor_main
+from distributed_grid.agent.walls import forkserver
 
 
-def start(state_dir: Path, output_limit: int, cgroup: str, faults: bool) -> subprocess.Popen[bytes] | None:
+def start(state_dir: Path, output_limit: int, cgroup: str, walls: str, faults: bool) -> subprocess.Popen[bytes] | None:
     """A new supervisor, in a session of its own and with next to nothing of our environment; None if one lives.
-    `faults`: it gets the fault points that we were given."""
+    `faults`: it gets the fault points that we were given. Where our capabilities are what its walls take, it has them
+    as well, for its fork server."""
     lock = os.open(state_dir / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -24,7 +26,7 @@ def start(state_dir: Path, output_limit: int, cgroup: str, faults: bool) -> subp
     env = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
     if faults and "GRID_FAULTS" in os.environ:
         env["GRID_FAULTS"] = os.environ["GRID_FAULTS"]
-    said = str(state_dir), str(output_limit), cgroup, __version__
+    said = str(state_dir), str(output_limit), cgroup, __version__, walls
     log = os.open(state_dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     try:
         return subprocess.Popen(
@@ -35,6 +37,7 @@ def start(state_dir: Path, output_limit: int, cgroup: str, faults: bool) -> subp
             cwd="/",
             env=env,
             start_new_session=True,
+            preexec_fn=forkserver.hand_on_privileges,
         )
     finally:
         os.close(log)

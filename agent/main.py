@@ -25,12 +25,13 @@ from distributed_grid.agent.place import Place
 from distributed_grid.agent.probe import Probe, kin_roots
 from distributed_grid.agent.raylet import RaySettings
 from distributed_grid.agent.retention import Bounds
-from distributed_grid.agent.run_as import AGENT, begin
+from distributed_grid.agent.run_as import AGENT, begin, open_to_jobs
 from distributed_grid.agent.runtime import Runtime
 from distributed_grid.agent.supervisor_cgroups import described, survey, take_leaf
-from distributed_grid.agent.supervisor_hide import why_not
 from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.agent.wall_facts import Asked, wall_facts
+from distributed_grid.agent.walls import forkserver
+from distributed_grid.agent.walls.enclosure import USER
 from distributed_grid.peer import AGENT as PROCESS_NAME
 from distributed_grid.peer import name_process
 from distributed_grid.protocol.errors import GridError
@@ -65,11 +66,10 @@ class AgentSettings:
     """How to run an agent. `cores` None: all this process may use; `memory` bytes to manage (0: all there is); `gpus`
     by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
     between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
-    limit but its own); `nice`: how far jobs stand back for other programs; `hide_state`: keep jobs of our own user out
-    of the state directory, where that can be done; `run_as`: whom jobs run as, as RunAs has it; `walls`: behind which
-    walls, or `auto` for the strongest there are; `owners`: the users of the grid whose jobs run here also behind weak
-    ones (empty: who runs the agent); `trust`: `everyone` where all users' jobs do; `environment`: the
-    names of what they get of our own; `ray`: how boosts are run."""
+    limit but its own); `nice`: how far jobs stand back for other programs; `run_as`: whom jobs run as, as RunAs has
+    it; `walls`: behind which walls, or `auto` for the strongest there are; `owners`: the users of the grid whose jobs
+    run here also behind weak ones (empty: who runs the agent); `trust`: `everyone` where all users' jobs do;
+    `environment`: the names of what they get of our own; `ray`: how boosts are run."""
 
     name: str
     state_dir: Path
@@ -88,7 +88,6 @@ class AgentSettings:
     pids_limit: int = NODE_PIDS
     nice: int = 0
     cgroup: str = "none"
-    hide_state: bool = True
     run_as: str = AGENT
     walls: str = "auto"
     owners: tuple[str, ...] = ()
@@ -109,8 +108,10 @@ def main(settings: AgentSettings) -> int:
         prepare(settings.state_dir)
         if settings.ray.token:
             find(settings.ray.token, "agent.ray_token")
-        _walled(settings)
         begin(settings.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
+        if _walled(settings)["walls"] == USER:
+            open_to_jobs(settings.state_dir)
+        forkserver.give_up_privileges()
         with locked(settings.state_dir, "agent", ANOTHER), asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(settings))
     except GridError as error:
@@ -159,7 +160,7 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
 
 def _walled(settings: AgentSettings) -> dict[str, Any]:
     """What NodeFacts say of walls and owners. Raises GridError where the walls that are named cannot be had."""
-    own = settings.run_as, settings.hide_state, settings.walls, settings.owners, settings.trust
+    own = settings.run_as, settings.walls, settings.owners, settings.trust
     return wall_facts(Asked(settings.state_dir, *own))
 
 
@@ -218,8 +219,8 @@ async def _run(settings: AgentSettings) -> None:
         pids_limit=settings.pids_limit,
         nice=settings.nice,
         cgroup=settings.cgroup,
-        hide=settings.hide_state and settings.walls != "none" and not why_not(str(settings.state_dir)),
         walls=walled["walls"],
+        owners=walled["owners"],
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe, (ray, python) = await asyncio.gather(

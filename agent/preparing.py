@@ -2,11 +2,8 @@
 can be declined, and is where the trouble is this node's; a job ends here only of what would be so on any node."""
 
 import asyncio
-import contextlib
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -14,9 +11,13 @@ from distributed_grid.agent import notice, ports, raylet, workdir
 from distributed_grid.agent.blobs import BlobCache
 from distributed_grid.agent.core.table import Ready
 from distributed_grid.agent.disk import Disk
+from distributed_grid.agent.job_files import JobFiles
+from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.meter import Meter
 from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.agent.raylet_folder import WalledFolder
 from distributed_grid.agent.run_as import Account, RunAs
+from distributed_grid.agent.walls import enclosure
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Stale
@@ -26,13 +27,16 @@ FRESH = 1.0
 """Seconds for which a sample is good enough for a claim of cores and memory. For GPUs it is always taken anew."""
 PATIENCE = 5.0
 """Seconds that a claim waits for a measurement."""
+_HIDDEN = frozenset({"HOME", "TMPDIR"})
+_OF_A_USER = _HIDDEN | {"USER", "LOGNAME", "SHELL"}
 
 log = structlog.get_logger("agent")
 
 
 class Preparing:
     """The launches that are being prepared. `verify` says by a sample what is in a launch's way, `done` gets what came
-    of each: Ready, Stale, or Exited. `run_as` finds whose each is to be."""
+    of each: Ready, Stale, or Exited. `run_as` finds whose each is to be, `launcher` the slot of what has to be laid out
+    before."""
 
     def __init__(
         self,
@@ -46,6 +50,8 @@ class Preparing:
         run_as: RunAs,
         environment: dict[str, str],
         ray: raylet.RaySettings,
+        launcher: Launcher,
+        files: JobFiles,
     ) -> None:
         self._dir = state_dir
         self._node = node
@@ -57,10 +63,9 @@ class Preparing:
         self._run_as = run_as
         self._environment = environment
         self._ray = ray
+        self._launcher, self._files = launcher, files
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._raylets: dict[str, raylet.Lease] = {}
-        with contextlib.suppress(OSError):  # the disk's trouble is told elsewhere
-            notice.make_directory(state_dir)  # before any job, whose walls let it read in there
 
     def begin(self, launch: Launch) -> None:
         """At once where a sample is fresh and nothing was shipped, as for most jobs."""
@@ -76,18 +81,27 @@ class Preparing:
         self._tasks[launch.allocation] = task
         task.add_done_callback(lambda done: self._ended(launch.allocation, done))
 
-    def order(self, launch: Launch) -> tuple[Launch, Path, dict[str, str], Account | None]:
-        """What the launcher is to be told of one that is ready: with its directory, its whole environment, and whom it
-        runs as (None: our own user)."""
-        own, account = launch.spec.workdir, self._run_as.take(launch.allocation)
-        directory = Path(own) if own else workdir.folder(self._dir, launch.allocation) / "workdir"
-        base = self._environment | account.environment() if account else self._environment
-        environment = workdir.build_env(launch, self._node, directory, base)
+    def order(self, launch: Launch) -> tuple[Launch, Path | None, dict[str, str], Account | None]:
+        """What the launcher is to be told of one that is ready: with its directory (None: one of its own), its whole
+        environment, and whom it runs as (None: whom the walls make it)."""
+        account = self._run_as.take(launch.allocation)
+        directory = Path(launch.spec.workdir) if launch.spec.workdir else None
+        environment = workdir.build_env(launch, self._node, directory, self._base(launch, account))
         environment[notice.VARIABLE] = notice.place(self._dir, launch.allocation)
         if (lease := self._raylets.pop(launch.allocation, None)) is not None:
             launch = raylet.as_job(launch, lease)
             environment = raylet.for_ray(environment) | lease.environment
         return launch, directory, environment, account
+
+    def _base(self, launch: Launch, account: Account | None) -> dict[str, str]:
+        """What it gets of our environment. What is about our own user, it has of its own."""
+        if account is not None:
+            return self._environment | account.environment()
+        if self._launcher.walls != enclosure.USER:
+            hidden = self._launcher.walls == enclosure.NAMESPACE and launch.user not in self._launcher.owners
+            return {name: text for name, text in self._environment.items() if not (hidden and name in _HIDDEN)}
+        passed = {name: text for name, text in self._environment.items() if name not in _OF_A_USER}
+        return passed | {"USER": launch.user, "LOGNAME": launch.user, "SHELL": "/bin/sh"}
 
     def stop(self, allocation: str) -> None:
         """Give it up."""
@@ -116,20 +130,16 @@ class Preparing:
         stale = await self._measure_and_verify(launch)
         if stale is None and launch.spec.bundle and not launch.spec.workdir:
             try:
-                await self._lay_out(launch)
+                await self._lay_out(launch, account)
             except (GridError, OSError) as error:
                 why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
                 self._done(await self._whose_trouble(launch.allocation, why))
                 return
             stale = await self._measure_and_verify(launch)  # fetching may have taken a while
-        if stale is None and account is not None:
-            try:
-                await asyncio.to_thread(workdir.give, self._dir, launch.allocation, account.uid, account.gid)
-            except OSError as error:
-                stale = Stale(allocation=launch.allocation, reason=self._disk.failed(error))
         if stale is None and (boost := launch.spec.boost) is not None:
             try:
-                lease = await asyncio.to_thread(raylet.prepare, launch, boost, self._node, self._ray, account)
+                walled = None if account is not None else await self._walled_folder(launch)
+                lease = await asyncio.to_thread(raylet.prepare, launch, boost, self._node, self._ray, account, walled)
             except GridError as error:
                 why = f"{error.what}: {error.why}" if error.why else error.what
                 todo = f"; to do there: {error.hint}" if error.hint else ""
@@ -148,21 +158,22 @@ class Preparing:
             return Stale(allocation=launch.allocation, reason=why)
         return self._verify(launch, sample)
 
-    async def _lay_out(self, launch: Launch) -> None:
+    async def _lay_out(self, launch: Launch, account: Account | None) -> None:
+        slot = await self._launcher.reserve(launch, account)
         async with self._blobs.bundle(launch.spec.bundle) as manifest:
-            await asyncio.to_thread(self._unpack, launch.allocation, manifest)
+            await asyncio.to_thread(self._files.lay_out, slot, launch.allocation, manifest, self._blobs.directory)
 
-    def _unpack(self, allocation: str, manifest: Any) -> None:
-        directory = workdir.folder(self._dir, allocation) / "workdir"
-        shutil.rmtree(directory, ignore_errors=True)  # of a try that did not get as far as the supervisor
-        workdir.unpack(manifest, self._blobs.directory, workdir.create(self._dir, allocation))
+    async def _walled_folder(self, launch: Launch) -> WalledFolder | None:
+        """Where a raylet's folder is, if its walls do not let it to one that we make."""
+        walls = self._launcher.walls
+        private = walls == enclosure.NAMESPACE and launch.user not in self._launcher.owners
+        if walls != enclosure.USER and not private:
+            return None
+        return WalledFolder(self._files, self._dir, await self._launcher.reserve(launch), private)
 
     async def _whose_trouble(self, allocation: str, why: str) -> Stale | Exited:
         """What was shipped could not be laid out. If that is for the disk, what there is of it is in others' way."""
         await self._disk.look()
-        with contextlib.suppress(GridError):
-            begun = workdir.folder(self._dir, allocation) / "workdir"
-            await asyncio.to_thread(shutil.rmtree, begun, ignore_errors=True)
         if self._disk.trouble:
             return Stale(allocation=allocation, reason=self._disk.trouble)
         return _in_vain(allocation, why)
@@ -174,8 +185,6 @@ class Preparing:
             return Stale(allocation=launch.allocation, reason=f"port {gang.port} is in use", device="port")
         try:
             workdir.write_launch(self._dir, launch)
-            if not launch.spec.workdir:
-                workdir.create(self._dir, launch.allocation)
         except OSError as error:
             return Stale(allocation=launch.allocation, reason=self._disk.failed(error))
         except GridError as error:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from distributed_grid.agent import raylet_token
 from distributed_grid.agent.ports import is_free
+from distributed_grid.agent.raylet_folder import WalledFolder
 from distributed_grid.agent.run_as import PASSABLE, Account
 from distributed_grid.protocol.boosts import (
     LABEL,
@@ -209,9 +210,16 @@ class Lease:
     environment: dict[str, str]
 
 
-def prepare(launch: Launch, boost: Boost, node: str, settings: RaySettings, account: Account | None) -> Lease:
-    """See that it can join, and make what it needs, for this user (None: ours). Takes up to seconds. Raises
-    GridError."""
+def prepare(
+    launch: Launch,
+    boost: Boost,
+    node: str,
+    settings: RaySettings,
+    account: Account | None,
+    walled: WalledFolder | None = None,
+) -> Lease:
+    """See that it can join, and make what it needs, for this user (None: ours), or where `walled` can. Takes up to
+    seconds. Raises GridError."""
     ray = program(settings.program)
     check_versions(boost, *versions(ray), node)
     address = own_address(boost.address)
@@ -220,9 +228,13 @@ def prepare(launch: Launch, boost: Boost, node: str, settings: RaySettings, acco
     if token is not None:
         raylet_token.check(token, boost.address, _python_of(ray), said)
     row = ports(settings.first_port, settings.last_port, len(launch.grant.cores))
-    temp = make_folder(launch.allocation, account)
-    if token is not None:
-        said["RAY_AUTH_TOKEN_PATH"] = str(raylet_token.give(token, temp, account))
+    if walled is not None:
+        temp, given = walled.make(launch.allocation, token)
+    else:
+        temp = make_folder(launch.allocation, account)
+        given = str(raylet_token.give(token, temp, account)) if token is not None else ""
+    if given:
+        said["RAY_AUTH_TOKEN_PATH"] = given
     return Lease(tuple(command(launch, boost, node, ray, address, row, temp / OPEN)), said)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,11 @@ from pathlib import Path
 import structlog
 
 from distributed_grid.agent import notice, workdir
+from distributed_grid.agent.job_files import JobFiles
 from distributed_grid.agent.probe import now as boot_clock
-from distributed_grid.agent.walls import beneath, files
-from distributed_grid.protocol.errors import BadValue
+from distributed_grid.agent.slot_index import SlotIndex
+from distributed_grid.agent.walls import files
+from distributed_grid.protocol.errors import BadValue, GridError
 
 log = structlog.get_logger("agent")
 
@@ -41,11 +42,21 @@ class Bounds:
 
 
 class Retention:
-    """The folders below `allocs` in a state directory. An age counts on the boot clock, from when this agent first saw
+    """The folders below `allocs` in a state directory, and the working directories of these allocations, which `slots`
+    knows and `jobs` gets at. An age counts on the boot clock, from when this agent first saw
     that the job was over: nobody can set that clock. What an agent before this one left counts as seen at the start."""
 
-    def __init__(self, state_dir: Path, bounds: Bounds, clock: Callable[[], float] = boot_clock) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        bounds: Bounds,
+        slots: SlotIndex,
+        jobs: JobFiles,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
         self._dir = state_dir
+        self._slots, self._jobs = slots, jobs
+        self._unused: set[str] = set()
         self._allocs = state_dir / "allocs"
         self._bounds = bounds
         self._clock = clock
@@ -68,11 +79,19 @@ class Retention:
         names = await asyncio.to_thread(_names, self._allocs)
         over = names.difference(live)
         self._over = {name: seen for name, seen in self._over.items() if name in over}
-        for name, size in await asyncio.to_thread(_measure, self._allocs, over.difference(self._over)):
+        for name, size in await asyncio.to_thread(self._measure, over.difference(self._over)):
             self._over[name] = self._clock(), size
         gone = [name for name in self._beyond() if name not in live and self._set_aside(name)]
         await asyncio.to_thread(self._clear)
         return len(gone)
+
+    def _measure(self, names: Iterable[str]) -> list[tuple[str, int]]:
+        """The bytes on disk of each, in the order in which they were last touched."""
+        found = []
+        for name in sorted(names, key=lambda name: _touched(self._allocs / name)):
+            slot = self._slots.slot(name)
+            found.append((name, _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)))
+        return found
 
     def _beyond(self) -> list[str]:
         """What has to go, the oldest first."""
@@ -101,16 +120,33 @@ class Retention:
             for name in sorted(os.listdir(allocs)):
                 if name.startswith(_GONE):
                     self._clear_one(allocs, name)
+        self._clear_slots()
         _begin_anew(self._dir / "supervisor.log")
         damaged = sorted(self._dir.glob("journal.corrupt-*"), key=lambda path: (len(path.name), path.name))
         for path in damaged[DAMAGED:]:
             path.unlink(missing_ok=True)
 
+    def _clear_slots(self) -> None:
+        """Remove the directories of slots whose spawner has left and of which no allocation is kept. One that is just
+        being made has neither yet, so it has to be unused for two sweeps."""
+        with contextlib.suppress(FileNotFoundError):  # before the first supervisor
+            unused = {*os.listdir(self._dir / "jobs")} - {*os.listdir(self._dir / "spawners")} - self._slots.in_use()
+            for slot in unused & self._unused:
+                try:
+                    self._jobs.remove_slot(slot)
+                except (OSError, GridError) as error:
+                    log.warning("what an old slot left cannot be removed now", name=slot, why=str(error))
+            self._unused = unused
+
     def _clear_one(self, allocs: int, name: str) -> None:
+        allocation = name.removeprefix(_GONE)
         try:
+            if slot := self._slots.slot(allocation):
+                self._jobs.remove(slot, allocation)
             _remove(allocs, name)
-        except OSError as error:
-            log.warning("what an old job left cannot be removed now", name=name, why=error.strerror or str(error))
+            self._slots.forget(allocation)
+        except (OSError, GridError) as error:
+            log.warning("what an old job left cannot be removed now", name=name, why=str(error))
 
 
 def _names(allocs: Path) -> set[str]:
@@ -119,38 +155,11 @@ def _names(allocs: Path) -> set[str]:
     return set()
 
 
-def _measure(allocs: Path, names: Iterable[str]) -> list[tuple[str, int]]:
-    """The bytes on disk below each, in the order in which they were last touched."""
-    return [(name, _bytes(f"{allocs}/{name}")) for name in sorted(names, key=lambda name: _touched(allocs / name))]
-
-
 def _bytes(path: str) -> int:
     """The bytes on disk of all that is in a directory, or of as much of it as can be looked at in a limited time."""
-    total, end = 0, time.monotonic() + PATIENCE
     with contextlib.suppress(OSError), workdir.opened(path) as root:
-        below = [b"."]
-        while below and time.monotonic() < end:
-            here = below.pop()
-            with contextlib.suppress(OSError):
-                total += _bytes_in(root, here, below, end)
-    return total
-
-
-def _bytes_in(root: int, here: bytes, below: list[bytes], end: float) -> int:
-    total = 0
-    fd = beneath.open_directory(root, here)
-    try:
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(here + b"/" + os.fsencode(entry.name))
-                if time.monotonic() > end:
-                    break
-    finally:
-        os.close(fd)
-    return total
+        return files.measure(root, PATIENCE)
+    return 0
 
 
 def _touched(path: Path) -> float:

@@ -67,7 +67,7 @@ class Kin:
                 complete = (
                     False  # it may have been one, whose child is ahead of us, and gone as well when we come to it
                 )
-            elif lives(seen):
+            elif procs.lives(seen):
                 parents[pid], starts[pid] = seen.parent, seen.start
         depths = self._known(spare)
         for pid in parents:
@@ -155,7 +155,7 @@ def _chase(judge: Callable[[int], bool | None]) -> set[tuple[int, int]]:
         newest = last_pid()
         for pid in range(newest, max(newest - _NEWEST, 2), -1):
             seen = procs.stat(pid)
-            if seen is None or not lives(seen) or not judge(pid):
+            if seen is None or not procs.lives(seen) or not judge(pid):
                 continue
             _to_our_core(pid)
             if procs.send(pid, seen.start, signal.SIGKILL):
@@ -188,11 +188,6 @@ def _before_others() -> Iterator[None]:
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cores)
-
-
-def lives(seen: procs.Stat) -> bool:
-    """Whether anything of a process runs: also one whose first thread has ended looks like a zombie."""
-    return seen.state not in "ZX" or seen.threads > 1
 
 
 def last_pid() -> int:

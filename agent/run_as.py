@@ -1,26 +1,24 @@
-"""Which user of this machine a job runs as, where that is not the agent's own; and reading files with that user's
-rights.
+"""Which user of this machine a job runs as, where that is not for the walls to say.
 
-Only root can hand a job to another user. The supervisor does it (supervisor_spawn.py); here is decided who it is, by
-the user database of this machine, and the way to what is that user's is opened.
+Only root can hand a job to another user. A spawner does it (walls/); here is decided who it is, by
+the user database of this machine, and the way to the directories of jobs is opened.
 """
 
 import asyncio
-import ctypes
 import os
 import pwd
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from distributed_grid.agent.walls import available, enclosure
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Launch
 
 AGENT, SUBMITTER = "agent", "submitter"
 PASSABLE = 0o711
-_libc = ctypes.CDLL(None, use_errno=True)
+PASSED = ("jobs", "recalls")
+"""The directories in the state directory that jobs of other users pass."""
 
 
 class Account(NamedTuple):
@@ -79,8 +77,7 @@ class RunAs:
 
 
 def begin(setting: str, state_dir: Path, founded: bool) -> None:
-    """See that this agent can run jobs as it is set to, and open the way to their directories, and to nothing else in
-    the state directory. Raises GridError."""
+    """See that this agent can run jobs as it is set to. Raises GridError."""
     if setting == AGENT:
         return
     if os.geteuid() != 0:
@@ -100,46 +97,25 @@ def begin(setting: str, state_dir: Path, founded: bool) -> None:
             look_up(setting)
         except GridError as error:
             raise GridError(error.what, why="agent.run_as names it", hint="make it, or name another one") from None
+    if why := available.why_not(enclosure.USER, state_dir):
+        raise GridError(
+            f"other users cannot get to the directories of their jobs below {state_dir.resolve()}",
+            why=why,
+            hint="give a --state-dir that is not, such as /var/lib/grid/agent",
+        )
+
+
+def open_to_jobs(state_dir: Path) -> None:
+    """Open the way to the working directories of jobs that run as other users, and to nothing else in the state
+    directory. What this process makes from now on is for its own user alone. Raises OSError."""
     own = state_dir.resolve()
-    for above in own.parents:
-        if not above.stat().st_mode & stat.S_IXOTH:
-            raise GridError(
-                f"other users cannot get to the directories of their jobs below {own}",
-                why=f"{above} is closed to them",
-                hint="give a --state-dir that is not, such as /var/lib/grid/agent",
-            )
     for entry in os.scandir(own):
         mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
-        if mode & 0o077 and not entry.is_symlink() and entry.name not in ("allocs", "recalls"):
+        if mode & 0o077 and not entry.is_symlink() and entry.name not in PASSED:
             os.chmod(entry.path, mode & 0o700)
-    (own / "allocs").mkdir(exist_ok=True)
-    for path in (own / "allocs", own):
+    for path in (*(own / name for name in PASSED), own):
+        path.mkdir(exist_ok=True)
         path.chmod(PASSABLE)
     os.umask(0o077)
-    os.setgroups([])  # root needs none, and `rights_of` cannot put them aside
-
-
-@contextmanager
-def rights_of(directory: Path) -> Iterator[None]:
-    """Open files in this thread with the rights of the user whom this directory belongs to, where that is not us: what
-    is read for somebody is what that user can read, wherever links and names lead. Raises OSError."""
-    try:
-        owner = directory.lstat()
-    except FileNotFoundError:
-        owner = None
-    if os.geteuid() != 0 or owner is None or owner.st_uid == 0:
-        yield
-        return
-    try:
-        _become(owner.st_uid, owner.st_gid)
-        yield
-    finally:
-        _become(0, 0)
-
-
-def _become(uid: int, gid: int) -> None:
-    """Of this thread alone, and for files alone; the rights of root on files go and come with it (setfsuid(2))."""
-    for call, wanted in ((_libc.setfsgid, gid), (_libc.setfsuid, uid)):
-        call(wanted)
-        if call(-1) != wanted:
-            raise PermissionError(f"files cannot be read as user {uid}")
+    if os.geteuid() == 0:
+        os.setgroups([])  # root needs none

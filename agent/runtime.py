@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from distributed_grid import __version__
-from distributed_grid.agent import notice, raylet, workdir
+from distributed_grid.agent import notice, raylet, raylet_folder, workdir
 from distributed_grid.agent.blobs import BlobCache
 from distributed_grid.agent.control import Control, described
 from distributed_grid.agent.core.spare import Lender, Limits
@@ -32,6 +32,7 @@ from distributed_grid.agent.core.using import EVERY, Spent, Using
 from distributed_grid.agent.data import Data
 from distributed_grid.agent.disk import Disk
 from distributed_grid.agent.fencing import Fence
+from distributed_grid.agent.job_files import JobFiles
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.loss import facts_after
 from distributed_grid.agent.meter import Measures, Meter
@@ -93,7 +94,9 @@ class Runtime:
         self._probe = probe
         self._meter = Meter(probe, place.interval, boot_clock, self._measured, log.warning)
         self._outputs = Outputs(self._dir, self.table.runs)
-        self._data = Data(place.url, self._dir, self._outputs, partial(self._hello, "agent-data"), log.info)
+        self._files = JobFiles(self._dir)
+        hello = partial(self._hello, "agent-data")
+        self._data = Data(place.url, self._dir, self._outputs, launcher.slots, self._files, hello, log.info)
         self._disk = Disk(self._dir, self._openness_changed)
         self._owning = Owning(
             self._dir,
@@ -120,6 +123,8 @@ class Runtime:
             RunAs(place.run_as),
             workdir.passed_on(os.environ, place.environment),
             place.ray,
+            launcher,
+            self._files,
         )
         self._renewal = Renewal(self._dir / IDENTITY, place.url, lambda: self._session)
         self._session: Session | None = None
@@ -128,6 +133,7 @@ class Runtime:
         self._asked = self._lease_from = 0.0
         """When the newest heartbeat that asks for renewal was sent, and the newest that was answered."""
         self._offer_due = False
+        self._clearing: set[asyncio.Task[None]] = set()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -140,9 +146,10 @@ class Runtime:
         self._loss_changed(None)
         await self._meter.since(boot_clock(), gpus=True)
         ready()
+        retention = Retention(self._dir, self._place.keep, self.launcher.slots, self._files)
         tasks = [
             asyncio.create_task(self._meter.run(), name="meter"),
-            asyncio.create_task(Retention(self._dir, self._place.keep).run(self.table.entries.keys()), name="sweep"),
+            asyncio.create_task(retention.run(self.table.entries.keys()), name="sweep"),
             asyncio.create_task(self._control.run(), name="control"),
             asyncio.create_task(self._disk.run(), name="disk"),
             asyncio.create_task(self._stay_connected(), name="connection"),
@@ -159,6 +166,7 @@ class Runtime:
             await asyncio.wait(tasks)
             await self._data.begin("")
             self._outputs.close()
+            self._files.close()
             await self.launcher.close(leave=bool(self._control.closed) and not self.table.live())
 
     def _adopt(self, known: Iterable[Known]) -> None:
@@ -372,6 +380,7 @@ class Runtime:
         if isinstance(message, Exited):
             self._outputs.ended(message.allocation)
             raylet.ended(message.allocation)
+            self._clear_after_raylet(message.allocation)
             if report.freed is not None:
                 returned = self._lender.would_return(report.freed, self.table.holdings())
                 if returned:
@@ -382,6 +391,14 @@ class Runtime:
             log.info("not started", allocation=message.allocation, why=message.reason)
             self._offer_soon()
         self._say(message)
+
+    def _clear_after_raylet(self, allocation: str) -> None:
+        slot = self.launcher.slots.slot(allocation)
+        if slot and raylet_folder.left_by(allocation):
+            folder = raylet_folder.WalledFolder(self._files, self._dir, slot, private=False)
+            clearing = asyncio.create_task(asyncio.to_thread(folder.remove, allocation), name="raylet's folder")
+            self._clearing.add(clearing)
+            clearing.add_done_callback(self._clearing.discard)
 
     # --- a launch -----------------------------------------------------------------------------------------------------
 

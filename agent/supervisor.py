@@ -1,8 +1,9 @@
-"""The node's supervisor: the parent of all jobs, which outlives the agent.
+"""The node's supervisor: it owns all jobs, and outlives the agent.
 
-One process with one thread, standard library only, started by supervisor_main.py. Each turn of its loop takes what came
-in, makes it durable with one sync, and only then acts on it and tells: an intent is on disk before its process exists,
-an exit is on disk before it is reported, and is kept until it is acknowledged. No allocation is ever spawned twice,
+One process with one thread, standard library only, started by supervisor_main.py. It makes no job's process itself: a
+spawner behind the walls of a slot does (supervisor_slots.py, walls/). Each turn of its loop takes what came in, makes
+it durable with one sync, and only then acts on it and tells: an intent is on disk before a spawner has the order, an
+exit is on disk before it is reported, and is kept until it is acknowledged. No allocation is ever spawned twice,
 whatever dies in between. The agent may come and go; it is told everything when it comes. Leases are kept without it.
 """
 
@@ -20,14 +21,19 @@ from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_book import Book
 from distributed_grid.agent.supervisor_cgroups import Cgroups, described, freezer, survey
 from distributed_grid.agent.supervisor_endings import Endings
+from distributed_grid.agent.supervisor_files import FilesDoor
 from distributed_grid.agent.supervisor_freeze import Freezer, told
 from distributed_grid.agent.supervisor_job import NEVER, Job, never_ran
 from distributed_grid.agent.supervisor_limits import Limits
 from distributed_grid.agent.supervisor_output import Outputs
+from distributed_grid.agent.supervisor_slots import Slots, Spawning
 from distributed_grid.agent.supervisor_socket import AgentSocket
-from distributed_grid.agent.supervisor_spawn import CannotStart, spawn
+from distributed_grid.agent.supervisor_starting import Starting
 from distributed_grid.agent.supervisor_survivors import Survivors
 from distributed_grid.agent.supervisor_tree import Tree
+from distributed_grid.agent.walls.enclosure import NAMESPACE
+from distributed_grid.agent.walls.forkserver import ForkServer
+from distributed_grid.agent.walls.spawner import CannotStart
 
 VERSION = 3
 """Of the talk with the agent and of the journal. Another version is another supervisor."""
@@ -53,16 +59,24 @@ class Supervisor:
     """All jobs of one agent's state directory."""
 
     def __init__(
-        self, state_dir: str, output_limit: int = OUTPUT_LIMIT, cgroup: str = "none", software: str = ""
+        self,
+        state_dir: str,
+        forks: ForkServer,
+        output_limit: int = OUTPUT_LIMIT,
+        cgroup: str = "none",
+        software: str = "",
+        walls: str = "none",
     ) -> None:
         self.software = software  # the release that we are of
         self.allocs = os.path.join(state_dir, "allocs")
-        self.launches: dict[str, dict[str, Any]] = {}
         self.leave = False
         self.idle_since = procs.now()
-        self.all_cores = os.sched_getaffinity(0)
+        self.spawners: dict[str, Spawning] = {}
         self.selector = selectors.DefaultSelector()
-        self.tree = Tree(log, self._is_ours)
+        jobs_score, _ = procs.protect_from_oom()
+        self.slots = Slots(state_dir, walls, forks, self.selector, self._told, self._came, log, jobs_score)
+        self.starting = Starting(self.slots, self.allocs, self._cannot_start)
+        self.tree = Tree(log, forks.act, self.slots.helpers, self._sweep)
         self.leases = leases.Leases()
         self.outputs = Outputs(self.allocs, output_limit, log)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
@@ -73,10 +87,10 @@ class Supervisor:
         self.kept_by = described(found)
         self.limits = Limits(self.tree, Cgroups(found.places, log), self.endings.ask, log)
         places = [*found.places.values(), freezer(cgroup)]
-        self.survivors = Survivors(self.book, self.tree, places, log)
+        self.survivors = Survivors(self.book, self.tree, self.slots, places, log)
         self._take_signals()
-        self.oom_scores = procs.protect_from_oom()
         self._restore()
+        self.files = FilesDoor(state_dir, walls, forks, self.selector, log)
         self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, log, self.tree.holds)
 
     def _take_signals(self) -> None:
@@ -97,10 +111,7 @@ class Supervisor:
     def _restore(self) -> None:
         """Take over what an earlier supervisor left running."""
         boot, before = procs.boot_id(), self.book.read()
-        if before:
-            for key in self.survivors.find().keys() - self.jobs.keys():  # in a damaged part of the journal
-                log(f"{key} runs, and the journal does not know it: it is taken over")
-                self.jobs[key] = Job(key)
+        self.survivors.end_unknown()
         for job in self.jobs.values():
             self.limits.restore(job)
             if job.outcome is not None:
@@ -110,12 +121,14 @@ class Supervisor:
                 job.outcome = {"cause": "rebooted", "text": "the node was restarted while it ran"}
                 continue
             self.leases.hold(job.id, job.lease, job.since)
+            if not job.pid:
+                self.tree.hold_up(job)  # its spawner may just be about to start it
             if not self._adopt(job):
-                self.tree.main_ended(job, None)
+                self.tree.main_ended(job, self._noted(job))
         self.book.save(sync=True)
 
-    def _is_ours(self, key: str) -> bool:
-        return key in self.jobs or ("/" not in key and os.path.isdir(os.path.join(self.allocs, key)))
+    def _noted(self, job: Job) -> int | None:
+        return self.slots.noted_exit(job.place, job.id) if job.place is not None else None
 
     def _adopt(self, job: Job) -> bool:
         """Watch a main process whose parent we are not; False if it is gone."""
@@ -148,7 +161,9 @@ class Supervisor:
         # The code can be had once its new parent has reaped it: at once as a rule, so it is waited for only shortly.
         status = None
         for _ in range(25):
-            status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
+            status = self._noted(job)
+            if status is None:
+                status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
             if status is not None:
                 break
             time.sleep(0.002)
@@ -170,15 +185,18 @@ class Supervisor:
                 outcome = None  # it is not on disk yet, and so still to be told
             about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
             frozen = told(job, now) if job.frozen_at or job.frozen_for else None
-            known.append({**about, "outcome": outcome, "frozen": frozen})
+            known.append({**about, "outcome": outcome, "frozen": frozen, **_where(job)})
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.book.loss.told() if self.book.loss is not None else None
-        return {"op": "hello", **about_us, "other_users": True, "known": known, "loss": lost}
+        about_us |= {"other_users": True, "walls": self.slots.walls, "loss": lost}
+        return {"op": "hello", **about_us, "known": known}
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["op"]:
             case "launch":
                 self._launch(message)
+            case "reserve":
+                self._reserve(message)
             case "stop":
                 self._stop(message["id"], message["cause"], message["text"], message["grace"])
             case "signal":
@@ -220,16 +238,33 @@ class Supervisor:
         elif lease and since + lease <= procs.now():
             # Newer renewals do not count: it may have been given up before them, while it was on its way here.
             self._refuse(key, "lease-expired", leases.why(lease))
-        elif key not in self.launches:
-            self.launches[key] = order
+        elif key not in self.starting:
             self.leases.hold(key, lease, since)
+            self.starting.add(key, order)
+
+    def _reserve(self, order: dict[str, Any]) -> None:
+        """Say where the working directory of a launch will be, which has to be filled before."""
+        key = order["id"]
+        if key in self.jobs or "/" in key or key.startswith("."):
+            self.agent.tell({"op": "reserved", "id": key, "slot": ""})
+        elif (found := self.starting.reserve(key, order)) is None:
+            self.agent.tell({"op": "reserved", "id": key, "slot": "", "why": "no spawner can be made"})
+        elif found.ready:
+            self._came(found, "")
+
+    def _came(self, spawning: Spawning, why: str) -> None:
+        """A spawner is ready, or never will be."""
+        self.starting.came(spawning, why)
+        if spawning.taken and self.starting.is_reserved(spawning):
+            slot = "" if why else spawning.slot.name
+            self.agent.tell({"op": "reserved", "id": spawning.taken, "slot": slot, "why": why})
 
     def _stop(self, key: str, cause: str, text: str, grace: float) -> None:
         job = self.jobs.get(key)
         if job is None:
             if key in self.book.forgotten:
                 self._was_over(key, cause)
-            elif self.book.unknown and key not in self.launches:
+            elif self.book.unknown and key not in self.starting:
                 log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
             else:
                 self._refuse(key, cause, text or "ended before it was started")
@@ -241,19 +276,26 @@ class Supervisor:
     def _proven(self) -> None:
         """Nothing lives of what a damaged journal did not name."""
         self.book.proven()
+        self.slots.know_all()
         self._save(sync=True)
         if self.book.loss is not None:
             self.agent.tell({"op": "proven", "id": self.book.loss.id})
 
     def _refuse(self, key: str, cause: str, text: str) -> None:
         """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
-        self.launches.pop(key, None)
+        self.starting.drop(key)
         job = self.jobs[key] = Job(key)
         self._is_over(job, never_ran(cause, text))
 
     def _is_over(self, job: Job, outcome: dict[str, Any]) -> None:
         """Nothing of it is alive, or ever was. Told once that is durable."""
         job.outcome = outcome
+        self.tree.over(job)
+        if (spawning := self.spawners.pop(job.id, None)) is not None:
+            self.slots.release(spawning)
+        if job.pidfd >= 0 and not job.adopted:
+            os.close(job.pidfd)
+            job.pidfd = -1
         self.leases.drop(job.id)
         self.outputs.leave(job.id)
         self.limits.leave(job)
@@ -268,10 +310,10 @@ class Supervisor:
         if job in self.book.over:
             return
         if job.outcome is not None:
-            self.agent.tell({"op": "exited", "id": job.id, "outcome": job.outcome})
+            self.agent.tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)})
         else:
             # A short job's end is told together with its start: for us, the agent and the coordinator half the work.
-            self.agent.tell({"op": "started", "id": job.id, "pid": job.pid}, patient=True)
+            self.agent.tell({"op": "started", "id": job.id, "pid": job.pid, **_where(job)}, patient=True)
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -280,27 +322,28 @@ class Supervisor:
         while not self._may_leave():
             for key, _ in self.selector.select(self._timeout()):
                 key.data()
-            self.tree.reap(procs.now())
+            self.tree.reap(self._spawner_ended)
             self._fire()
             self._settle()
             self._act()
             self.freezer.act()
             self.agent.flush()
+        self.slots.close()
 
     def _may_leave(self) -> bool:
-        busy = self.tree.busy() or self.launches or self.book.over
+        busy = self.tree.busy() or self.starting or self.book.over
         if busy or (self.agent.connected and not self.leave):
             self.idle_since = procs.now()
             return False
         return self.leave or procs.now() - self.idle_since >= LINGER
 
     def _timeout(self) -> float | None:
-        due = [self.endings.due, self.limits.due, self.freezer.due]
+        due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due]
         if 0.0 < self.agent.due < NEVER:
             due.append(self.agent.due)
-        if self.tree.mains or self.tree.watched:
+        if self.tree.running or self.tree.watched:
             due += [self.outputs.due, procs.now() + _DOZE]
-        if self.launches or self.book.over or not self.book.journal.sound:
+        if self.starting.any_ready() or self.book.over or not self.book.journal.sound:
             due.append(self.book.retry_at)
         if not self.agent.connected:
             due.append(self.idle_since + LINGER)
@@ -317,11 +360,12 @@ class Supervisor:
         self.endings.fire(now)
         self.outputs.look(now)
         self.limits.look(now)
+        self.slots.look(now)
 
     def _end_unleased(self, now: float) -> None:
         """End what has a lease that is over."""
         for key, lease in self.leases.over(now).items():
-            if key in self.launches:
+            if key in self.starting:
                 self._refuse(key, "lease-expired", leases.why(lease))
             else:
                 job = self.jobs[key]
@@ -334,7 +378,6 @@ class Supervisor:
                 continue  # looking through all processes is dear: only when it is due
             job.look = False
             if not self.tree.alive(job):
-                self.tree.ending.discard(job)
                 self.limits.judge(job)
                 self._is_over(job, job.ended(procs.now()))
             elif job.kill_at == NEVER:
@@ -348,20 +391,22 @@ class Supervisor:
         if now < self.book.retry_at:
             return
         fresh = []
-        for key in [*itertools.islice(self.launches, BATCH)]:
-            order = self.launches.pop(key)
+        for key, order, spawning in itertools.islice(self.starting.ready(), BATCH):
             asked = order["limit"], order["grace"], order["cores"], order["lease"], order["lease_from"]
             job = self.jobs[key] = Job(key, now, *asked, limits=order.get("limits"))
+            job.place, job.left = spawning.place, True
+            self.book.journal.append(*job.where())
             self.book.journal.append(*job.intent())
-            fresh.append((job, order))
+            fresh.append((job, order, spawning))
         if self._save(sync=bool(fresh or self.book.over)):
             if fresh:
                 self.agent.flush()
-                self._spawn_all(fresh)
+                self._start_all(fresh)
             return
-        for job, _ in fresh:
+        for job, _, spawning in fresh:
             del self.jobs[job.id]
             self.leases.drop(job.id)
+            self.slots.release(spawning)
             job.outcome = never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)")
             self._tell(job)
 
@@ -372,27 +417,83 @@ class Supervisor:
             self._tell(job)
         return told is not None
 
-    def _spawn_all(self, fresh: list[tuple[Job, dict[str, Any]]]) -> None:
-        with procs.as_jobs_oom_score(self.oom_scores):
-            for job, order in fresh:
-                if not job.cores:  # the one before it may have had some
-                    os.sched_setaffinity(0, self.all_cores)
-                before = procs.ticks()
-                try:
-                    job.pid = spawn(order, os.path.join(self.allocs, job.id))
-                except CannotStart as why:
-                    self._is_over(job, never_ran(why.cause, why.text))
-                # Reading its exact start time costs half a millisecond; between these two only one can have the pid.
-                job.spawned = before, procs.ticks()
-            os.sched_setaffinity(0, self.all_cores)
-            os.chdir("/")
-        # Not before all are made: as long as we have a job's cores, we wait for them behind that job.
-        for job, _ in fresh:
-            if job.pid:
-                self.tree.mains[job.pid] = job
-                self.book.journal.append(*job.begin())
-                self._watch(job)
-                self._tell(job)
-                self.endings.arm(job)
-        # A start need not be synced: where the power is cut the process is gone as well. A failed one is an end.
-        self._save(sync=bool(self.book.over))
+    # --- starts and ends, by spawners -------------------------------------------------------------------------------
+
+    def _start_all(self, fresh: list[tuple[Job, dict[str, Any], Spawning]]) -> None:
+        for job, order, spawning in fresh:
+            # Reading its exact start time costs half a millisecond; between these two only one can have the pid.
+            job.spawned = procs.ticks(), 0
+            self.tree.running[job.id] = job
+            self.spawners[job.id] = spawning
+            self.limits.admit(job, spawning.pid)
+            try:
+                if not self.starting.send(job.id, order, spawning):
+                    self._again(job, order)
+            except CannotStart as why:
+                self._is_over(job, never_ran(why.cause, why.text))
+        if self.book.over:
+            self._save(sync=True)
+
+    def _again(self, job: Job, order: dict[str, Any]) -> None:
+        """Its spawner was gone before it had the order: another one gets it."""
+        self.tree.over(job)
+        del self.jobs[job.id], self.spawners[job.id]
+        self.starting.add(job.id, order)
+
+    def _cannot_start(self, key: str, why: CannotStart) -> None:
+        self._refuse(key, why.cause, why.text)
+
+    def _told(self, spawning: Spawning, message: dict[str, Any], fds: list[int]) -> None:
+        """What a spawner says of its job."""
+        job = self.jobs.get(message.get("id", ""))
+        try:
+            if job is None or self.spawners.get(job.id) is not spawning:
+                self.slots.give_up(spawning, f"it says {message.get('op')!r} of a job that it does not have")
+            elif message["op"] == "spawned":
+                self._spawned(job, int(message["pid"]), fds)
+            elif message["op"] == "failed":
+                self.limits.admitted(job, spawning.pid)
+                self._is_over(job, never_ran(str(message["cause"]), str(message["text"])))
+            elif message["op"] == "ended":
+                job.cpu, job.peak = float(message["cpu"]), max(job.peak, int(message["peak"]))
+                job.left = bool(message["left"])
+                if "status" in message and job.status is None:
+                    self.tree.main_ended(job, int(message["status"]))
+        except (KeyError, ValueError, TypeError) as error:
+            self.slots.give_up(spawning, f"it cannot be understood: {error!r}")
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _spawned(self, job: Job, pid: int, fds: list[int]) -> None:
+        if fds:  # in a pid namespace of its own: what it is called there says nothing here
+            job.pidfd = fds.pop()
+            pid = procs.pid_of(job.pidfd)
+        job.pid, job.spawned = pid, (job.spawned[0], procs.ticks())
+        self.limits.admitted(job, job.place.pid if job.place is not None else 0)
+        self.book.journal.append(*job.begin())  # not synced: where the power is cut the process is gone as well
+        self._watch(job)
+        self._tell(job)
+        self.endings.arm(job)
+        if job.cause:  # it was to end before it was there
+            self.tree.terminate(job)
+
+    def _spawner_ended(self, pid: int) -> Job | None:
+        """The job whose processes have lost their spawner by the end of this child of ours, if there is one."""
+        spawning = self.slots.ended(pid)
+        if spawning is None or self.spawners.get(spawning.taken) is not spawning:
+            return None
+        log(f"{spawning.taken}: its spawner was killed; what it left is watched by the supervisor")
+        return self.jobs[spawning.taken]
+
+    def _sweep(self, job: Job) -> bool:
+        """Have its spawner end all of a job that is alone with its user or pid namespace."""
+        spawning = self.spawners.get(job.id)
+        if spawning is None or spawning.dead or not (spawning.slot.own or spawning.slot.walls == NAMESPACE):
+            return False
+        return self.slots.order(spawning, {"op": "kill"})
+
+
+def _where(job: Job) -> dict[str, Any]:
+    """What the agent has to know of the place of a job's processes."""
+    return {"slot": job.place.name, "walls": job.place.walls} if job.place is not None else {}

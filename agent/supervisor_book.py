@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from distributed_grid.agent import supervisor_procs as procs
-from distributed_grid.agent.supervisor_job import Job
+from distributed_grid.agent.supervisor_job import Job, Place
 from distributed_grid.agent.supervisor_journal import Journal
 from distributed_grid.agent.supervisor_leases import Leases
 
@@ -34,6 +34,9 @@ class Loss:
         return {"id": self.id, "since": self.since, "why": self.why, "open": self.open}
 
 
+_LOST = "the record of it was lost when the node's journal was damaged; how it ended is not known"
+
+
 class Book:
     """`jobs` has what runs and what ended and is not acknowledged yet, `over` those of them that ended and are not
     durable yet, `forgotten` the ids of what was acknowledged. Where the disk takes nothing all this stays in memory,
@@ -56,6 +59,7 @@ class Book:
     def read(self) -> str:
         """Take in what an earlier supervisor wrote. The boot in which it did, empty if there is nothing."""
         boot, now_boot = "", procs.boot_id()
+        places: dict[str, Place] = {}
         records = self.journal.load()
         for kind, key, *rest in records:
             job = self.jobs.get(key)
@@ -63,8 +67,12 @@ class Book:
                 boot = key
             elif kind == "intent":
                 self.jobs[key] = Job(key, *rest)
+                self.jobs[key].place = places.get(key)
             elif kind == "exit":
                 self.jobs[key] = Job(key, outcome=rest[0])
+                self.jobs[key].place = places.get(key)
+            elif kind == "slot":
+                places[key] = Place(*rest)
             elif kind == "forget":
                 self.jobs.pop(key, None)
                 self.forgotten[key] = None
@@ -123,9 +131,9 @@ class Book:
         if self.loss is not None and self.loss.open:
             self.loss.open = False
             self.journal.append("proven", self.loss.id)
-            for key in self._not_named():  # over, as far as it was ever begun: it is never started again
-                self.forgotten[key] = None
-                self.journal.append("forget", key)
+            for key in self._not_named():  # over, and how is not known: it is never started again
+                job = self.jobs[key] = Job(key, outcome={"cause": "supervisor-lost", "text": _LOST})
+                self.over.append(job)
             self._log("nothing lives of what the damaged journal did not name")
 
     def forget(self, key: str) -> None:

@@ -124,8 +124,7 @@ class Freezer:
             return False
         if self._place is not None:
             cgroups.thawed(self._place, job.id)
-        for pid, start in reversed(frozen.stopped.items()):
-            procs.send(pid, start, signal.SIGCONT)
+        self._tree.send(job, dict(reversed(frozen.stopped.items())), signal.SIGCONT)
         lasted = procs.now() - job.frozen_at
         job.frozen_for, job.frozen_at = job.frozen_for + lasted, 0.0
         self._journal.append("thaw", job.id, job.frozen_for)
@@ -144,8 +143,7 @@ class Freezer:
             fresh = {pid: at.start for pid, at in found if sent.get(pid) != at.start and at.state not in _STOPPED}
             if not fresh:
                 break
-            for pid, start in fresh.items():
-                procs.send(pid, start, signal.SIGSTOP)
+            self._tree.send(job, fresh, signal.SIGSTOP)
             sent |= fresh
         frozen.stopped |= sent
 

@@ -3,9 +3,23 @@
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 NEVER = float("inf")
+
+
+class Place(NamedTuple):
+    """Where a job's processes are, as the journal keeps it: the slot's name, walls and user, whether it alone has that
+    user, its spawner's pid and start time (clock ticks since boot), and the session in which jobs begin."""
+
+    name: str
+    walls: str
+    uid: int
+    gid: int
+    own: bool
+    pid: int
+    start: int
+    session: int
 
 
 class Job:
@@ -20,6 +34,9 @@ class Job:
     and `start` the process's own start time, known only where it was looked up. `status` is that one's wait status,
     None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it, empty if nobody does. `adopted`: it
     was spawned by a supervisor that is dead, and `pidfd` watches its main process, which is not our child.
+
+    `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
+    dead, and what lives of it became our child; `swept`: its spawner was told to end all of it.
 
     `frozen_at` is since when it is frozen (0: it is not), for `frozen_why`, and `frozen_for` how many seconds it was
     before that.
@@ -61,6 +78,8 @@ class Job:
         self.spawned = (0, 0)
         self.pidfd = -1
         self.adopted = False
+        self.place: Place | None = None
+        self.orphaned = self.left = self.swept = False
         self.status: int | None = None
         self.cause = ""
         self.text = ""
@@ -76,6 +95,8 @@ class Job:
 
     def records(self) -> Iterator[list[Any]]:
         """What the journal has to say of it now."""
+        if self.place is not None:
+            yield self.where()
         if self.outcome is not None:
             yield ["exit", self.id, self.outcome]
             return
@@ -90,6 +111,9 @@ class Job:
             yield ["thaw", self.id, self.frozen_for]
         if self.frozen_at:
             yield ["freeze", self.id, self.frozen_at, self.frozen_why]
+
+    def where(self) -> list[Any]:
+        return ["slot", self.id, *(self.place or ())]
 
     def begin(self) -> list[Any]:
         return ["start", self.id, self.pid, *self.spawned]
@@ -123,7 +147,8 @@ class Job:
             said["suspended"] = round(frozen, 6)
         if self.status is None or self.status < 0:
             said["cause"] = self.cause or "supervisor-lost"
-            said["text"] = self.text or "the node's supervisor was killed; how the job ended is not known"
+            lost = "its spawner was" if self.orphaned else "the node's supervisor was"
+            said["text"] = self.text or f"{lost} killed; how the job ended is not known"
             return said
         code = os.waitstatus_to_exitcode(self.status)
         if code >= 0:

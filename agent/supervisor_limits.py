@@ -1,5 +1,5 @@
 """What a job may take at most: kept by the kernel where there are cgroups, else by looking at its processes now and
-then; and that it gives way to others' programs. Stdlib only.
+then. Stdlib only.
 
 Entering a group takes a tenth of a millisecond to a whole one, so only a job with a limit of memory or CPU is in from
 its start, where it counts; any other one enters with the first look at it, and short ones never do.
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from distributed_grid.agent import supervisor_procs as procs
-from distributed_grid.agent.supervisor_cgroups import Cgroups
+from distributed_grid.agent.supervisor_cgroups import Cgroups, amounts_of
 from distributed_grid.agent.supervisor_job import NEVER, Job
 from distributed_grid.agent.supervisor_tree import Tree
 
@@ -33,7 +33,6 @@ class _Watched:
         self.job = job
         self.early = self.due = now
         self.entered = False
-        self.modest = not job.nice or job.adopted
 
 
 class Limits:
@@ -64,6 +63,18 @@ class Limits:
         if job.outcome is not None:
             self.leave(job)
 
+    def admit(self, job: Job, spawner: int) -> None:
+        """Its spawner is about to make its first process: where it counts, that one is in its groups from its start."""
+        if job.memory or job.cpu_limit:
+            self._cgroups.make(job.id, amounts_of(job), guests=1)
+            self._cgroups.enter(job.id, spawner)
+
+    def admitted(self, job: Job, spawner: int) -> None:
+        """Its first process is there, or could not be made: the spawner is no guest any more."""
+        if job.memory or job.cpu_limit:
+            self._cgroups.park(spawner)
+            self._cgroups.settle(job.id, amounts_of(job))
+
     def watch(self, job: Job, now: float) -> None:
         """It runs from now on."""
         if now - self._looked > _DYING:  # whom the kernel killed meanwhile was not of ours
@@ -71,7 +82,6 @@ class Limits:
         watched = self._watched[job.id] = _Watched(job, now)
         if not job.adopted and (job.memory or job.cpu_limit):
             self._confine(watched)
-        self._stand_back(watched)
         self._plan(watched, 0, 0.0, now)
 
     def leave(self, job: Job) -> None:
@@ -98,7 +108,6 @@ class Limits:
                 began = time.perf_counter()
                 if not watched.entered:
                     self._confine(watched)
-                self._stand_back(watched)
                 used = self._look(watched.job)
                 self._plan(watched, used, time.perf_counter() - began, now)
             self.due = min(self.due, watched.due)
@@ -142,10 +151,6 @@ class Limits:
         watched.entered = True
         self._cgroups.confine(watched.job, lambda: self._tree.members(watched.job))
 
-    def _stand_back(self, watched: _Watched) -> None:
-        if not watched.modest:
-            watched.modest = procs.stand_back(watched.job.pid, watched.job.nice)
-
     def _plan(self, watched: _Watched, used: int, cost: float, now: float) -> None:
         """When to look again: before it can have grown over its limit, as far as looking does not cost too much."""
         limit = watched.job.memory
@@ -175,19 +180,18 @@ class Limits:
 
     def _keep_on_cores(self, job: Job, members: dict[int, procs.Stat]) -> None:
         """Put back what has left the job's cores, as `taskset` lets any process do."""
+        left: dict[int, set[int]] = {}
         for pid, seen in members.items():
             for thread in procs.threads(pid) if seen.threads > 1 else (pid,):
                 with contextlib.suppress(OSError):  # it is gone
                     cores = os.sched_getaffinity(thread)
-                    if cores <= job.cores:
-                        continue
-                    now = procs.stat(pid)
-                    if now is None or now.start != seen.start:
-                        continue
-                    os.sched_setaffinity(thread, cores & job.cores or job.cores)
-                    if job.id not in self._strayed:
-                        self._strayed.add(job.id)
-                        self._log(f"{job.id}: process {pid} had left the job's cores and is put back")
+                    now = procs.stat(pid) if not cores <= job.cores else None
+                    if now is not None and now.start == seen.start:
+                        left[thread] = cores & job.cores or {*job.cores}
+        self._tree.set_cores(job, left)
+        if left and job.id not in self._strayed:
+            self._strayed.add(job.id)
+            self._log(f"{job.id}: thread {min(left)} had left the job's cores and is put back")
 
 
 def _over_memory(job: Job) -> str:

@@ -2,9 +2,7 @@
 stranger. A thin layer over /proc, pidfds and the three kernel calls that Python does not have. Stdlib only.
 """
 
-import contextlib
 import ctypes
-import errno
 import fcntl
 import os
 import signal
@@ -52,27 +50,6 @@ def punch(fd: int, start: int, end: int) -> None:
         raise OSError(ctypes.get_errno(), "fallocate(PUNCH_HOLE)")
 
 
-def stand_back(pid: int, nice: int) -> bool:
-    """Have a process that leads its session give way to all programs outside of it. False: not now, try again.
-
-    The kernel may share time out between sessions (autogroups), and a process's own niceness then counts only within
-    its session; that of the session is set beside it (sched(7)). Who is not root may do that ten times a second.
-    """
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PGRP, pid, nice)
-    try:
-        fd = os.open(f"/proc/{pid}/autogroup", os.O_WRONLY)
-    except OSError:
-        return True  # it is gone, or this kernel has none
-    try:
-        os.write(fd, str(nice).encode())
-    except OSError as error:
-        return error.errno != errno.EAGAIN
-    finally:
-        os.close(fd)
-    return True
-
-
 def now() -> float:
     """Seconds since boot, those asleep included: the one clock of the supervisor, the same for the next one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -94,16 +71,6 @@ def protect_from_oom() -> tuple[str, str]:
     found = int(_read(_OOM_SCORE) or 0)
     jobs, own = oom_scores(found)
     return str(jobs), str(own if _write_score(str(own)) else found)
-
-
-@contextlib.contextmanager
-def as_jobs_oom_score(scores: tuple[str, str]) -> Iterator[None]:
-    """Have the jobs' score while spawning: children inherit it from their first instruction."""
-    _write_score(scores[0])
-    try:
-        yield
-    finally:
-        _write_score(scores[1])
 
 
 def _write_score(score: str) -> bool:
@@ -208,7 +175,7 @@ def descendants(roots: Iterable[int]) -> dict[int, Stat]:
     while todo:
         pid, parent = todo.pop()
         seen = stat(pid) if pid not in found else None
-        if seen is None or seen.state == "Z":
+        if seen is None or not lives(seen):
             continue
         # A child that became an orphan meanwhile is ours by now; any other parent means that the pid was reused.
         if parent >= 0 and seen.parent not in found and seen.parent != os.getpid():
@@ -216,6 +183,11 @@ def descendants(roots: Iterable[int]) -> dict[int, Stat]:
         found[pid] = seen
         todo += [(child, pid) for child in children(pid)]
     return found
+
+
+def lives(seen: Stat) -> bool:
+    """Whether anything of a process runs: also one whose first thread has ended looks like a zombie."""
+    return seen.state not in "ZX" or seen.threads > 1
 
 
 def send(pid: int, start: int, signum: int) -> bool:
@@ -240,8 +212,8 @@ def send(pid: int, start: int, signum: int) -> bool:
 def status_by_pidfd(fd: int, pid: int, start: int) -> int | None:
     """The wait status of an ended process that is somebody else's child; None where the kernel does not tell (yet)."""
     seen = stat(pid)
-    if seen is not None and seen.start == start and seen.state == "Z":
-        return seen.status
+    if seen is not None and seen.start == start and not lives(seen) and seen.status:
+        return seen.status  # 0 is also what is shown to who may not know
     info = bytearray(struct.pack("=Q56x", _PIDFD_INFO_EXIT))
     try:
         fcntl.ioctl(fd, _PIDFD_GET_INFO, info)
@@ -249,6 +221,14 @@ def status_by_pidfd(fd: int, pid: int, start: int) -> int | None:
         return None
     mask, status = struct.unpack("=Q52xi", info)
     return status if mask & _PIDFD_INFO_EXIT else None
+
+
+def pid_of(fd: int) -> int:
+    """The pid, as we count, of the process that a pidfd refers to; 0 if it is gone."""
+    for line in _read(f"/proc/self/fdinfo/{fd}").splitlines():
+        if line.startswith(b"Pid:"):
+            return max(0, int(line[4:]))
+    return 0
 
 
 class OwnChildren:

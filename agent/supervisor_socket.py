@@ -88,7 +88,7 @@ class AgentSocket:
         except OSError:
             return
         try:
-            pid = judge(peer, "this supervisor", self._roots()).pid
+            pid = judge(peer, "this supervisor", job_roots()).pid
             if self._of_a_job(pid):
                 raise PeerRefused(f"process {pid} is a job's")
         except PeerRefused as refused:
@@ -102,11 +102,6 @@ class AgentSocket:
         self._agent, self.connected = peer, True
         self._selector.register(peer, selectors.EVENT_READ, self._read)
         self.tell(self._greet())
-
-    def _roots(self) -> set[int]:
-        """Whose descendants are jobs: ours, and our agent's, which are what a killed supervisor before us left."""
-        parent = os.getppid()
-        return {os.getpid()} | ({parent} if process_name(parent) == AGENT else set())
 
     def _read(self) -> None:
         peer = self._agent
@@ -144,3 +139,9 @@ class AgentSocket:
         self._agent, self.connected, self.due = None, False, NEVER
         self._received.clear()
         self._unsent.clear()
+
+
+def job_roots() -> set[int]:
+    """Whose descendants are jobs: ours, and our agent's, which are what a killed supervisor before us left."""
+    parent = os.getppid()
+    return {os.getpid()} | ({parent} if process_name(parent) == AGENT else set())

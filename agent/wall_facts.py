@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distributed_grid.agent.run_as import AGENT
-from distributed_grid.agent.supervisor_hide import why_not
+from distributed_grid.agent.walls import available
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import OWNERS_MOST
 from distributed_grid.protocol.walls import LEAST_SHARED, Trust, Walls
@@ -28,7 +28,6 @@ class Asked(NamedTuple):
 
     state_dir: Path
     run_as: str = AGENT
-    hide_state: bool = True
     walls: str = AUTO
     owners: tuple[str, ...] = ()
     trust: str = Trust.OWNER.value
@@ -38,9 +37,8 @@ def strongest(asked: Asked) -> tuple[Walls, str]:
     """The strongest walls that can be had on this machine by this user, and why there are no stronger ones."""
     if asked.run_as != AGENT:
         return Walls.USER, ""
-    if asked.hide_state and not (lacks := why_not(str(asked.state_dir))):
-        return Walls.LANDLOCK, "jobs run as the agent's own user"
-    return Walls.NONE, lacks if asked.hide_state else "agent.hide_state is off"
+    found, lacks = available.survey(asked.state_dir)
+    return Walls(found), "; ".join(f"not {level}: {why}" for level, why in lacks.items())
 
 
 def chosen(asked: Asked) -> tuple[Walls, str]:
@@ -48,7 +46,13 @@ def chosen(asked: Asked) -> tuple[Walls, str]:
     had."""
     best, lacks = strongest(asked)
     named = best if asked.walls == AUTO else Walls(asked.walls)
-    if not best.meets(named):
+    if asked.run_as != AGENT and named is not Walls.USER:
+        raise GridError(
+            f"jobs cannot be run behind walls {named} here (agent.walls)",
+            why="agent.run_as says as which user they run, which is walls user",
+            hint="leave out one of the two",
+        )
+    if named is not best and (lacks := available.why_not(named, asked.state_dir)):
         raise GridError(
             f"jobs cannot be run behind walls {named} here (agent.walls)",
             why=lacks,

@@ -163,7 +163,6 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         nice=own.nice,
         ray=RaySettings(own.ray, *parse_ports(own.ray_ports), own.ray_token),
         cgroup=own.cgroup,
-        hide_state=own.hide_state,
         run_as=own.run_as,
         walls=str(own.walls),
         owners=own.owners,

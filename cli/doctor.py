@@ -106,7 +106,7 @@ def _agent(config: Any, state_dir: Path) -> Iterator[Finding]:
     from distributed_grid.agent.doctoring import Asked, look
 
     own = config.agent
-    asked = Asked(state_dir, own.run_as, own.hide_state, str(own.walls), own.owners, str(own.trust))
+    asked = Asked(state_dir, own.run_as, str(own.walls), own.owners, str(own.trust))
     yield from look(asked, str(own.gpu_backend), own.cgroup)
 
 

@@ -23,7 +23,6 @@ OF_ROOT = (
     "CAP_SETGID",
     "CAP_SETUID",
     "CAP_SYS_NICE",
-    "CAP_SYS_PTRACE",  # to read by its environment whose job a process of another user is
     "CAP_SYS_RESOURCE",
 )
 
@@ -66,11 +65,9 @@ def _of_the_machine(unit: Unit) -> dict[str, list[str]]:
     else:
         settings |= {"StateDirectory": [f"ReadWritePaths={quoted(state)}"], "StateDirectoryMode": []}
     if user == "root":
-        # Root's service may become other users, to run jobs as who submitted them. These pass through its directory
-        # (agent/run_as.py), also while it is started again.
-        if "StateDirectoryMode" not in settings and unit.kind == "agent":
-            settings["StateDirectoryMode"] = ["StateDirectoryMode=0711"]
-        settings |= {"User": [], "CapabilityBoundingSet": [f"CapabilityBoundingSet={' '.join(OF_ROOT)}"]}
+        # Root's service may become other users, to run jobs as who submitted them.
+        bounds = [f"CapabilityBoundingSet={' '.join(OF_ROOT)}"]
+        settings |= {"User": [], "CapabilityBoundingSet": bounds, "AmbientCapabilities": []}
     needed = [sys.prefix, sys.base_prefix, state, *unit.argv]
     if _any_below(needed, UNDER_HOME):
         settings["ProtectHome"] = ["ProtectHome=read-only"]

@@ -162,9 +162,6 @@ class Agent:
         choice(Trust),
         "everyone: jobs of all users run here, however weak the walls are; owner: then only those of its owners",
     )
-    hide_state: bool = setting(
-        True, FLAG, "keep jobs that run as the agent's user out of its state directory, where that can be done"
-    )
     virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
     kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
 

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "simulator", "systemd", "standins")
 WORKSHOPS = ("scripts", "bench", "docs", "tests")  # not shipped, but ours
-CEILING = 400
+CEILING = 600
 
 # Who may import what of ours; the longest matching name decides. A name also stands for what is under it and for the
 # files it was split into: coordinator.client covers coordinator.client_jobs. "" is the top package, for __version__.
@@ -142,19 +142,24 @@ OPENS_BY_PATH: dict[str, str] = {
     "agent.gpus_amd": "/sys",
     "agent.launcher_start": "the supervisor's lock and log",
     "agent.main": "the incarnation and the instance of this agent",
-    "agent.preparing": "the directory of a job that has not run",
+    "agent.job_files": "the cache of shipped contents",
     "agent.probe": "/proc and /sys",
     "agent.raylet": "the program of Ray, and a raylet's own directory once it has ended",
     "agent.retention": "the supervisor's log",
     "agent.rounds": "/proc",
+    "agent.slot_index": "the list of slots, in a directory of ours",
     "agent.supervisor_cgroupfs": "/sys",
-    "agent.supervisor_hide": "what lies beside the state directory, of which no content is read",
     "agent.supervisor_journal": "the journal",
     "agent.supervisor_main": "the supervisor's lock and pid",
     "agent.supervisor_procs": "/proc",
-    "agent.supervisor_spawn": "the outputs of a job, which it makes (O_EXCL)",
+    "agent.supervisor_slots": "the notes of spawners, in a directory of ours",
+    "agent.supervisor_starting": "the outputs of a job, which it makes (O_EXCL)",
     "agent.topology": "/sys",
     "agent.wall_facts": "/proc and /sys",
+    "agent.walls.enclosure": "/proc/self, and the directories that are mounted anew",
+    "agent.walls.landlock": "what lies beside the state directory, of which no content is read",
+    "agent.walls.spawner": "the job's directory, with the job's rights",
+    "agent.walls.uids": "/proc",
 }
 PATH_CALLS = {"open", "io.open", "os.open", "os.truncate"}
 PATH_MODULES = {"shutil"}
@@ -452,7 +457,7 @@ OFFENCES = [
     (impure_imports, "coordinator/core/ledger.py", "def f():\n    from random import random"),
     (impure_imports, "coordinator/core/ledger.py", "import msgpack"),
     (impure_imports, "agent/core/spare.py", "import os.path"),
-    (files_over_the_ceiling, "cli/status.py", "x = 1\n" * 401),
+    (files_over_the_ceiling, "cli/status.py", "x = 1\n" * (CEILING + 1)),
     (imports_by_another_name, "agent/runtime.py", "from agent.core import spare"),
     (imports_by_another_name, "agent/runtime.py", "from .core import spare"),
     (imports_by_another_name, "tests/test_x.py", "import cli.main"),
@@ -475,7 +480,7 @@ OFFENCES = [
     (files_opened_by_path, "agent/outputs.py", "import os\nos.open(path, os.O_RDONLY)"),
     (files_opened_by_path, "agent/outputs.py", "Path(path).read_bytes()"),
     (files_opened_by_path, "agent/notice.py", "(folder / 'recall').open('wb')"),
-    (files_opened_by_path, "agent/walls/spawner.py", "path.write_text('x')"),
+    (files_opened_by_path, "agent/walls/wire.py", "path.write_text('x')"),
     (files_opened_by_path, "agent/data.py", "shutil.rmtree(path)"),
     (supervisors_that_lean_on_others, "agent/supervisor.py", "import psutil"),
     (supervisors_that_lean_on_others, "agent/supervisor_journal.py", "import threading"),

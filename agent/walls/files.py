@@ -281,6 +281,39 @@ def _stat_inside(root: int, path: bytes, entry: "os.DirEntry[str]") -> os.stat_r
 # --- what is left -----------------------------------------------------------------------------------------------------
 
 
+def measure(root: int, seconds: float = 60.0) -> int:
+    """The bytes on disk of all that is below a directory, or of as much of it as can be looked at in this time."""
+    total, end, below = 0, time.monotonic() + seconds, [b"."]
+    while below and time.monotonic() < end:
+        here = below.pop()
+        with contextlib.suppress(OSError):
+            total += _measure_one(root, here, below, end)
+    return total
+
+
+def _measure_one(root: int, here: bytes, below: list[bytes], end: float) -> int:
+    total = 0
+    fd = beneath.open_directory(root, here)
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(here + b"/" + os.fsencode(entry.name))
+                if time.monotonic() > end:
+                    break
+    finally:
+        os.close(fd)
+    return total
+
+
+def clear(root: int, seconds: float = 60.0) -> None:
+    """Remove all that is in a directory. Raises OSError where something is left."""
+    if (error := _empty(root, root, 1, Timer(seconds))) is not None:
+        raise error
+
+
 def remove(parent: int, name: bytes, seconds: float = 60.0) -> None:
     """Remove what has this name in the directory `parent`, with all that is in it, also in directories that were closed
     to us. Nothing outside is touched. Raises OSError where something is left: a process may be changing it."""

@@ -101,6 +101,18 @@ class Files:
         """Remove what has this name in the directory."""
         self._ask({"op": "remove", "name": _text(name), "seconds": seconds}, root, seconds)
 
+    def measure(self, root: Root, seconds: float = 60.0) -> int:
+        """The bytes on disk of all that is below the directory, as far as that can be said in this time."""
+        answer, _ = self._ask({"op": "measure", "seconds": seconds}, root, seconds)
+        size = answer.get("size")
+        if type(size) is not int or not 0 <= size <= _LARGEST:
+            raise _unusable("its size is none")
+        return size
+
+    def clear(self, root: Root, seconds: float = 60.0) -> None:
+        """Remove all that is in the directory."""
+        self._ask({"op": "clear", "seconds": seconds}, root, seconds)
+
     def make_directory(self, root: Root, name: bytes, mode: int = 0o700, seconds: float = 60.0) -> None:
         """Make a directory of this name in the directory."""
         self._ask({"op": "make_directory", "name": _text(name), "mode": mode}, root, seconds)
@@ -317,6 +329,10 @@ def _operate(asked: dict[str, Any], root: int, blobs: list[int]) -> tuple[dict[s
             return {"end": end}, data
         case "remove":
             files.remove(root, _bytes(asked["name"]), asked["seconds"])
+        case "measure":
+            return {"size": files.measure(root, asked["seconds"])}, b""
+        case "clear":
+            files.clear(root, asked["seconds"])
         case "make_directory":
             files.make_directory(root, _bytes(asked["name"]), asked["mode"])
         case other:

@@ -23,7 +23,13 @@ class Bench:
     """Launches commands and waits for what is reported; `restart` is a new agent, `kill_supervisor` the worst case."""
 
     def __init__(
-        self, state_dir: Path, limit: int = 256 << 20, pids: int = 0, cgroup: str = "none", nice: int = 0
+        self,
+        state_dir: Path,
+        limit: int = 256 << 20,
+        pids: int = 0,
+        cgroup: str = "none",
+        nice: int = 0,
+        walls: str = "none",
     ) -> None:
         self.dir = state_dir
         self.reports: list[Started | Exited] = []
@@ -33,6 +39,7 @@ class Bench:
         self._pids = pids
         self._cgroup = cgroup
         self._nice = nice
+        self._walls = walls
         self._changed = asyncio.Event()
         self._count = 0
         self._ours = secrets.token_hex(4)  # supervisors find their jobs by id: no other run on this machine has these
@@ -40,9 +47,8 @@ class Bench:
         self.launcher = self._make()
 
     def _make(self) -> Launcher:
-        return Launcher(
-            self.dir, "node1", self._take, self._limit, self.log.append, self._pids, self._cgroup, self._nice
-        )
+        how = self._limit, self.log.append, self._pids, self._cgroup, self._nice, self._walls
+        return Launcher(self.dir, "node1", self._take, *how)
 
     def _take(self, report: Started | Exited) -> None:
         self.reports.append(report)
@@ -87,10 +93,9 @@ class Bench:
             spec=JobSpec(argv=argv, **spec),  # type: ignore[arg-type]
             lease=lease,
         )
-        fresh = workdir.create(self.dir, id)  # its output is beside it in any case
-        target = directory or fresh
-        env = workdir.build_env(launch, "node1", target, workdir.passed_on(os.environ, PASSED_ON))
-        self.launcher.launch(launch, target, env, since or procs.now())
+        workdir.write_launch(self.dir, launch)  # its output is beside it
+        env = workdir.build_env(launch, "node1", directory, workdir.passed_on(os.environ, PASSED_ON))
+        self.launcher.launch(launch, directory, env, since or procs.now())
         return id
 
     def stop(self, id: str, grace: float = 5.0, cause: str = "cancelled") -> None:
@@ -124,6 +129,10 @@ class Bench:
 
     async def run(self, *argv: str, **how: object) -> Outcome:
         return await self.ended(self.launch(*argv, **how))  # type: ignore[arg-type]
+
+    def folder(self, id: str) -> Path:
+        """Its own working directory."""
+        return self.dir / "jobs" / self.launcher.slots.slot(id) / id
 
     def read(self, id: str, stream: str = "stdout") -> bytes:
         return (workdir.folder(self.dir, id) / stream).read_bytes()
@@ -190,8 +199,8 @@ def removed(base: Path) -> bool:
 async def make_bench(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
     made: list[Bench] = []
 
-    async def make(limit: int = 256 << 20, cgroup: str = "none", nice: int = 0) -> Bench:
-        bench = Bench(tmp_path / f"node{len(made)}", limit, cgroup=cgroup, nice=nice)
+    async def make(limit: int = 256 << 20, cgroup: str = "none", nice: int = 0, walls: str = "none") -> Bench:
+        bench = Bench(tmp_path / f"node{len(made)}", limit, cgroup=cgroup, nice=nice, walls=walls)
         bench.dir.mkdir(mode=0o700)
         made.append(bench)
         await bench.start()

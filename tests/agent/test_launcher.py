@@ -177,7 +177,7 @@ async def test_a_supervisor_that_cannot_start_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "journal").mkdir()
-    assert (first := start(tmp_path, 1 << 20, "none", faults=False)) is not None
+    assert (first := start(tmp_path, 1 << 20, "none", "none", faults=False)) is not None
     assert await asyncio.to_thread(first.wait, 60)
     monkeypatch.setattr("distributed_grid.agent.launcher._START_SECONDS", 0.5)  # or those that follow take longer
     with pytest.raises(GridError) as caught:

@@ -1,13 +1,14 @@
 """A journal that is damaged while the agent lives: nothing is asked twice, and it is known what is not known."""
 
 import os
+import shutil
 import signal
 from collections.abc import Collection
 
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.core.table import Ready, Run, Table
 from distributed_grid.agent.loss import Loss, facts_after
-from distributed_grid.protocol.jobs import JobSpec, State
+from distributed_grid.protocol.jobs import Cause, JobSpec, State
 from distributed_grid.protocol.messages import Launch, Started
 from distributed_grid.protocol.resources import Grant
 from tests.agent.conftest import Bench, runs
@@ -27,10 +28,16 @@ class Told:
         self.known.append(known if known is None else {*known})
 
 
+def lose_notes(bench: Bench) -> None:
+    """Without these nobody can prove that nothing lives of what the journal does not name."""
+    shutil.rmtree(bench.dir / "spawners")
+
+
 async def hidden(bench: Bench) -> tuple[str, int]:
     """A job that nothing but the journal knows of."""
     id = bench.launch(*HIDES)
     pid = await bench.started(id)
+    lose_notes(bench)
     await bench.until(lambda: not procs.allocation_of(pid))
     return id, pid
 
@@ -76,6 +83,7 @@ async def test_a_launch_that_was_not_answered_is_not_asked_again_after_a_loss(be
     supervisor = bench.launcher.supervisor_pid
     os.kill(supervisor, signal.SIGSTOP)
     id = bench.launch("true")
+    lose_notes(bench)
     (bench.dir / "journal").unlink()
     await bench.kill_supervisor()
     await bench.until(lambda: told.known)
@@ -97,15 +105,29 @@ async def test_a_stop_of_what_may_live_is_not_answered_that_it_never_ran(bench: 
     await bench.until(lambda: told.known == [set(), None])
     loss = bench.launcher.loss
     assert loss is not None and loss.words == ""
+    assert (await bench.ended(id)).cause is Cause.SUPERVISOR_LOST
     await bench.kill_supervisor()
     assert bench.launcher.loss == loss and told.known == [set(), None]
     bench.launch("true", id=id)  # by a launch that comes very late
-    assert "never started twice" in (await bench.ended(id)).text
+    await bench.until(lambda: len(bench.outcomes(id)) > 1)
+    assert {one.cause for one in bench.outcomes(id)} == {Cause.SUPERVISOR_LOST}
+
+
+async def test_a_node_that_has_notes_of_its_spawners_proves_by_itself_that_nothing_lives(bench: Bench) -> None:
+    told = Told(bench)
+    id = bench.launch(*HIDES)
+    pid = await bench.started(id)
+    (bench.dir / "journal").unlink()
+    await bench.kill_supervisor()
+    assert (await bench.ended(id)).cause is Cause.SUPERVISOR_LOST
+    assert not runs(pid)
+    await bench.until(lambda: told.known[-1] is None)
 
 
 async def test_the_next_supervisor_knows_that_it_is_not_known_and_the_one_after_a_word_that_it_is(bench: Bench) -> None:
     told = Told(bench)
     (bench.dir / "journal").write_bytes(b"")
+    lose_notes(bench)
     await bench.kill_supervisor()
     await bench.until(lambda: told.known)
     first = bench.launcher.loss

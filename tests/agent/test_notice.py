@@ -21,7 +21,8 @@ def stop(cause: Cause = Cause.RECALLED, text: str = "the owner is back") -> Stop
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return workdir.create(tmp_path, ID).parent
+    (made := workdir.folder(tmp_path, ID)).mkdir(parents=True)
+    return made
 
 
 def test_the_notice_says_why_and_how_long_and_everybody_can_read_it_and_list_none(tmp_path: Path, folder: Path) -> None:
@@ -37,7 +38,7 @@ def test_the_notice_says_why_and_how_long_and_everybody_can_read_it_and_list_non
 def test_a_job_of_an_agent_of_before_finds_it_in_its_folder(tmp_path: Path, folder: Path) -> None:
     notice.give(tmp_path, stop())
     assert (folder / "recall").read_bytes() == Path(notice.place(tmp_path, ID)).read_bytes()
-    assert sorted(os.listdir(folder)) == ["recall", "workdir"]
+    assert sorted(os.listdir(folder)) == ["recall"]
 
 
 def test_the_first_notice_stays(tmp_path: Path, folder: Path) -> None:
@@ -50,7 +51,7 @@ def test_who_is_not_to_be_run_again_gets_none_and_neither_does_what_never_ran(tm
     notice.give(tmp_path, stop(Cause.CANCELLED))
     notice.give(tmp_path, Stop(allocation="j-b.1", cause=Cause.RECALLED))
     assert not (tmp_path / "recalls").exists()
-    assert os.listdir(folder) == ["workdir"]
+    assert os.listdir(folder) == []
     with pytest.raises(BadValue):
         notice.give(tmp_path, Stop(allocation="..", cause=Cause.RECALLED))
 

@@ -18,6 +18,12 @@ from tests.agent.conftest import Bench
 ID = "j-a.1"
 
 
+def made(state_dir: Path, name: str) -> Path:
+    """A working directory as agents before this one made it, in the folder of the allocation."""
+    (path := workdir.folder(state_dir, name) / "workdir").mkdir(parents=True)
+    return path
+
+
 @pytest.fixture
 async def outputs(tmp_path: Path) -> AsyncIterator[Outputs]:
     made = Outputs(tmp_path)
@@ -27,7 +33,7 @@ async def outputs(tmp_path: Path) -> AsyncIterator[Outputs]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return workdir.create(tmp_path, ID).parent
+    return made(tmp_path, ID).parent
 
 
 def want(offset: int = 0, size: int = PART_BYTES, wait: float = 0.0, stream: str = "stdout") -> WantOutput:

@@ -5,18 +5,32 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from distributed_grid.agent import notice, retention, workdir
+from distributed_grid.agent.job_files import JobFiles
+from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.retention import Bounds, Retention
+from distributed_grid.agent.slot_index import SlotIndex
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Stop
 
 KIB = 1 << 10
 MUCH = 1 << 40
+
+
+def keeper(state_dir: Path, bounds: Bounds, clock: Callable[[], float] = boot_clock) -> Retention:
+    """What keeps the disk of this state directory bounded."""
+    return Retention(state_dir, bounds, SlotIndex(state_dir), JobFiles(state_dir), clock)
+
+
+def made(state_dir: Path, name: str) -> Path:
+    """A working directory as agents before this one made it, in the folder of the allocation."""
+    (path := workdir.folder(state_dir, name) / "workdir").mkdir(parents=True)
+    return path
 
 
 class Clock:
@@ -37,7 +51,7 @@ def clock() -> Clock:
 def leave(state_dir: Path, *names: str, size: int = 0, touched: float = 0.0) -> None:
     """What jobs of these ids leave: output of so many bytes."""
     for name in names:
-        folder = workdir.create(state_dir, name).parent
+        folder = made(state_dir, name).parent
         (folder / "stdout").write_bytes(b"x" * size)
         for path in (folder / "stdout", folder):
             os.utime(path, (touched, touched))
@@ -48,13 +62,13 @@ def left(state_dir: Path) -> list[str]:
 
 
 async def test_without_any_job_there_is_nothing_to_do(tmp_path: Path) -> None:
-    assert await Retention(tmp_path, Bounds()).sweep(()) == 0
+    assert await keeper(tmp_path, Bounds()).sweep(()) == 0
 
 
 async def test_an_age_counts_from_when_the_end_was_seen_whatever_the_wall_clock_says(
     tmp_path: Path, clock: Clock
 ) -> None:
-    kept = Retention(tmp_path, Bounds(days=1.0), clock)
+    kept = keeper(tmp_path, Bounds(days=1.0), clock)
     leave(tmp_path, "past.1", touched=0.0)
     leave(tmp_path, "future.1", touched=4e9)
     assert await kept.sweep(["future.1"]) == 0
@@ -68,7 +82,7 @@ async def test_an_age_counts_from_when_the_end_was_seen_whatever_the_wall_clock_
 
 
 async def test_the_oldest_beyond_the_count_go_and_living_ones_are_not_counted(tmp_path: Path, clock: Clock) -> None:
-    kept = Retention(tmp_path, Bounds(jobs=2), clock)
+    kept = keeper(tmp_path, Bounds(jobs=2), clock)
     for age, name in enumerate(("a.1", "b.1", "c.1", "d.1")):
         leave(tmp_path, name, touched=1000.0 - age)
     assert await kept.sweep(["d.1"]) == 1
@@ -79,7 +93,7 @@ async def test_the_oldest_beyond_the_count_go_and_living_ones_are_not_counted(tm
 
 
 async def test_the_oldest_beyond_the_size_go_until_the_rest_fits(tmp_path: Path, clock: Clock) -> None:
-    kept = Retention(tmp_path, Bounds(size=500 * KIB), clock)
+    kept = keeper(tmp_path, Bounds(size=500 * KIB), clock)
     for age, name in enumerate(("a.1", "b.1", "c.1", "d.1")):
         leave(tmp_path, name, size=200 * KIB, touched=1000.0 - age)
     await kept.sweep(["d.1"])
@@ -93,13 +107,13 @@ async def test_the_oldest_beyond_the_size_go_until_the_rest_fits(tmp_path: Path,
 async def test_a_hole_in_an_output_takes_no_room(tmp_path: Path, clock: Clock) -> None:
     leave(tmp_path, "a.1")
     os.truncate(tmp_path / "allocs" / "a.1" / "stdout", 1 << 30)
-    assert await Retention(tmp_path, Bounds(size=100 * KIB), clock).sweep(()) == 0
+    assert await keeper(tmp_path, Bounds(size=100 * KIB), clock).sweep(()) == 0
 
 
 async def test_what_was_measured_is_not_walked_again(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Retention(tmp_path, Bounds(), clock)
+    kept = keeper(tmp_path, Bounds(), clock)
     leave(tmp_path, "a.1")
     await kept.sweep(())
     walked: list[str] = []
@@ -116,7 +130,7 @@ async def test_what_begins_to_live_while_it_is_measured_stays(
     live: set[str] = set()
     monkeypatch.setattr(retention, "_bytes", lambda path: live.add("a.1") or MUCH)
     leave(tmp_path, "a.1")
-    assert await Retention(tmp_path, Bounds(), clock).sweep(live) == 0
+    assert await keeper(tmp_path, Bounds(), clock).sweep(live) == 0
     assert left(tmp_path) == ["a.1"]
 
 
@@ -133,9 +147,9 @@ async def test_the_loop_turns_while_folders_are_removed(
 
     remove = retention._remove
     monkeypatch.setattr(retention, "_remove", slow)
-    sweep = asyncio.create_task(Retention(tmp_path, Bounds(jobs=0), clock).sweep(()))
+    sweep = asyncio.create_task(keeper(tmp_path, Bounds(jobs=0), clock).sweep(()))
     assert await asyncio.to_thread(removing.wait, 60)
-    workdir.create(tmp_path, "a.1")  # the same id once more is in nobody's way
+    made(tmp_path, "a.1")  # the same id once more is in nobody's way
     go_on.set()
     assert await sweep == 1
     assert left(tmp_path) == ["a.1"]
@@ -144,20 +158,20 @@ async def test_the_loop_turns_while_folders_are_removed(
 async def test_what_a_killed_agent_had_begun_to_remove_goes_too(tmp_path: Path, clock: Clock) -> None:
     leave(tmp_path, "a.1", "b.1")
     os.rename(tmp_path / "allocs" / "a.1", tmp_path / "allocs" / ".gone-a.1")
-    assert await Retention(tmp_path, Bounds(), clock).sweep(()) == 0
+    assert await keeper(tmp_path, Bounds(), clock).sweep(()) == 0
     assert left(tmp_path) == ["b.1"]
 
 
 async def test_a_sweep_follows_no_link_and_opens_what_a_job_closed(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "keep").mkdir()
     (tmp_path / "keep" / "f").write_bytes(b"x" * 400 * KIB)
-    target = workdir.create(tmp_path, "a.1")
+    target = made(tmp_path, "a.1")
     os.symlink(tmp_path / "keep", target / "link")
     (target / "closed").mkdir()
     (target / "closed" / "f").touch()
     (target / "closed").chmod(0)
-    assert await Retention(tmp_path, Bounds(size=300 * KIB), clock).sweep(()) == 0
-    assert await Retention(tmp_path, Bounds(jobs=0), clock).sweep(()) == 1
+    assert await keeper(tmp_path, Bounds(size=300 * KIB), clock).sweep(()) == 0
+    assert await keeper(tmp_path, Bounds(jobs=0), clock).sweep(()) == 1
     assert left(tmp_path) == []
     assert (tmp_path / "keep" / "f").exists()
 
@@ -166,12 +180,12 @@ async def test_a_notice_goes_with_the_allocation_it_is_for(tmp_path: Path, clock
     leave(tmp_path, "a.1", "b.1")
     for name in ("a.1", "b.1"):
         notice.give(tmp_path, Stop(allocation=name, cause=Cause.RECALLED, grace=1.0))
-    assert await Retention(tmp_path, Bounds(jobs=0), clock).sweep(["b.1"]) == 1
+    assert await keeper(tmp_path, Bounds(jobs=0), clock).sweep(["b.1"]) == 1
     assert (left(tmp_path), os.listdir(tmp_path / "recalls")) == (["b.1"], ["b.1"])
 
 
 async def test_a_tree_of_1500_directories_in_each_other_is_measured_and_removed(tmp_path: Path, clock: Clock) -> None:
-    target = workdir.create(tmp_path, "a.1")
+    target = made(tmp_path, "a.1")
     here = os.open(target, os.O_PATH)
     try:
         for _ in range(1500):
@@ -183,7 +197,7 @@ async def test_a_tree_of_1500_directories_in_each_other_is_measured_and_removed(
             file.write(b"x" * 400 * KIB)
         assert retention._bytes(str(target)) >= 400 * KIB
         leave(tmp_path, "b.1")
-        assert await Retention(tmp_path, Bounds(jobs=0), clock).sweep(()) == 2
+        assert await keeper(tmp_path, Bounds(jobs=0), clock).sweep(()) == 2
         assert left(tmp_path) == []
     finally:
         os.close(here)
@@ -210,19 +224,19 @@ async def test_a_process_that_makes_files_all_the_time_does_not_hold_up_the_rest
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "PATIENCE", 0.5)
-    target = workdir.create(tmp_path, "a.1")
+    target = made(tmp_path, "a.1")
     leave(tmp_path, "b.1")
     with subprocess.Popen([sys.executable, "-c", MAKER, target], stdout=subprocess.PIPE) as maker:
         try:
             assert maker.stdout is not None
             maker.stdout.readline()
             async with asyncio.timeout(20):
-                assert await Retention(tmp_path, Bounds(jobs=0), clock).sweep(()) == 2
+                assert await keeper(tmp_path, Bounds(jobs=0), clock).sweep(()) == 2
             assert set(left(tmp_path)) <= {".gone-a.1"}
         finally:
             maker.kill()
     monkeypatch.setattr(retention, "PATIENCE", 60.0)
-    await Retention(tmp_path, Bounds(jobs=0), clock).sweep(())
+    await keeper(tmp_path, Bounds(jobs=0), clock).sweep(())
     assert left(tmp_path) == []
 
 
@@ -233,7 +247,7 @@ async def test_the_supervisors_log_and_damaged_journals_are_bounded(
     with open(tmp_path / "supervisor.log", "a") as log:
         for number in range(1, 13):
             (tmp_path / f"journal.corrupt-{number}").touch()
-        kept = Retention(tmp_path, Bounds(), clock)
+        kept = keeper(tmp_path, Bounds(), clock)
         print("of long ago", file=log, flush=True)
         await kept.sweep(())
         print("new", file=log, flush=True)
@@ -246,5 +260,5 @@ async def test_the_supervisors_log_and_damaged_journals_are_bounded(
 @pytest.mark.parametrize("live", [["a.1"], ["a.1", "b.1"]])
 async def test_bounds_of_nothing_keep_only_what_lives(tmp_path: Path, clock: Clock, live: Collection[str]) -> None:
     leave(tmp_path, "a.1", "b.1")
-    await Retention(tmp_path, Bounds(days=0.0, jobs=0, size=0), clock).sweep(live)
+    await keeper(tmp_path, Bounds(days=0.0, jobs=0, size=0), clock).sweep(live)
     assert left(tmp_path) == sorted(live)

@@ -375,7 +375,9 @@ async def test_a_job_gets_the_grids_environment_and_a_fresh_directory(coordinato
     script = "pwd; echo $GRID_NODE $GRID_JOB_ID $GRID_ALLOCATION_ID $OWN; ls -A | wc -l"
     await coordinator.say(launch("j0.1", "sh", "-c", script, env={"OWN": "x"}))
     tail = (await coordinator.hears(Exited, "j0.1")).outcome.stdout_tail.decode()
-    assert tail == f"{node.dir}/allocs/j0.1/workdir\nnode1 j0 j0.1 x\n0\n"
+    folder, *rest = tail.splitlines()
+    assert rest == ["node1 j0 j0.1 x", "0"]
+    assert Path(folder).parents[1] == node.dir / "jobs" and folder.endswith("/j0.1")
 
 
 async def test_a_launch_sent_twice_runs_once(coordinator: Coordinator, node: Node, tmp_path: Path) -> None:
@@ -496,7 +498,7 @@ async def test_a_lease_that_is_over_while_the_job_is_laid_out_is_not_revived_by_
     """The coordinator may have run it elsewhere by then, and its word to stop may still be on its way."""
     gate = asyncio.Event()
 
-    async def slow(launch: Launch) -> None:
+    async def slow(launch: Launch, account: object) -> None:
         await gate.wait()
 
     monkeypatch.setattr(node.runtime._preparing, "_lay_out", slow)
@@ -674,11 +676,16 @@ async def test_what_was_shipped_is_there_when_the_job_runs_and_is_fetched_once(
 
 
 async def test_what_an_agent_that_was_killed_had_unpacked_is_in_nobodys_way(
-    coordinator: Coordinator, node: Node
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half = node.dir / "allocs" / "j0.1" / "workdir"
-    half.mkdir(parents=True)
-    (half / "a").write_bytes(b"hel")
+    make = node.runtime._files.make
+
+    def half_made(slot: str, above: bytes, name: bytes, *rest: Any) -> None:
+        (path := Path(os.fsdecode(above + b"/" + name))).mkdir()
+        (path / "a").write_bytes(b"hel")
+        make(slot, above, name, *rest)
+
+    monkeypatch.setattr(node.runtime._files, "make", half_made)
     bundle = shipped(coordinator, {"a": b"hello"})
     await coordinator.say(launch("j0.1", "cat", "a", bundle=bundle))
     assert (await coordinator.hears(Exited, "j0.1")).outcome.stdout_tail == b"hello"

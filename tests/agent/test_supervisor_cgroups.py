@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent import supervisor_cgroups
-from distributed_grid.agent.supervisor_cgroups import Survey, described, survey
+from distributed_grid.agent.supervisor_cgroups import SPAWNERS, Survey, described, survey
 from distributed_grid.protocol.jobs import Cause, exit_status
 from distributed_grid.protocol.limits import JobLimits
 from distributed_grid.protocol.resources import MIB, Grant
@@ -53,7 +53,9 @@ class Confined:
         return str(self.places[controller][1])
 
     def groups(self) -> list[str]:
-        return [str(path) for _, base in self.places.values() for path in Path(base).iterdir() if path.is_dir()]
+        """Those of jobs: spawners between two jobs have one of their own."""
+        found = [path for _, base in self.places.values() for path in Path(base).iterdir() if path.is_dir()]
+        return [str(path) for path in found if path.name != SPAWNERS]
 
 
 def hidden_memory() -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent import workdir
 from distributed_grid.agent.supervisor_journal import Journal, parse
 from distributed_grid.protocol.jobs import Cause
 from tests.agent.conftest import Bench, runs
@@ -35,7 +34,7 @@ CASES = [
 
 def starts(bench: Bench, id: str) -> int:
     """How often its command ran, by its own witness."""
-    file = workdir.folder(bench.dir, id) / "workdir" / "starts"
+    file = bench.folder(id) / "starts"
     return file.read_text().count("\n") if file.exists() else 0
 
 

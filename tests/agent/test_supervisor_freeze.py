@@ -216,7 +216,7 @@ def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatc
     """Or a supervisor that is killed in between leaves a job that stands still for ever."""
     asked: list[str] = []
     journal = Journal(str(tmp_path / "journal"), print)
-    tree = Tree(print, lambda key: True)
+    tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False)
     monkeypatch.setattr(tree, "members", lambda job: asked.append(job.id) or {})
     freezer = Freezer(tree, journal, lambda said: None, print)
     job = Job("j-1.1", procs.now())
@@ -253,7 +253,8 @@ class Counter:
         self.path = tmp_path / "out"
         with open(self.path, "wb") as out:
             self.process = subprocess.Popen([sys.executable, "-c", FORKING], stdout=out)
-        journal, tree = Journal(str(tmp_path / "journal"), print), Tree(print, lambda key: True)
+        journal = Journal(str(tmp_path / "journal"), print)
+        tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False)
         journal.rewrite([])
         tree.members = lambda job: procs.descendants([self.process.pid])  # type: ignore[method-assign]
         self.said: list[dict[str, object]] = []

@@ -127,7 +127,7 @@ async def test_a_node_may_allow_less_than_the_job_does_itself(tmp_path: Path) ->
 
 @pytest.fixture
 def limits() -> Limits:
-    tree = Tree(lambda _: None, lambda _: False)
+    tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False)
     return Limits(tree, Cgroups({}, lambda _: None), lambda *_: None, lambda _: None)
 
 

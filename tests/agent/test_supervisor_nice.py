@@ -56,9 +56,3 @@ async def test_without_it_a_job_is_as_good_as_anybody(bench: Bench) -> None:
     pid = await bench.started(bench.launch("sleep", "60"))
     assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, bench.launcher.supervisor_pid)
     assert procs.stat(pid) is not None
-
-
-def test_a_process_that_is_gone_is_left_alone() -> None:
-    gone = subprocess.Popen(["true"], start_new_session=True)
-    gone.wait()
-    assert procs.stand_back(gone.pid, 15), "it is not tried again"

@@ -12,11 +12,12 @@ from distributed_grid.agent.supervisor_survivors import ALLOCATION, Survivors
 ONE = "j-aaaaaaaaaaaa.1"
 
 
-def scene(tmp_path: Path, unknown: bool = True, strays: dict[str, set[int]] | None = None) -> tuple[Survivors, Any]:
+def scene(tmp_path: Path, unknown: bool = True, sure: bool = False) -> tuple[Survivors, Any]:
     """Groups as the kernel shows them, in a directory; and the book."""
     book = SimpleNamespace(unknown=unknown, jobs={})
-    tree = SimpleNamespace(strays=lambda: dict(strays or {}), ending=set())
-    return Survivors(book, tree, [Place(2, str(tmp_path)), None], print), book  # type: ignore[arg-type]
+    tree, slots = SimpleNamespace(ending=set()), SimpleNamespace(left_over=list, knows_all=lambda: sure)
+    groups = [Place(2, str(tmp_path)), None]
+    return Survivors(book, tree, slots, groups, print), book  # type: ignore[arg-type]
 
 
 def group(tmp_path: Path, name: str, *pids: int) -> None:
@@ -30,8 +31,8 @@ def test_processes_are_found_in_groups_that_are_named_after_allocations(tmp_path
     group(tmp_path, "j-bbbbbbbbbbbb_3.12", 9)
     group(tmp_path, "agent", os.getpid())
     group(tmp_path, "j-cccccccccccc.1")
-    survivors, _ = scene(tmp_path, strays={ONE: {6}})
-    assert survivors.find() == {ONE: {6, 7, 8}, "j-bbbbbbbbbbbb_3.12": {9}}
+    survivors, _ = scene(tmp_path)
+    assert survivors.find() == {ONE: {7, 8}, "j-bbbbbbbbbbbb_3.12": {9}}
 
 
 def test_what_is_no_id_is_no_allocation() -> None:
@@ -50,7 +51,7 @@ def test_it_is_looked_only_while_it_is_not_known_what_ran(tmp_path: Path) -> Non
 def test_finding_nothing_proves_it_only_where_all_would_be_found(tmp_path: Path) -> None:
     survivors, _ = scene(tmp_path)
     assert not survivors.look(100.0)
-    survivors.sure = True
+    survivors, _ = scene(tmp_path, sure=True)
     assert survivors.look(200.0)
     group(tmp_path, ONE, 2**22 + 1)  # a pid that nobody has
     assert not survivors.look(300.0)

@@ -9,8 +9,9 @@ from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_job import Job
 from distributed_grid.agent.supervisor_tree import Tree
 
-tree = Tree(lambda _: None, lambda _: False)
+tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False)
 job = Job("j-a.1", 0.0, 0.0, 1.0, [])
+job.orphaned, tree.running[job.id] = True, job  # its spawner is dead, and what it left is ours
 tree.main_ended(job, 0)
 tree._find_orphans()
 print("alone", tree.alive(job))
@@ -31,16 +32,17 @@ import os, subprocess, sys, time
 from distributed_grid.agent.supervisor_job import Job
 from distributed_grid.agent.supervisor_tree import Tree
 
-tree = Tree(lambda _: None, lambda _: False)
+tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False)
 one, other, later = (Job(f"j-{name}.1", 0.0, 0.0, 1.0, []) for name in "abc")
-tree.mains |= {-1: one, -2: other}
+one.orphaned = other.orphaned = True
+tree.running |= {job.id: job for job in (one, other)}
 child = subprocess.Popen(["sleep", "1000"], env={}, start_new_session=True)
 tree._find_orphans()
 os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it was ended, and is not reaped
-tree.main_ended(tree.mains.pop(-1), 0)
-tree.mains[-3] = later
+tree.main_ended(one, 0)
+tree.running[later.id] = later
 print("killed", tree.alive(one), tree.alive(other), tree.alive(later))
-tree.reap(0.0)
+tree.reap(lambda pid: None)
 print("reaped", tree.alive(one), tree.alive(other), tree.alive(later))
 """
 

@@ -6,6 +6,7 @@ import pytest
 
 from distributed_grid.agent import doctoring, wall_facts
 from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, remedy
+from distributed_grid.agent.walls import available
 from distributed_grid.health import Level
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.walls import Walls
@@ -33,6 +34,7 @@ def test_walls_that_cannot_be_had_are_refused_with_what_would_help(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     had(monkeypatch, Walls.LANDLOCK)
+    monkeypatch.setattr(available, "why_not", lambda walls, state_dir: "not root")
     with pytest.raises(GridError) as refused:
         chosen(Asked(tmp_path, walls="user"))
     assert refused.value.what == "jobs cannot be run behind walls user here (agent.walls)"

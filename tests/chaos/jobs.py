@@ -17,6 +17,7 @@ RETRIES = 20
 # by the kernel when nothing of the job is alive any more: whoever finds it taken runs beside an earlier attempt.
 SCRIPT = """
 nap=$1 end=$2 half=$3 whole=$4
+umask 0
 note() {
     read -r up rest < /proc/uptime
     echo "$1 $GRID_ALLOCATION_ID $up $2" >> "$BOOKS/$GRID_NODE"

@@ -37,7 +37,7 @@ agent:
   offer_after: 0
   reserve_memory_gb: 0
   keep_jobs: 100000
-  trust: everyone  # the clients of a campaign are users who own no node
+  walls: user
 """
 
 
@@ -90,6 +90,9 @@ class World:
         self.url = f"ws://{HUB}:{PORT}"
         self.books = place / "books"
         (self.books / "lock").mkdir(parents=True)
+        place.chmod(0o711)  # each attempt is a user of its own (walls user), and all write down what happens to them
+        for path in (self.books, self.books / "lock"):
+            path.chmod(0o777)
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         (place / "grid.yaml").write_text(CONFIG)
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("GRID_")}
@@ -194,7 +197,7 @@ class World:
         return (self.place / f"{name}.log").read_text(errors="replace")[-1000:]
 
     def strangers(self) -> list[str]:
-        """All processes beside the campaign, its services and the idle supervisors."""
+        """All processes beside the campaign, its services, the idle supervisors and what makes jobs for these."""
         ours = {1, os.getpid(), *(one.process.pid for one in self.services.values() if one.process)}
         ours |= {self.supervisor(node) for node in self.nodes}
         found = []
@@ -204,6 +207,8 @@ class World:
                     words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 except OSError:
                     continue
+                if "supervisor_main.py" in words:
+                    continue  # a spawner, or the server that forks them
                 found.append(f"{entry.name} {words or 'a zombie'}")
         return found
 

@@ -41,7 +41,7 @@ def test_an_agent_that_is_root_keeps_the_rights_to_become_who_submitted_and_no_o
     text = render(Unit("agent", ARGV, Path("/var/lib/grid/agent-lab1"), "root"))
     assert setting(text, "User") == []
     (rights,) = setting(text, "CapabilityBoundingSet")
-    assert {"CAP_SETUID", "CAP_SYS_PTRACE"} <= {*rights.split()} and "CAP_SYS_ADMIN" not in rights
+    assert {"CAP_SETUID", "CAP_KILL"} <= {*rights.split()} and "CAP_SYS_ADMIN" not in rights
     assert setting(text, "StateDirectoryMode") == ["0711"]  # a restart does not shut jobs out of their directories
 
 

@@ -174,7 +174,8 @@ async def test_a_suspended_job_is_seen_everywhere_to_be_so_and_ends_as_if_nothin
                 capture_output=True, text=True, timeout=60,
             )  # fmt: skip
             assert "suspended: the owner is back (process 1" in said.stdout, said
-            (grid.place / "lab" / "allocs" / view.allocation / "workdir" / "go").touch()
+            (folder,) = (grid.place / "lab" / "jobs").glob(f"*/{view.allocation}")
+            (folder / "go").touch()
             grid.set_gpus("lab", [{}])
             result = await asyncio.wait_for(client.result(job), 60)
             assert (result.exit_code, result.stdout) == (0, "done\n")

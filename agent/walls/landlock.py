@@ -1,5 +1,5 @@
-"""Keeps a job that runs as our own user out of our state directory: the node's key, the journal, other jobs' files. By
-Landlock, where the kernel has it (Linux 5.19). Stdlib only.
+"""Landlock (Linux 5.19): keeps a job that runs as our own user out of our state directory, and processes of one slot
+from signalling others (Linux 6.12). Stdlib only.
 
 Landlock knows only what is allowed. So all that lies beside the way to the state directory is, entry by entry, and in
 it the job's own folder. What is made later in a directory on that way is not; so this is used only where our user
@@ -10,27 +10,22 @@ nothing but to mount, and to become somebody else by a set-user-id program.
 import ctypes
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from distributed_grid.agent.walls.syscalls import forbid_new_privileges
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on all machines
 _VERSION = 1
 _PATH_BENEATH = 1
-_PR_SET_NO_NEW_PRIVS = 38
-_PR_SET_DUMPABLE = 4
 
 _LEAST = 2  # an older one forbids to rename from one directory to another
 _WRITE_FILE, _READ_FILE = 1 << 1, 1 << 2
 _REMOVE_AND_MAKE = 0x1FF0  # all of them
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
-_SCOPE_SIGNAL = 1 << 1
-
-
-def forbid_dumps() -> None:
-    """Nobody of our own user may look into this process's memory, files or environment, nor stop it as a debugger
-    does; and it leaves no core."""
-    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+_SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNAL = 1 << 0, 1 << 1
+_SCOPES_FROM = 6  # the version that knows them
 
 
 def why_not(state_dir: str) -> str:
@@ -40,35 +35,58 @@ def why_not(state_dir: str) -> str:
     for above in _way(os.path.realpath(state_dir)):
         if os.access(above, os.W_OK, effective_ids=True):
             return f"the agent's user can write in {above}, above it"
+        if not os.access(above, os.R_OK, effective_ids=True):
+            return f"the agent's user cannot list {above}, above it, and so not allow what lies there"
     return ""
 
 
-def rules(allocs: str, folder: str) -> int:
-    """A descriptor of the rules by which a process can neither read nor change what lies in the state directory, in
-    which `allocs` is, but for this folder in there; nor signal what was not started by it or its like. To be closed.
-    Raises OSError."""
+def rules(state_dir: str, allowed: Iterable[str], readable: Iterable[str] = ()) -> int:
+    """A descriptor of the rules by which a process can neither read nor change what lies in the state directory, but
+    for these paths in there; nor signal what was not started by it or its like. To be closed. Raises OSError."""
     version = _version()
     files = _WRITE_FILE | _READ_FILE | (_TRUNCATE if version >= 3 else 0)
     handled = files | _REMOVE_AND_MAKE | _REFER
-    attributes = struct.pack("=QQQ", handled, 0, _SCOPE_SIGNAL)[: 24 if version >= 6 else 8]
+    attributes = struct.pack("=QQQ", handled, 0, _SCOPE_SIGNAL)[: 24 if version >= _SCOPES_FROM else 8]
     made = _call(_CREATE_RULESET, attributes, len(attributes), 0)
-    state_dir = os.path.realpath(os.path.dirname(allocs))
-    recalls = os.path.join(state_dir, "recalls")  # the notices of all, to be read
-    for path in [*_beside(state_dir), os.path.realpath(folder), recalls]:
-        try:
-            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:  # gone meanwhile
-            continue
-        allowed = _READ_FILE if path == recalls else handled if os.path.isdir(path) else files
-        _call(_ADD_RULE, made, _PATH_BENEATH, struct.pack("=Qi", allowed, fd), 0)
-        os.close(fd)
+    try:
+        for path in [*_beside(os.path.realpath(state_dir)), *map(os.path.realpath, allowed)]:
+            _allow(made, path, handled, files)
+        for path in map(os.path.realpath, readable):
+            _allow(made, path, _READ_FILE, _READ_FILE)
+    except BaseException:
+        os.close(made)
+        raise
     return made
+
+
+def _allow(made: int, path: str, in_directory: int, of_file: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:  # gone meanwhile
+        return
+    try:
+        allowed = in_directory if os.path.isdir(path) else of_file
+        _call(_ADD_RULE, made, _PATH_BENEATH, struct.pack("=Qi", allowed, fd), 0)
+    finally:
+        os.close(fd)
+
+
+def isolate() -> None:
+    """This process and its children neither signal others nor connect to their abstract sockets, such as those of an
+    X server or a session bus. Without effect on kernels that cannot do that. Raises OSError."""
+    if _version() < _SCOPES_FROM:
+        return
+    attributes = struct.pack("=QQQ", 0, 0, _SCOPE_SIGNAL | _SCOPE_ABSTRACT_SOCKETS)
+    made = _call(_CREATE_RULESET, attributes, len(attributes), 0)
+    try:
+        obey(made)
+    finally:
+        os.close(made)
 
 
 def obey(made: int) -> None:
     """From now on these rules hold for this process, and all that come of it. Raises OSError."""
-    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+    forbid_new_privileges()
     _call(_RESTRICT_SELF, made, 0)
 
 

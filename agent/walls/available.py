@@ -1,0 +1,80 @@
+"""Which walls this node can build, and why not stronger ones."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from distributed_grid.agent.walls import enclosure, forkserver, landlock
+from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, NONE, USER
+
+LEVELS = (USER, NAMESPACE, LANDLOCK, NONE)
+"""The strongest first."""
+
+
+class Available(NamedTuple):
+    """The strongest walls, and why each stronger kind cannot be built, in a sentence."""
+
+    walls: str
+    why: dict[str, str]
+
+
+def survey(state_dir: Path) -> Available:
+    """What can be built around jobs of an agent with this state directory, which is there."""
+    why: dict[str, str] = {}
+    for level, reason in ((USER, _no_user), (NAMESPACE, _no_namespace), (LANDLOCK, _no_landlock)):
+        if not (found := reason(state_dir)):
+            return Available(level, why)
+        why[level] = found
+    return Available(NONE, why)
+
+
+def why_not(walls: str, state_dir: Path) -> str:
+    """Why these walls cannot be built; empty if they can."""
+    reasons = {USER: _no_user, NAMESPACE: _no_namespace, LANDLOCK: _no_landlock}
+    return reasons[walls](state_dir) if walls in reasons else ""
+
+
+def _no_user(state_dir: Path) -> str:
+    if not forkserver.privileged():
+        return "the agent may not run jobs as other users: that takes root, or a service installed by root"
+    for above in state_dir.resolve().parents:
+        if not above.stat().st_mode & stat.S_IXOTH:
+            return f"{above} is closed to other users, and the directories of jobs are below it"
+    return ""
+
+
+def _no_namespace(state_dir: Path) -> str:
+    if os.geteuid() == 0:
+        return "root owns all of the machine's files, in a user namespace as well"
+    return _tried(enclosure.try_namespaces)
+
+
+def _no_landlock(state_dir: Path) -> str:
+    return landlock.why_not(str(state_dir))
+
+
+def _tried(build: Callable[[], None]) -> str:
+    """Build it in a child. Why that fails; empty if it does not."""
+    failed, said = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        text = ""
+        try:
+            build()
+        except OSError as error:
+            text = error.strerror or str(error)
+        finally:
+            os.write(said, text.encode())
+            os._exit(0)
+    os.close(said)
+    try:
+        with os.fdopen(failed, "rb") as file:
+            text = file.read().decode(errors="replace")
+    finally:
+        with contextlib.suppress(ChildProcessError):  # the agent reaps whatever ends
+            os.waitpid(pid, 0)
+    hint = " (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces)"
+    return f"no user namespace can be made: {text}{hint}" if text else ""

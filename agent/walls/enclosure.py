@@ -1,0 +1,198 @@
+"""Puts the calling process behind the walls of one slot, for good: another user, namespaces of its own, Landlock,
+limits. Children inherit all of it. Stdlib only.
+
+It happens in two steps. `enter` changes user and namespaces; only children of the process are in a new pid namespace,
+so the caller forks then, and the child calls `settle`. Nothing of a job runs before both are done.
+"""
+
+import contextlib
+import errno
+import os
+import pwd
+import resource
+import signal
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from distributed_grid.agent.walls import landlock, syscalls
+
+USER, NAMESPACE, LANDLOCK, NONE = "user", "namespace", "landlock", "none"
+_HIDDEN_TMPFS = "mode=0755,size=1m,nr_inodes=4096"
+_TRIES = 20
+_LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
+_ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Walls as the supervisor orders them. `folder` is the directory of the slot's jobs; `state` the agent's own one.
+
+    `uid`, `gid`, `groups`: who its processes are; `own`: nobody but this slot uses that uid. `private`: the home of
+    the agent's user, sessions' sockets, /tmp and /dev/shm are not those of the machine (only behind `namespace`).
+    `processes` (0: unlimited), `nice` and `oom` limit each job.
+    """
+
+    name: str
+    walls: str
+    folder: str
+    state: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    own: bool = False
+    private: bool = False
+    processes: int = 0
+    nice: int = 0
+    oom: str = ""
+
+    def message(self) -> dict[str, Any]:
+        """For the wire."""
+        return asdict(self)
+
+
+def slot(message: dict[str, Any]) -> Slot:
+    """The other way round."""
+    return Slot(**{**message, "groups": tuple(message["groups"])})
+
+
+def enter(wanted: Slot) -> None:
+    """Become the slot's user, in its namespaces. The caller forks next. Raises OSError."""
+    # The files below /proc/self belong to root as long as we are not dumpable. There is nothing secret in here.
+    syscalls.set_dumpable(True)
+    os.setsid()
+    if wanted.oom:
+        _write("/proc/self/oom_score_adj", wanted.oom)
+    if wanted.nice:
+        _stand_back(wanted.nice)
+    if wanted.processes and (wanted.own or wanted.walls == NAMESPACE):
+        # The kernel counts processes of this user (in this user namespace), the spawner among them.
+        most = wanted.processes + 1
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    if wanted.walls == USER:
+        os.setgroups(wanted.groups)
+        os.setresgid(wanted.gid, wanted.gid, wanted.gid)
+        os.setresuid(wanted.uid, wanted.uid, wanted.uid)
+        os.umask(0o022)
+        drop_capabilities()
+    elif wanted.walls == NAMESPACE:
+        _unshare()
+        _mount(wanted)
+
+
+def settle(wanted: Slot) -> None:
+    """The second step, in the child. Raises OSError."""
+    syscalls.set_dumpable(False)
+    syscalls.become_subreaper()
+    if wanted.walls == NAMESPACE:
+        syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+        drop_capabilities()
+    os.chdir("/")
+    if wanted.own or wanted.walls == NAMESPACE:
+        syscalls.forbid_new_privileges()
+        landlock.isolate()
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        with contextlib.suppress(OSError):  # those the C library keeps to itself
+            signal.signal(signum, signal.SIG_IGN)
+
+
+def _stand_back(nice: int) -> None:
+    """Give way to programs of other sessions: the kernel may share time out between sessions (autogroups), and niceness
+    then counts only within one; that of the session is set beside it (sched(7)). Who is not root may do so ten times a
+    second on the whole machine."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    for _ in range(_TRIES):
+        try:
+            _write("/proc/self/autogroup", str(nice))
+            return
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                return  # this kernel has none
+            time.sleep(0.1)
+
+
+def try_namespaces() -> None:
+    """Make the namespaces of a slot in this process, with a /proc of its own. Raises OSError."""
+    syscalls.set_dumpable(True)
+    _unshare()
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    syscalls.mount("tmpfs", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV)  # noqa: S108 - hidden, not used
+    pid = os.fork()
+    if pid == 0:
+        number = 0
+        try:
+            syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+        except OSError as error:
+            number = error.errno or errno.EINVAL
+        finally:
+            os._exit(number)
+    if number := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise OSError(number, f"mount /proc: {os.strerror(number)}")
+
+
+def drop_capabilities() -> None:
+    """Have none, and pass none on."""
+    syscalls.clear_ambient()
+    syscalls.set_capabilities(0, 0, 0)
+
+
+# --- namespaces -------------------------------------------------------------------------------------------------------
+
+
+def _unshare() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    flags = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWPID
+    syscalls.unshare(flags)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
+def _mount(wanted: Slot) -> None:
+    """Hide the agent's state, and with `private` all that belongs to the person whose agent this is."""
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    recalls = f"{wanted.state}/recalls"
+    kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (wanted.folder, recalls)}
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    if wanted.private:
+        for path in ("/tmp", "/var/tmp"):  # noqa: S108 - these are hidden
+            own = f"{wanted.folder}/.{os.path.basename(os.path.dirname(path))}tmp"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(own, 0o700)
+            kept_tmp = os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            syscalls.mount(f"/proc/self/fd/{kept_tmp}", path, flags=syscalls.MS_BIND)
+            os.close(kept_tmp)
+        syscalls.mount("tmpfs", "/dev/shm", "tmpfs", flags, "mode=1777")  # noqa: S108
+    for path in [*(_private() if wanted.private else ()), wanted.state]:
+        if os.path.isdir(path):
+            syscalls.mount("tmpfs", path, "tmpfs", flags, _HIDDEN_TMPFS)
+    for path, fd in kept.items():
+        os.makedirs(path, mode=0o755, exist_ok=True)
+        syscalls.mount(f"/proc/self/fd/{fd}", path, flags=syscalls.MS_BIND)
+        os.close(fd)
+    with contextlib.suppress(OSError):  # in a private /tmp it is no mount, and nobody else's
+        syscalls.mount("none", wanted.state, flags=flags | syscalls.MS_REMOUNT | syscalls.MS_RDONLY)
+    found = os.statvfs(recalls).f_flag
+    locked = sum(flag for seen, flag in _LOCKED.items() if found & seen) | (_MS_RELATIME if found & _ST_RELATIME else 0)
+    read_only = syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY
+    syscalls.mount("none", recalls, flags=read_only | locked)
+    os.chdir("/")
+
+
+def _private() -> list[str]:
+    """What belongs to the agent's user beside its state: the home, and the sockets of sessions."""
+    found = [f"/run/user/{os.geteuid()}"]
+    with contextlib.suppress(KeyError, OSError):
+        home = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)
+        if home != "/" and os.stat(home).st_uid == os.geteuid():  # a service account may have / or nothing
+            found.append(home)
+    return found
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,231 @@
+"""The fork server: a small process that makes spawners, and the only one of the node with the right to become another
+user. Stdlib only.
+
+The supervisor forks it before it knows anything, and asks it over a channel: `make` a spawner of a slot, let a `files`
+child answer one question with the rights of a slot, or `act` as a slot's user (signals and cores, which the supervisor
+may not set for another user). A spawner is not its child but the supervisor's: its parent leaves at once, and orphans
+go to the supervisor, the nearest subreaper. So the fork server can be ended and replaced at any time.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.walls import enclosure, files_socket, landlock, syscalls, uids, wire
+from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
+from distributed_grid.agent.walls.spawner import Spawner
+
+PRIVILEGES = 1 << syscalls.CAP_SETUID | 1 << syscalls.CAP_SETGID | 1 << syscalls.CAP_CHOWN
+"""What it takes to make a folder another user's and to become that user."""
+
+
+def privileged() -> bool:
+    """Whether this process may hand jobs to other users."""
+    permitted = syscalls.capabilities()[1]
+    return permitted & PRIVILEGES == PRIVILEGES
+
+
+def give_up_privileges() -> None:
+    """Keep the right to start another fork server, and use no capability for anything else. Root stays root."""
+    if os.geteuid() != 0:
+        permitted = syscalls.capabilities()[1]
+        syscalls.clear_ambient()
+        syscalls.set_capabilities(0, permitted, 0)
+
+
+def hand_on_privileges() -> None:
+    """What this process executes has the capabilities of a fork server, if we may have them."""
+    permitted = syscalls.capabilities()[1] & PRIVILEGES
+    if os.geteuid() != 0 and permitted == PRIVILEGES:
+        syscalls.set_capabilities(permitted, permitted, permitted)
+        syscalls.raise_ambient(permitted)
+
+
+class ForkServer:
+    """The supervisor's end. `start` forks; a server that is gone is started again by the next request."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self._channel: socket.socket | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Fork a fresh one."""
+        if self._channel is not None:
+            self._channel.close()
+        ours, theirs = wire.pair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _serve(theirs)
+        theirs.close()
+        self._channel = ours
+
+    def make(self, slot: Slot, note: int) -> socket.socket:
+        """The supervisor's end of a new spawner's channel. Its first message is `made` with its pid, or `failed`. It
+        appends to `note` the exits of which it cannot tell the supervisor. Raises wire.Closed where no fork server can
+        be had."""
+        ours, theirs = wire.pair()
+        try:
+            self._ask({"op": "make", "slot": slot.message()}, (theirs.fileno(), note))
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        return ours
+
+    def serve_files(self, slot: Slot, peer: socket.socket) -> None:
+        """Let a child with the slot's rights answer what `peer` asks. Raises wire.Closed."""
+        self._ask({"op": "files", "slot": slot.message()}, (peer.fileno(),))
+
+    def act(self, uid: int, gid: int, orders: list[list[Any]]) -> None:
+        """Have this user do these: `["signal", pid, start, number]`, `["cores", tid, cores]`, `["end"]` (all processes
+        of the user). Nothing is answered; where it cannot be done, it is asked again by who looks what is left."""
+        with contextlib.suppress(wire.Closed):
+            self._ask({"op": "act", "uid": uid, "gid": gid, "orders": orders}, ())
+
+    def close(self) -> None:
+        """Let it end."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _ask(self, message: wire.Message, fds: tuple[int, ...]) -> None:
+        if self._channel is not None:
+            with contextlib.suppress(wire.Closed):
+                wire.send(self._channel, message, fds)
+                return
+        self.start()
+        assert self._channel is not None  # noqa: S101
+        wire.send(self._channel, message, fds)
+
+
+# --- the process itself -----------------------------------------------------------------------------------------------
+
+
+def _serve(channel: socket.socket) -> NoReturn:
+    """Be the fork server, to the end of the channel."""
+    try:
+        _close_others(channel.fileno())
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(signum, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
+        channel.setblocking(True)
+        os.chdir("/")
+        if os.geteuid() != 0:
+            permitted = syscalls.capabilities()[1] & PRIVILEGES
+            syscalls.set_capabilities(permitted, permitted, 0)
+        while True:
+            message, fds = wire.receive(channel)
+            _fork(lambda message=message, fds=fds: _do(message, fds), keep=fds)  # type: ignore[misc]
+            for fd in fds:
+                os.close(fd)
+    except (wire.Closed, OSError):
+        pass
+    finally:
+        os._exit(0)
+
+
+def _close_others(*kept: int) -> None:
+    low = 3
+    for fd in sorted(kept):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _fork(task: Callable[[], None], keep: list[int]) -> int:
+    """A child that does this, and nothing else, and holds nothing but these descriptors."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _close_others(*keep)
+            task()
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.write(2, f"fork server: {type(error).__name__} {error}\n".encode(errors="replace"))
+        finally:
+            os._exit(0)
+    return pid
+
+
+def _do(message: wire.Message, fds: list[int]) -> None:
+    if message["op"] == "act":
+        _act(message["uid"], message["gid"], message["orders"])
+        return
+    slot = enclosure.slot(message["slot"])
+    peer = socket.socket(fileno=fds[0])
+    try:
+        _make_folder(slot)
+        enclosure.enter(slot)
+    except OSError as error:
+        if message["op"] == "make":
+            _tell_failed(peer, error)
+        return
+    ready, begin = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(begin)
+        os.read(ready, 1)
+        os.close(ready)
+        _begin(message["op"], slot, peer, *fds[1:])
+    if message["op"] == "make":
+        wire.send(peer, {"op": "made", "pid": pid})
+    # Our end lets the child go on: what it says comes after this.
+
+
+def _begin(op: str, slot: Slot, peer: socket.socket, note: int = -1) -> NoReturn:
+    try:
+        enclosure.settle(slot)
+        if op == "make":
+            wire.send(peer, {"op": "ready"})
+            Spawner(slot, peer, note).run()
+        else:
+            if slot.walls == LANDLOCK:
+                landlock.obey(landlock.rules(slot.state, (slot.folder,)))
+            files_socket.serve(peer)
+    except OSError as error:
+        if op == "make":
+            _tell_failed(peer, error)
+    except wire.Closed:
+        pass
+    finally:
+        os._exit(0)
+
+
+def _tell_failed(peer: socket.socket, error: OSError) -> None:
+    with contextlib.suppress(wire.Closed):
+        wire.send(peer, {"op": "failed", "text": error.strerror or str(error)})
+
+
+def _make_folder(slot: Slot) -> None:
+    """The slot's own directory, which belongs to its user."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(slot.folder, 0o700)
+        if slot.uid != os.geteuid() or slot.gid != os.getegid():
+            os.chown(slot.folder, slot.uid, slot.gid, follow_symlinks=False)
+
+
+def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
+    if uid == os.geteuid():
+        return  # `end` would hit what is not a job's
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    enclosure.drop_capabilities()
+    for what, *rest in orders:
+        with contextlib.suppress(OSError):
+            if what == "signal":
+                procs.send(*rest)
+            elif what == "cores":
+                os.sched_setaffinity(*rest)
+            elif what == "end" and uids.is_own(uid):
+                os.kill(-1, signal.SIGKILL)

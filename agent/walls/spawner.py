@@ -1,0 +1,280 @@
+"""A spawner: the process behind the walls of one slot that makes the processes of its jobs, one job at a time.
+
+It has become the job's user already, so a launch is a posix_spawn and what a child inherits is set once. It is the
+subreaper of what it starts: whatever a job does to hide a process, in the end it is a child of this one. So when the
+spawner has no child left, nothing of the job is alive. It trusts nothing that the job can change: it is not dumpable,
+ignores signals, and knows no more than the job's own order. Without a supervisor it starts nothing any more, and leaves
+when its job is over. Stdlib only.
+"""
+
+import errno
+import json
+import os
+import select
+import signal
+import socket
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from distributed_grid.agent.walls import landlock, wire
+from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
+
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+"""A job treats all signals as a fresh process does, whatever its spawner made of them."""
+
+
+class CannotStart(Exception):
+    """No process was made: the outcome's cause, and why in words."""
+
+    def __init__(self, cause: str, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
+        self.text = text
+
+
+class Spawner:
+    """Serves one channel to the supervisor until that ends and no job is left. An exit that it cannot tell goes to the
+    file `note`, for the next supervisor."""
+
+    def __init__(self, slot: Slot, channel: socket.socket, note: int) -> None:
+        self._slot = slot
+        self._note = note
+        self._channel: socket.socket | None = channel
+        self._all_cores = os.sched_getaffinity(0)
+        self._main = 0
+        self._job = ""
+        self._cpu, self._peak = 0.0, 0
+        channel.setblocking(False)
+        woken, wake = socket.socketpair()
+        woken.setblocking(False)
+        wake.setblocking(False)
+        self._woken, self._wake = woken, wake
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        """Until the supervisor is gone, and so is the job."""
+        poll = select.poll()
+        if self._channel is not None:
+            poll.register(self._channel, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        while self._channel is not None or self._job:
+            for fd, _ in poll.poll():
+                if fd == self._woken.fileno():
+                    with suppress(BlockingIOError):
+                        self._woken.recv(4096)
+                elif self._channel is not None and not self._hear(self._channel):
+                    poll.unregister(self._channel)
+                    self._channel.close()
+                    self._channel = None
+            self._reap()
+
+    def _hear(self, channel: socket.socket) -> bool:
+        """Take one order; False when the supervisor is gone."""
+        try:
+            order, fds = wire.receive(channel)
+        except BlockingIOError:
+            return True
+        except wire.Closed:
+            return False
+        try:
+            if order["op"] == "spawn":
+                self._spawn(order, fds)
+            elif order["op"] == "kill" and self._job and (self._slot.own or self._slot.walls == NAMESPACE):
+                os.kill(-1, signal.SIGKILL)  # all of this user, or of this pid namespace, but this process
+        except OSError:
+            pass  # nobody is left to be killed
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _tell(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
+        if self._channel is not None:
+            with suppress(wire.Closed):  # seen at the next read
+                wire.send(self._channel, message, fds)
+                return
+        if "status" in message:
+            with suppress(OSError):
+                os.write(self._note, json.dumps([message["id"], message["status"]]).encode() + b"\n")
+
+    # --- a start ------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, order: dict[str, Any], fds: list[int]) -> None:
+        try:
+            pid = self._make(order, *fds)
+        except CannotStart as why:
+            self._tell({"op": "failed", "id": order["id"], "cause": why.cause, "text": why.text})
+            return
+        finally:
+            os.chdir("/")
+        self._main, self._job = pid, order["id"]
+        self._cpu, self._peak = 0.0, 0
+        if self._slot.walls != NAMESPACE:
+            self._tell({"op": "spawned", "id": self._job, "pid": pid})
+            return
+        pidfd = os.pidfd_open(pid)  # our numbers mean nothing outside
+        self._tell({"op": "spawned", "id": self._job, "pid": 0}, (pidfd,))
+        os.close(pidfd)
+
+    def _make(self, order: dict[str, Any], out: int, err: int) -> int:
+        program = ""
+        try:
+            os.sched_setaffinity(0, order["cores"] or self._all_cores)  # always: entering a group may have changed them
+            program = _find(order)
+            if self._slot.walls == LANDLOCK:
+                return _fork(order, program, self._slot.state, out, err)
+            return os.posix_spawn(
+                program,
+                order["argv"],
+                order["env"],
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, out, 1),
+                    (os.POSIX_SPAWN_DUP2, err, 2),
+                ],
+                setpgroup=0,
+                setsigmask=(),
+                setsigdef=_SIGNALS,
+            )
+        except (OSError, ValueError) as error:
+            raise _explain(error, program or "the job", order["cores"]) from None
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        """Take all exits; tell of the main process's, and of the moment when nothing is left."""
+        if not self._job:
+            return
+        status = None
+        left = True
+        while left:
+            try:
+                pid, found, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                left = False
+                break
+            if pid == 0:
+                break
+            self._cpu += usage.ru_utime + usage.ru_stime
+            self._peak = max(self._peak, usage.ru_maxrss << 10)
+            if pid == self._main:
+                self._main, status = 0, found
+        if status is None and left:
+            return
+        said: wire.Message = {"op": "ended", "id": self._job, "left": left, "cpu": self._cpu, "peak": self._peak}
+        if status is not None:
+            said["status"] = status
+        if not left:
+            self._job = ""
+        self._tell(said)
+
+
+# --- one start --------------------------------------------------------------------------------------------------------
+
+
+def _find(order: dict[str, Any]) -> str:
+    """Go to the job's directory, and look up its program."""
+    argv, cwd = order["argv"], order["cwd"]
+    try:
+        if order["make"]:
+            with suppress(FileExistsError):
+                os.mkdir(cwd, 0o700)
+        # The directory that we made is no link; where it named one of its own, that is its affair.
+        fd = os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (os.O_NOFOLLOW if order["make"] else 0))
+        try:
+            os.fchdir(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise CannotStart("workdir-failed", f"cannot use the working directory {cwd}: {error.strerror}") from None
+    if not argv or not argv[0]:
+        raise CannotStart("not-found", "there is no command")
+    return find_program(argv[0], order["env"].get("PATH", _PATH))
+
+
+def find_program(name: str, path: str) -> str:
+    """The file to run: `name` itself if it has a slash, else looked up in the job's own PATH. Raises CannotStart."""
+    if "/" in name:
+        return name
+    refused = ""
+    for folder in path.split(":"):
+        candidate = os.path.join(folder or ".", name)
+        if os.access(candidate, os.X_OK):
+            if not os.path.isdir(candidate):
+                return candidate
+        elif not refused and os.path.isfile(candidate):
+            refused = candidate
+    if refused:
+        raise CannotStart("not-executable", f"{refused}: permission denied (is it executable?)")
+    raise CannotStart("not-found", f"{name}: not found in PATH ({path})")
+
+
+def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int) -> int:
+    """The same by a fork, since posix_spawn has no step for Landlock: each job has rules of its own."""
+    recalls = (f"{state}/recalls",)
+    rules = landlock.rules(state, (order["cwd"] if order["make"] else order["folder"], *order["outputs"]), recalls)
+    failed, begin = os.pipe()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(order, program, rules, begin, out, err)
+        os.close(begin)
+        begin = -1
+        number = os.read(failed, 8)
+    finally:
+        for fd in (rules, failed, begin):
+            if fd >= 0:
+                os.close(fd)
+    if not number:
+        return pid
+    os.waitpid(pid, 0)
+    raise OSError(int(number), os.strerror(int(number)))
+
+
+def _become(order: dict[str, Any], program: str, rules: int, begin: int, out: int, err: int) -> NoReturn:
+    """Be the job, or say by an error number why not."""
+    number = errno.EINVAL
+    try:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for signum in _SIGNALS:
+            with suppress(OSError):
+                signal.signal(signum, signal.SIG_DFL)
+        null = os.open("/dev/null", os.O_RDONLY)
+        for fd, source in enumerate((null, out, err)):
+            os.dup2(source, fd)
+        landlock.obey(rules)
+        os.execve(program, order["argv"], order["env"])  # noqa: S606 - no shell is what is wanted
+    except OSError as error:
+        number = error.errno or number
+    finally:
+        with suppress(OSError):
+            os.write(begin, str(number).encode())
+        os._exit(127)
+
+
+def _explain(error: OSError | ValueError, program: str, cores: list[int]) -> CannotStart:
+    """Which of the steps of a start failed: posix_spawn has one error number for all of them."""
+    if isinstance(error, ValueError):
+        return CannotStart("spawn-failed", f"the command cannot be passed on: {error}")
+    match error.errno:
+        case errno.ENOENT if os.path.exists(program):
+            return CannotStart("not-found", f"{program}: the interpreter in its first line is not there")
+        case errno.ENOENT | errno.ENOTDIR:
+            return CannotStart("not-found", f"{program}: no such file")
+        case errno.EACCES | errno.EPERM:
+            return CannotStart("not-executable", f"{program}: {_why_not(program)}")
+        case errno.ENOEXEC:
+            return CannotStart("not-executable", f"{program}: neither a program nor a script with #! in its first line")
+        case errno.EINVAL if cores:
+            return CannotStart("spawn-failed", f"the cores {sorted(cores)} cannot be used on this node")
+        case errno.EAGAIN:
+            return CannotStart("spawn-failed", "no process could be made: too many of this user run already")
+        case _:
+            return CannotStart("spawn-failed", f"{program} could not be started: {error.strerror}")
+
+
+def _why_not(program: str) -> str:
+    return "is a directory" if os.path.isdir(program) else "permission denied (is it executable?)"

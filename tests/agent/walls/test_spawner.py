@@ -1,0 +1,311 @@
+"""What a job can reach of its node behind each kind of walls, and what it cannot do to others.
+
+The supervisor runs as root for `user`, else as a user of its own, in a directory where that user can make nothing
+above it, as a service of its own does. It is spoken to as its agent does.
+"""
+
+import ctypes
+import json
+import os
+import resource  # noqa: F401 - which os.wait4 loads, and who is another user cannot
+import shutil
+import signal
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.agent import supervisor, supervisor_main, workdir  # noqa: F401 - loaded before the fork
+from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.walls import available, files_socket, forkserver, landlock, uids  # noqa: F401
+from tests.grid_fixture import until
+
+AGENT = 60_777
+"""A user that no machine has."""
+PATH = "/usr/bin:/bin"
+pytestmark = pytest.mark.root
+
+
+class Node:
+    """A supervisor with these walls."""
+
+    def __init__(self, state: Path, walls: str) -> None:
+        self.state, self.walls = state, walls
+        self._count = 0
+        self.uid = 0 if walls == "user" else AGENT
+        state.chmod(0o711)
+        for name in ("allocs", "identity"):
+            (state / name).mkdir(mode=0o700)
+        (state / "identity" / "own.key").write_text("SECRET")
+        os.chmod(state / "identity" / "own.key", 0o600)
+        for path in [state, *state.rglob("*")]:
+            os.chown(path, self.uid, self.uid)
+        self._over: dict[str, dict[str, Any]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Start it, and be its agent."""
+        state, walls = self.state, self.walls
+        # The interpreter of this machine may be where others may not look: all of it is loaded before.
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setsid()
+                os.closerange(3, 1024)  # as who starts it does
+                os.umask(0o077)
+                os.setgroups([])
+                os.setresgid(self.uid, self.uid, self.uid)
+                os.setresuid(self.uid, self.uid, self.uid)
+                ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # a fresh process of this user lets itself be looked into
+                os.environ["GRID_SECRET"] = "SECRET"
+                os.dup2(os.open(state / "supervisor.log", os.O_WRONLY | os.O_CREAT, 0o600), 2)
+                supervisor_main.main(["", str(state), str(1 << 28), "none", "", walls])
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+            finally:
+                os._exit(0)
+        self.wire = until(self.dial, "the supervisor listens")
+        hello = self.hear()
+        assert hello["walls"] == walls
+        self._over |= {one["id"]: one["outcome"] for one in hello["known"] if one["outcome"] is not None}
+
+    def replace(self, between: Callable[[], object] = lambda: None) -> None:
+        """The supervisor is killed, and after this another one takes over."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.wire.close()
+        between()
+        self.begin()
+
+    def dial(self) -> Any:
+        wire = socket.socket(socket.AF_UNIX)
+        wire.settimeout(60)
+        try:
+            wire.connect(str(self.state / "supervisor.sock"))
+        except (FileNotFoundError, ConnectionRefusedError):  # it is bound a moment before it listens
+            return None
+        return wire.makefile("rwb")
+
+    def hear(self) -> dict[str, Any]:
+        said = self.wire.readline()
+        assert said, self.log()
+        heard: dict[str, Any] = json.loads(said)
+        return heard
+
+    def log(self) -> str:
+        return (self.state / "supervisor.log").read_text()
+
+    def tell(self, **message: Any) -> None:
+        self.wire.write(json.dumps(message).encode() + b"\n")
+        self.wire.flush()
+
+    def launch(self, script: str, who: str = "ann", pids: int = 0, limit: float = 60.0) -> str:
+        """Begin it in a shell as a job of this submitter."""
+        self._count += 1
+        key = f"j-{os.getpid()}-{self._count}.1"
+        (self.state / "allocs" / key).mkdir(mode=0o700)
+        os.chown(self.state / "allocs" / key, self.uid, self.uid)
+        self.tell(
+            op="launch", id=key, argv=["/bin/sh", "-c", script], cwd="", cores=[], limit=limit, grace=1.0, lease=0.0,
+            env={"PATH": PATH, "GRID_ALLOCATION_ID": key}, lease_from=0.0, submitter=who, limits={"pids": pids},
+        )  # fmt: skip
+        return key
+
+    def ended(self, key: str) -> tuple[int, str]:
+        """Its exit code (-1: none), and what it wrote, or how it ended."""
+        while key not in self._over:
+            if (said := self.hear())["op"] == "exited":
+                self._over[said["id"]] = said["outcome"]
+        outcome = self._over[key]
+        return outcome.get("code", -1), self.wrote(key) or outcome["text"]
+
+    def wrote(self, key: str) -> str:
+        streams = [self.state / "allocs" / key / name for name in ("stdout", "stderr")]
+        return "".join(path.read_text() for path in streams if path.exists())
+
+    def run(self, script: str, **how: Any) -> tuple[int, str]:
+        return self.ended(self.launch(script, **how))
+
+    def started(self, key: str) -> int:
+        """The pid of its spawner, when it has written something."""
+        until(lambda: self.wrote(key), "it runs")
+        main = next(pid for pid in procs.everyone() if procs.allocation_of(pid) == key)
+        seen = procs.stat(main)
+        assert seen is not None
+        while procs.allocation_of(seen.parent) == key:
+            main, seen = seen.parent, procs.stat(seen.parent) or seen
+        return seen.parent
+
+    def close(self) -> None:
+        self.tell(op="leave")
+        os.waitpid(self.pid, 0)
+        self.wire.close()
+
+
+@pytest.fixture(scope="module", params=["user", "namespace", "landlock"])
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    if request.param == "landlock" and "Landlock" in (why := landlock.why_not("/var/lib/grid")):
+        pytest.skip(why)
+    above = Path(tempfile.mkdtemp(dir="/var/lib", prefix="grid-test-"))
+    above.chmod(0o755)
+    (above / "state").mkdir()
+    try:
+        made = Node(above / "state", request.param)
+        yield made
+        made.close()
+    finally:
+        shutil.rmtree(above)
+
+
+def test_a_job_has_no_open_files_but_its_three_streams(node: Node) -> None:
+    code, out = node.run("ls /proc/$$/fd; readlink /proc/$$/fd/0")
+    assert (code, out.split()) == (0, ["0", "1", "2", "/dev/null"])
+
+
+def test_a_job_cannot_look_into_what_started_it(node: Node) -> None:
+    for what in ("environ", "mem", "fd/", "cwd/", "maps"):
+        code, out = node.run(f"ls /proc/$PPID/{what} && cat /proc/$PPID/{what}")
+        assert code and "denied" in out and "SECRET" not in out, (what, out)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cat {state}/identity/own.key",
+        "cat {state}/journal",
+        "echo x >> {state}/journal",
+        "rm {state}/identity/own.key",
+        "mv {state}/identity/own.key .",
+        "ln {state}/identity/own.key mine && cat mine",
+        "echo x > {state}/new",
+        "echo x > {state}/recalls/new",
+        "ln -s {state}/identity/own.key way; cat way",
+        "cat /proc/self/root{state}/identity/own.key",
+        "cat {state}/allocs/*/stdout",
+        "echo x >> {state}/allocs/$GRID_ALLOCATION_ID/spec",
+        "kill -9 {pid}",
+    ],
+)
+def test_a_job_reaches_nothing_of_the_agent(node: Node, script: str) -> None:
+    key = node.launch("true")
+    node.ended(key)
+    code, out = node.run(script.format(state=node.state, pid=node.pid))
+    refusals = ("denied", "not permitted", "cross-device", "No such", "Read-only", "no such", "Directory nonexistent")
+    assert code and any(word in out for word in refusals), (code, out)
+    assert (node.state / "identity" / "own.key").read_text() == "SECRET"
+    assert node.run("echo still obeyed") == (0, "still obeyed\n")
+
+
+def test_a_job_changes_neither_rights_nor_times_of_what_is_the_agents(node: Node) -> None:
+    if node.walls == "landlock":
+        pytest.skip("Landlock has no say on chmod: such a node runs its owner's jobs only")
+    key = node.state / "identity" / "own.key"
+    before = key.stat()
+    for script in (f"chmod 777 {key}", f"touch -d 2001-01-01 {key}", f"chmod 777 {node.state} {node.state}/journal"):
+        code, out = node.run(script)
+        assert code or node.walls == "namespace", out  # there it has a directory of its own in that place
+    after = key.stat()
+    assert (after.st_mode, after.st_mtime) == (before.st_mode, before.st_mtime)
+    assert node.state.stat().st_mode & 0o777 == 0o711
+
+
+def test_a_job_works_as_it_would_without_walls(node: Node) -> None:
+    works = "echo a > x && cat x && mkdir d && mv x d/y && cat d/y && echo b >> /dev/stderr && touch /dev/shm/$$"
+    more = "rm /dev/shm/$$; cat /etc/passwd > /dev/null && f=$(mktemp) && echo c > $f && cat $f && rm $f; ulimit -c"
+    code, out = node.run(f"{works} && {more}")
+    assert (code, out.splitlines()[:3], out.splitlines()[-1]) == (0, ["a", "a", "c"], "b")
+
+
+def test_nothing_of_a_job_outlives_it_however_it_hides(node: Node) -> None:
+    hides = "(setsid sh -c 'exec env -i sleep 4321 >/dev/null 2>&1 </dev/null' &) ; sleep 0.2"
+    code, _ = node.run(f"{hides}; exit 7")
+    left = [pid for pid in procs.everyone() if b"sleep\x004321" in procs._read(f"/proc/{pid}/cmdline")]
+    assert (code, left) == (7, [])
+
+
+def test_a_fork_bomb_is_bounded_and_ended(node: Node) -> None:
+    if node.walls == "landlock":
+        pytest.skip("only a control group could bound it there")
+    bomb = "b() { b | b & }; b; echo up; sleep 1000"
+    code, _ = node.run(bomb, pids=40, limit=2.0)
+    assert code in (-1, 2), "its time was up, or its shell could make no more"
+    assert [pid for pid in procs.everyone() if b"b | b" in procs._read(f"/proc/{pid}/cmdline")] == []
+    assert node.run("echo next", pids=40) == (0, "next\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_spawner_that_its_own_job_ends_or_stops_harms_nobody_else(node: Node, number: int) -> None:
+    if node.walls == "namespace":
+        pytest.skip("the spawner is the first process of its pid namespace: its jobs cannot signal it")
+    neighbour = node.launch("echo up; sleep 3; exit 5", who="bob")
+    spawner = node.started(neighbour)
+    code, _ = node.run(f"kill -{int(number)} $PPID; sleep 0.2; exit 3")
+    assert code == 3, "its own code is known all the same"
+    seen = procs.stat(spawner)
+    assert seen is not None and seen.state != "Z"
+    assert node.ended(neighbour) == (5, "up\n")
+    assert node.run("echo again") == (0, "again\n")
+
+
+def test_a_job_cannot_end_its_pid_namespace_from_within(node: Node) -> None:
+    if node.walls != "namespace":
+        pytest.skip("there is none")
+    assert node.run("kill -9 1; kill -STOP 1; echo on") == (0, "on\n")
+
+
+def test_submitters_do_not_see_each_others_processes_or_files(node: Node) -> None:
+    if node.walls == "landlock":
+        pytest.skip("they are one user there: such a node runs its owner's jobs only")
+    victim = node.launch("echo secret > mine; pwd; sleep 4; cat mine; exit 6", who="bob")
+    until(lambda: node.wrote(victim), "it runs")
+    folder = node.wrote(victim).split()[0]
+    main = next(pid for pid in procs.everyone() if procs.allocation_of(pid) == victim)
+    for script in (f"kill -9 {main}", f"cat {folder}/mine", f"echo x > {folder}/mine", f"cat /proc/{main}/environ"):
+        code, out = node.run(f"export GRID_ALLOCATION_ID={victim}; {script}")
+        assert code and "secret" not in out, (script, out)
+    assert node.ended(victim)[0] == 6 and node.wrote(victim).endswith("secret\n")
+
+
+def test_a_job_is_not_let_in_where_the_agent_gives_orders(node: Node) -> None:
+    if shutil.which("perl") is None:
+        pytest.skip("needs perl")
+    for name in ("supervisor.sock", "files.sock"):
+        dial = f'$s = IO::Socket::UNIX->new(Peer => "{node.state}/{name}") or exit 4; sysread($s, $b, 100);'
+        code, out = node.run(f"perl -MIO::Socket::UNIX -e '{dial} print length($b), qq(\\n);'")
+        assert (code, out.strip()) in ((4, "exited with code 4"), (0, "0")), (name, out)
+    assert node.run("echo still obeyed") == (0, "still obeyed\n")
+
+
+def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_meanwhile(node: Node) -> None:
+    ends = node.launch("echo up; while [ ! -e go ]; do sleep 0.05; done; exit 7")
+    stays = node.launch("echo up; sleep 2; exit 9", who="bob")
+    until(lambda: node.wrote(ends) and node.wrote(stays), "they run")
+    (folder,) = (node.state / "jobs").glob(f"*/{ends}")
+
+    def end() -> None:
+        (folder / "go").touch()
+        until(lambda: not [pid for pid in procs.everyone() if procs.allocation_of(pid) == ends], "it has ended")
+
+    node.replace(end)
+    assert (node.ended(ends)[0], node.ended(stays)[0]) == (7, 9)
+    assert node.run("echo next") == (0, "next\n")
+
+
+def test_each_slot_has_a_user_of_its_own(node: Node) -> None:
+    if node.walls != "user":
+        pytest.skip("needs walls user")
+    one, other = (node.launch("id -u; sleep 1", who=who) for who in ("ann", "bob"))
+    found = {int(node.ended(key)[1]) for key in (one, other)}
+    assert len(found) == 2 and all(map(uids.is_own, found))
+
+
+def test_it_is_said_why_walls_cannot_be_built(tmp_path: Path) -> None:
+    assert available.why_not("namespace", tmp_path).startswith("root owns all")
+    tmp_path.chmod(0o700)
+    (tmp_path / "state").mkdir()
+    assert available.why_not("user", tmp_path / "state").endswith("and the directories of jobs are below it")
+    assert landlock.why_not("/var/lib/grid") == "the agent's user can write in /, above it"  # since we are root
