@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ IDLE = 30.0
 """Seconds that a spawner without a job stays."""
 MAKING = 15.0
 """Seconds that the making of a spawner may take."""
+_UNREAD = 16  # messages that a spawner can have sent of one job, and more
 _LOOK = 1.0  # seconds between two looks whether a spawner was stopped
 
 
@@ -122,13 +124,21 @@ class Slots:
         if why:
             self._log(f"slot {spawning.slot.name}: its spawner is given up ({why})")
         self._forget(spawning)
-        if (place := spawning.place) is not None and not procs.send(place.pid, place.start, 9) and place.own:
-            self.forks.act(place.uid, place.gid, [["end"]])
+        if (place := spawning.place) is None:
+            return
+        if os.geteuid() in (0, place.uid):
+            procs.send(place.pid, place.start, signal.SIGKILL)
+        else:
+            self.forks.act(place.uid, place.gid, [["signal", place.pid, place.start, int(signal.SIGKILL)]])
 
     def ended(self, pid: int) -> Spawning | None:
         """Our child with this pid is gone: the spawner that it was, if it was one."""
-        found = self._by_pid.pop(pid, None)
+        found = self._by_pid.get(pid)
         if found is not None:
+            for _ in range(_UNREAD):  # what it said before comes first; the end of its channel is the last
+                if not found.dead:
+                    self._read(found)
+            self._by_pid.pop(pid, None)
             self._forget(found)
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self._notes, found.slot.name))

@@ -237,6 +237,10 @@ class Tree:
                 self._unsure = True  # it may be a spawner that is just being made
                 continue
             self.orphans[pid] = owner
+            if owner is not None and not owner.pid and seen.group == pid:
+                owner.pid = (
+                    pid  # its spawner was killed before it could tell: only a main process leads a group so soon
+                )
             if owner is None:
                 self._log(f"process {pid} has lost its spawner and may be of {len(bereft)} jobs: it is ended")
                 procs.send(pid, seen.start, signal.SIGKILL)

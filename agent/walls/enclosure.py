@@ -19,6 +19,7 @@ from distributed_grid.agent.walls import landlock, syscalls
 
 USER, NAMESPACE, LANDLOCK, NONE = "user", "namespace", "landlock", "none"
 _HIDDEN_TMPFS = "mode=0755,size=1m,nr_inodes=4096"
+_CGROUPS = "/sys/fs/cgroup"
 _TRIES = 20
 _LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
 _ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
@@ -177,6 +178,11 @@ def _mount(wanted: Slot) -> None:
     locked = sum(flag for seen, flag in _LOCKED.items() if found & seen) | (_MS_RELATIME if found & _ST_RELATIME else 0)
     read_only = syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY
     syscalls.mount("none", recalls, flags=read_only | locked)
+    if os.path.isdir(_CGROUPS):  # what is delegated to the agent's user could be changed by its jobs
+        try:
+            syscalls.make_read_only(_CGROUPS)
+        except OSError:
+            syscalls.mount("tmpfs", _CGROUPS, "tmpfs", flags | syscalls.MS_RDONLY)
     os.chdir("/")
 
 

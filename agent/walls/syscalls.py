@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
@@ -10,6 +11,7 @@ CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x8000000, 0x1
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 
+_MOUNT_SETATTR, _MOUNT_ATTR_RDONLY, _AT_RECURSIVE = 442, 1, 0x8000
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 36, 38, 47
 _AMBIENT_RAISE, _AMBIENT_CLEAR = 2, 4
 _CAPABILITY_VERSION = 0x20080522
@@ -25,6 +27,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     """mount(2). Raises OSError."""
     encoded = os.fsencode(source), os.fsencode(target), kind.encode() or None
     _check(_libc.mount(*encoded, flags, data.encode() or None), f"mount {target}")
+
+
+def make_read_only(path: str) -> None:
+    """The mount at `path`, with those below it, is read-only in this mount namespace (Linux 5.12). Raises OSError."""
+    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    _check(_libc.syscall(_MOUNT_SETATTR, -1, path.encode(), _AT_RECURSIVE, attributes, len(attributes)), path)
 
 
 def set_dumpable(allowed: bool) -> None:

@@ -49,7 +49,7 @@ def test_systemd_finds_nothing_wrong_with_a_unit(name: str) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize(("name", "most"), [("grid-agent.service", 3.4), ("grid-coordinator.service", 1.8)])
+@pytest.mark.parametrize(("name", "most"), [("grid-agent.service", 3.4), ("grid-coordinator.service", 1.5)])
 def test_a_service_that_is_taken_over_can_do_little(name: str, most: float) -> None:
     assert exposure(Path(str(files("distributed_grid.systemd") / name))) <= most
 
@@ -65,7 +65,7 @@ def test_what_is_installed_is_as_safe_as_what_is_shipped(
     unit = Unit(kind, ["/usr/local/lib/grid/bin/grid", kind, "run"], Path(f"/var/lib/grid/{kind}"), f"grid-{kind}")
     path = tmp_path / unit.name
     path.write_text(render(unit))
-    assert exposure(path) <= {"agent": 3.4, "coordinator": 1.8}[kind]
+    assert exposure(path) <= {"agent": 3.4, "coordinator": 1.5}[kind]
 
 
 def test_stopping_the_agent_leaves_its_jobs_alone() -> None:

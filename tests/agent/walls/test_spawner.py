@@ -1,7 +1,7 @@
 """What a job can reach of its node behind each kind of walls, and what it cannot do to others.
 
-The supervisor runs as root for `user`, else as a user of its own, in a directory where that user can make nothing
-above it, as a service of its own does. It is spoken to as its agent does.
+The supervisor runs as a user of its own, in a directory where that user can make nothing above it, as a service does;
+for `user` with the capabilities of the unit, or as root. It is spoken to as its agent does.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ import pytest
 
 from distributed_grid.agent import supervisor, supervisor_main, workdir  # noqa: F401 - loaded before the fork
 from distributed_grid.agent import supervisor_procs as procs
-from distributed_grid.agent.walls import available, files_socket, forkserver, landlock, uids  # noqa: F401
+from distributed_grid.agent.walls import available, files_socket, forkserver, landlock, syscalls, uids  # noqa: F401
 from tests.grid_fixture import until
 
 AGENT = 60_777
@@ -34,9 +34,10 @@ class Node:
     """A supervisor with these walls."""
 
     def __init__(self, state: Path, walls: str) -> None:
-        self.state, self.walls = state, walls
+        self.state, self.as_root = state, walls == "user, as root"
+        self.walls = walls.partition(",")[0]
         self._count = 0
-        self.uid = 0 if walls == "user" else AGENT
+        self.uid = 0 if self.as_root else AGENT
         state.chmod(0o711)
         for name in ("allocs", "identity"):
             (state / name).mkdir(mode=0o700)
@@ -59,7 +60,10 @@ class Node:
                 os.umask(0o077)
                 os.setgroups([])
                 os.setresgid(self.uid, self.uid, self.uid)
+                ctypes.CDLL(None).prctl(8, int(walls == "user"), 0, 0, 0)  # keep capabilities, as in the service's unit
                 os.setresuid(self.uid, self.uid, self.uid)
+                if walls == "user" and not self.as_root:
+                    syscalls.set_capabilities(*3 * [forkserver.PRIVILEGES])
                 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # a fresh process of this user lets itself be looked into
                 os.environ["GRID_SECRET"] = "SECRET"
                 os.dup2(os.open(state / "supervisor.log", os.O_WRONLY | os.O_CREAT, 0o600), 2)
@@ -146,7 +150,7 @@ class Node:
         self.wire.close()
 
 
-@pytest.fixture(scope="module", params=["user", "namespace", "landlock"])
+@pytest.fixture(scope="module", params=["user", "user, as root", "namespace", "landlock"])
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     if request.param == "landlock" and "Landlock" in (why := landlock.why_not("/var/lib/grid")):
         pytest.skip(why)
@@ -243,7 +247,7 @@ def test_a_spawner_that_its_own_job_ends_or_stops_harms_nobody_else(node: Node, 
         pytest.skip("the spawner is the first process of its pid namespace: its jobs cannot signal it")
     neighbour = node.launch("echo up; sleep 3; exit 5", who="bob")
     spawner = node.started(neighbour)
-    code, _ = node.run(f"kill -{int(number)} $PPID; sleep 0.2; exit 3")
+    code, _ = node.run(f"sleep 0.2; kill -{int(number)} $PPID; sleep 0.2; exit 3")
     assert code == 3, "its own code is known all the same"
     seen = procs.stat(spawner)
     assert seen is not None and seen.state != "Z"
