@@ -120,8 +120,8 @@ async def test_a_node_that_has_notes_of_its_spawners_proves_by_itself_that_nothi
     (bench.dir / "journal").unlink()
     await bench.kill_supervisor()
     assert (await bench.ended(id)).cause is Cause.SUPERVISOR_LOST
-    assert not runs(pid)
-    await bench.until(lambda: told.known[-1] is None)
+    assert not runs(pid) and told.known
+    assert bench.launcher.loss is not None and not bench.launcher.loss.open
 
 
 async def test_the_next_supervisor_knows_that_it_is_not_known_and_the_one_after_a_word_that_it_is(bench: Bench) -> None:

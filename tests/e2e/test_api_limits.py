@@ -152,7 +152,7 @@ async def test_a_thousand_long_polls_at_once_are_all_answered_and_hold_up_nobody
     ]
     await end.say(*polls)
     assert (await client.run(["echo", "meanwhile"])).stdout == "meanwhile\n"
-    (folder,) = grid.place.glob(f"n1/allocs/{allocation}/workdir")
+    (folder,) = grid.place.glob(f"n1/jobs/*/{allocation}")
     (folder / "go").touch()
     async with asyncio.timeout(60):
         for poll in polls:

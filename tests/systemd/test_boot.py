@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.supervisor_hide import why_not
+from distributed_grid.agent.walls import uids
 from tests.grid_fixture import CONFIG
 from tests.systemd.booted import GRID, Machine, another_version, booted
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(300)]
 INVITATION, NODE = "/run/invitation", ("--name", "n1", "--virtual")
+LOOKS = "id -u; sed -n 's/^CapEff:\t//p; s/^NoNewPrivs:\t//p' /proc/self/status"
 AGENT, COORDINATOR = "grid-agent.service", "grid-coordinator.service"
 
 
@@ -92,9 +93,14 @@ def test_no_secret_is_in_the_unit_or_the_log_and_no_job_can_read_the_nodes_key(m
     assert secret not in machine.told("cat", f"/etc/systemd/system/{AGENT}") + machine.journal()
     key = "/var/lib/grid/agent-n1/identity/own.key"
     assert machine.told("stat", "--format=%a %U", key).strip() == "600 grid-agent"
-    if "Landlock" not in why_not("/var/lib"):
-        read = machine.run(GRID, "run-shared", "--no-ship", "cat", key)
-        assert (read.returncode, read.stdout) == (1, "") and "Permission denied" in read.stderr
+    read = machine.run(GRID, "run-shared", "--no-ship", "cat", key)
+    assert (read.returncode, read.stdout) == (1, "") and "Permission denied" in read.stderr
+
+
+def test_a_job_has_a_user_of_its_own_that_has_no_rights(machine: Machine) -> None:
+    assert node(machine)["walls"] == "user"
+    uid, *rights = machine.grid("run-shared", "--no-ship", "sh", "-c", LOOKS).split()
+    assert uids.is_own(int(uid)) and rights == ["0000000000000000", "1"]
 
 
 def test_a_service_of_ones_own_runs_without_rights_and_without_a_login(machine: Machine) -> None:

@@ -58,7 +58,9 @@ def group_of(machine: Machine, process: int) -> str:
 
 
 def supervisor(machine: Machine) -> int:
-    return int(machine.until(lambda: machine.run("pgrep", "--full", "supervisor_main.py").stdout.strip(), "it runs"))
+    # The oldest: the others are its fork server and spawners.
+    oldest = ("pgrep", "--oldest", "--full", "supervisor_main.py")
+    return int(machine.until(lambda: machine.run(*oldest).stdout.strip(), "it runs"))
 
 
 def new_agent(machine: Machine, before: int) -> int:
