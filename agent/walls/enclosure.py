@@ -66,11 +66,9 @@ def enter(wanted: Slot) -> None:
         _write("/proc/self/oom_score_adj", wanted.oom)
     if wanted.nice:
         _stand_back(wanted.nice)
-    if wanted.processes and (wanted.own or wanted.walls == NAMESPACE):
-        # The kernel counts processes of this user (in this user namespace), the spawner among them.
-        most = wanted.processes + 1
-        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     if wanted.walls == USER:
+        if wanted.own:
+            _limit_processes(wanted.processes)
         os.setgroups(wanted.groups)
         os.setresgid(wanted.gid, wanted.gid, wanted.gid)
         os.setresuid(wanted.uid, wanted.uid, wanted.uid)
@@ -78,6 +76,8 @@ def enter(wanted: Slot) -> None:
         drop_capabilities()
     elif wanted.walls == NAMESPACE:
         _unshare()
+        # Not before: what holds when a user namespace is made holds for all processes of that user outside of it.
+        _limit_processes(wanted.processes)
         _mount(wanted)
 
 
@@ -95,6 +95,12 @@ def settle(wanted: Slot) -> None:
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         with contextlib.suppress(OSError):  # those the C library keeps to itself
             signal.signal(signum, signal.SIG_IGN)
+
+
+def _limit_processes(most: int) -> None:
+    """The kernel counts processes and threads of this user, in this user namespace, the spawner among them."""
+    if most:
+        resource.setrlimit(resource.RLIMIT_NPROC, (most + 1, most + 1))
 
 
 def _stand_back(nice: int) -> None:

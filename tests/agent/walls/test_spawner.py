@@ -11,6 +11,7 @@ import resource  # noqa: F401 - which os.wait4 loads, and who is another user ca
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -253,6 +254,16 @@ def test_a_spawner_that_its_own_job_ends_or_stops_harms_nobody_else(node: Node, 
     assert seen is not None and seen.state != "Z"
     assert node.ended(neighbour) == (5, "up\n")
     assert node.run("echo again") == (0, "again\n")
+
+
+def test_processes_of_the_agents_user_do_not_count_against_a_jobs_limit(node: Node) -> None:
+    others = [subprocess.Popen(["sleep", "60"], user=node.uid) for _ in range(30)]
+    try:
+        assert node.run("(echo a); (echo b)", pids=20) == (0, "a\nb\n")
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def test_a_job_cannot_end_its_pid_namespace_from_within(node: Node) -> None:
