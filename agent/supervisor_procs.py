@@ -21,7 +21,6 @@ _PIDFD_INFO_EXIT = 1 << 3
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OOM_SCORE = "/proc/self/oom_score_adj"
-_MARK = b"GRID_ALLOCATION_ID="
 
 
 class Stat(NamedTuple):
@@ -148,14 +147,6 @@ def threads(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return []
-
-
-def allocation_of(pid: int) -> str:
-    """The allocation that the process was started with, by its environment; empty if it does not say."""
-    for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
-        if entry.startswith(_MARK):
-            return entry[len(_MARK) :].decode(errors="replace")
-    return ""
 
 
 def everyone() -> Iterator[int]:

@@ -17,6 +17,7 @@ from distributed_grid.protocol.jobs import PASSED_ON, JobSpec, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.protocol.resources import Grant
+from tests.processes import allocation_of
 
 
 class Bench:
@@ -145,7 +146,7 @@ class Bench:
 
     def alive(self, *ids: str) -> list[int]:
         """All processes that these allocations have in the process table."""
-        return [pid for pid in procs.everyone() if procs.allocation_of(pid) in ids and runs(pid)]
+        return [pid for pid in procs.everyone() if allocation_of(pid) in ids and runs(pid)]
 
     async def close(self) -> None:
         """Leave nothing running, by pid."""

@@ -12,6 +12,7 @@ from distributed_grid.protocol.jobs import Cause, JobSpec, State
 from distributed_grid.protocol.messages import Launch, Started
 from distributed_grid.protocol.resources import Grant
 from tests.agent.conftest import Bench, runs
+from tests.processes import allocation_of
 from tests.protocol.samples import FACTS
 
 HIDES = ("sh", "-c", "exec env -i sleep 1000")
@@ -38,7 +39,7 @@ async def hidden(bench: Bench) -> tuple[str, int]:
     id = bench.launch(*HIDES)
     pid = await bench.started(id)
     lose_notes(bench)
-    await bench.until(lambda: not procs.allocation_of(pid))
+    await bench.until(lambda: not allocation_of(pid))
     return id, pid
 
 

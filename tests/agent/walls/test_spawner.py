@@ -24,6 +24,7 @@ from distributed_grid.agent import supervisor, supervisor_main, workdir  # noqa:
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.walls import available, files_socket, forkserver, landlock, syscalls, uids  # noqa: F401
 from tests.grid_fixture import until
+from tests.processes import allocation_of
 
 AGENT = 60_777
 """A user that no machine has."""
@@ -138,10 +139,10 @@ class Node:
     def started(self, key: str) -> int:
         """The pid of its spawner, when it has written something."""
         until(lambda: self.wrote(key), "it runs")
-        main = next(pid for pid in procs.everyone() if procs.allocation_of(pid) == key)
+        main = next(pid for pid in procs.everyone() if allocation_of(pid) == key)
         seen = procs.stat(main)
         assert seen is not None
-        while procs.allocation_of(seen.parent) == key:
+        while allocation_of(seen.parent) == key:
             main, seen = seen.parent, procs.stat(seen.parent) or seen
         return seen.parent
 
@@ -278,7 +279,7 @@ def test_submitters_do_not_see_each_others_processes_or_files(node: Node) -> Non
     victim = node.launch("echo secret > mine; pwd; sleep 4; cat mine; exit 6", who="bob")
     until(lambda: node.wrote(victim), "it runs")
     folder = node.wrote(victim).split()[0]
-    main = next(pid for pid in procs.everyone() if procs.allocation_of(pid) == victim)
+    main = next(pid for pid in procs.everyone() if allocation_of(pid) == victim)
     for script in (f"kill -9 {main}", f"cat {folder}/mine", f"echo x > {folder}/mine", f"cat /proc/{main}/environ"):
         code, out = node.run(f"export GRID_ALLOCATION_ID={victim}; {script}")
         assert code and "secret" not in out, (script, out)
@@ -303,7 +304,7 @@ def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_
 
     def end() -> None:
         (folder / "go").touch()
-        until(lambda: not [pid for pid in procs.everyone() if procs.allocation_of(pid) == ends], "it has ended")
+        until(lambda: not [pid for pid in procs.everyone() if allocation_of(pid) == ends], "it has ended")
 
     node.replace(end)
     assert (node.ended(ends)[0], node.ended(stays)[0]) == (7, 9)
