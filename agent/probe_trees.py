@@ -11,6 +11,9 @@ from pathlib import Path
 
 import psutil
 
+from distributed_grid.peer import SUPERVISOR
+
+_SPAWNER = SUPERVISOR.encode()  # which forks them
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -21,7 +24,8 @@ Spent = list[tuple[frozenset[int], float]]
 @dataclass(slots=True)
 class Process:
     """A process as it was at a walk. `cpu` is its own, `reaped` what its ended children have left to it, in seconds;
-    `started` in seconds since boot; `top` the process right below a root that it came from (0: it is a root)."""
+    `started` in seconds since boot; `top` the process right below a root or a spawner that it came from (0: it is
+    one of these itself)."""
 
     pid: int
     parent: int
@@ -97,8 +101,8 @@ class Trees:
         return own, sum(one.rss for one in self._seen.values() if one.top and one.kin)
 
     def usage(self) -> dict[int, Usage]:
-        """What each process right below one of our own roots uses with all its tree, by its pid; also of daemons
-        whose parent is gone, if they were seen under it once."""
+        """What each process right below one of our own roots and their spawners uses with all its tree, by its pid;
+        also of daemons whose parent is gone, if they were seen under it once."""
         found: dict[int, Usage] = {}
         for one in self._seen.values():
             if one.top and not one.kin:
@@ -120,9 +124,11 @@ class Trees:
             found = _process(pid, parent, top, kin)
             if found is None:
                 continue
-            process, threads = found
+            process, threads, name = found
             then = _lookup(self._seen, process)
-            if then is not None and parent:
+            if parent in roots and name == _SPAWNER:
+                process.top = 0  # it makes jobs one after the other: each of its children is one
+            elif then is not None and parent:
                 process.top = then.top or top
             seen[pid] = process
             below = process.top if parent else 0
@@ -130,7 +136,7 @@ class Trees:
         return seen
 
 
-def _process(pid: int, parent: int, top: int, kin: bool) -> tuple[Process, int] | None:
+def _process(pid: int, parent: int, top: int, kin: bool) -> tuple[Process, int, bytes] | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
@@ -151,6 +157,7 @@ def _process(pid: int, parent: int, top: int, kin: bool) -> tuple[Process, int] 
             kin=kin,
         ),
         int(field[17]),
+        stat[stat.index(b"(") + 1 : stat.rindex(b")")],
     )
 
 

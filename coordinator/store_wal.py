@@ -2,7 +2,7 @@
 
 SQLite takes a log up to the first frame whose checksum does not fit, and drops the rest without a word, since it cannot
 tell a damaged frame from one that a crash left half written. Whoever looks behind that frame can: frames there that
-have the log's current salts were written after it. (https://www.sqlite.org/fileformat2.html#the_write_ahead_log)
+have the log's current salts were written after it. (SQLite, "Database File Format", section 4, The Write-Ahead Log)
 """
 
 import array

@@ -41,7 +41,7 @@ def _no_user(state_dir: Path) -> str:
     if not forkserver.privileged():
         return "the agent may not run jobs as other users: that takes root, or a service installed by root"
     for above in state_dir.resolve().parents:
-        if not above.stat().st_mode & stat.S_IXOTH:
+        if above.exists() and not above.stat().st_mode & stat.S_IXOTH:
             return f"{above} is closed to other users, and the directories of jobs are below it"
     return ""
 

@@ -35,7 +35,7 @@ def why_not(state_dir: str) -> str:
     for above in _way(os.path.realpath(state_dir)):
         if os.access(above, os.W_OK, effective_ids=True):
             return f"the agent's user can write in {above}, above it"
-        if not os.access(above, os.R_OK, effective_ids=True):
+        if os.path.exists(above) and not os.access(above, os.R_OK, effective_ids=True):
             return f"the agent's user cannot list {above}, above it, and so not allow what lies there"
     return ""
 

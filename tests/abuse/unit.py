@@ -88,10 +88,10 @@ def attacks(level: str, names: list[str]) -> Iterator[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory() as base, booted() as machine:
         machine.install(built(Path(base)))
-        machine.told("mkdir", "/opt/abuse")
-        machine.told("cp", "-r", f"{ROOT}/tests", "/opt/abuse/tests")
+        machine.told("mkdir", "/var/lib/abuse")
+        machine.told("cp", "-r", f"{ROOT}/tests", "/var/lib/abuse/tests")
         inside = [f"{ENVIRONMENT}/bin/python", "-m", "tests.abuse.unit", level, *names]
-        done = machine.run("env", "--chdir=/opt/abuse", *inside, timeout=ALL_SECONDS)
+        done = machine.run("env", "--chdir=/var/lib/abuse", *inside, timeout=ALL_SECONDS)
         for line in done.stdout.splitlines():
             if line.startswith("{"):
                 yield json.loads(line)

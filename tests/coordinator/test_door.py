@@ -84,13 +84,13 @@ def test_who_comes_does_not_stand_behind_thousands_of_addresses_that_came_before
 def test_an_address_that_stalled_has_its_turn_after_those_that_did_not() -> None:
     door: Door[str] = Door()
     for number in range(PLACES):
-        door.arrive(f"idle{number}", f"10.1.0.{number}", 0.0)
+        door.arrive(f"idle{number}", f"192.0.2.{number}", 0.0)
     door.let_in(0.0)
     door.arrive("new", HERE, 0.5)
     (slow,) = door.turn_out(PLACE_SECONDS)[1]
     assert slow == "idle63" and door.let_in(PLACE_SECONDS) == ["new"]
     door.arrive("other", THERE, 2.0)
-    door.arrive("again", "10.1.0.63", 2.0)
+    door.arrive("again", "192.0.2.63", 2.0)
     door.left("idle1")
     assert door.let_in(2.0) == ["other"]
     door.greeted("other")
