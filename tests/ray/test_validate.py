@@ -35,7 +35,14 @@ def validate(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def ray_status(cluster: Cluster) -> str:
+    """How Ray sees the node of the only boost."""
+    (boost,) = cluster.master.json("boost", "status", timeout=60.0)["boosts"]
+    return str(boost["ray_node"]["status"])
+
+
 def test_a_cluster_that_is_as_it_should_be_passes_and_a_task_runs_on_each_boost(cluster: Cluster, boost: str) -> None:
+    until(lambda: ray_status(cluster) == "idle", "Ray has seen its raylet at rest")
     done = validate(cluster, "--run")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     lines = dict(line[6:].split(": ", 1) for line in done.stdout.splitlines() if line.startswith("ok    "))
