@@ -90,7 +90,12 @@ class Survivors:
             return False
         self._next = now + EVERY
         lives = self.find()
+        for place in self._unknown():
+            self._log(f"slot {place.name} still lives, and the journal does not know it: it is ended")
+            self._tree.kill(_as_job(place))
         for key, pids in lives.items():
+            if key.startswith("slot "):
+                continue
             job = self._book.jobs.get(key)
             if job is None or job.outcome is not None:
                 self._log(f"{key} still lives, and the journal does not know it: it is ended")

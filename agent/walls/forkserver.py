@@ -8,6 +8,7 @@ go to the supervisor, the nearest subreaper. So the fork server can be ended and
 """
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -157,6 +158,13 @@ def _fork(task: Callable[[], None], keep: list[int]) -> int:
     return pid
 
 
+def _check_user(uid: int) -> None:
+    """Hold that nobody becomes a person or root by a service that has its capabilities for users of slots only. Raises
+    PermissionError."""
+    if os.geteuid() not in (0, uid) and not uids.is_own(uid):
+        raise PermissionError(errno.EPERM, f"user {uid} is none of a slot")
+
+
 def _do(message: wire.Message, fds: list[int]) -> None:
     if message["op"] == "act":
         _act(message["uid"], message["gid"], message["orders"])
@@ -164,6 +172,7 @@ def _do(message: wire.Message, fds: list[int]) -> None:
     slot = enclosure.slot(message["slot"])
     peer = socket.socket(fileno=fds[0])
     try:
+        _check_user(slot.uid)
         _make_folder(slot)
         enclosure.enter(slot)
     except OSError as error:
@@ -217,6 +226,7 @@ def _make_folder(slot: Slot) -> None:
 def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
     if uid == os.geteuid():
         return  # `end` would hit what is not a job's
+    _check_user(uid)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

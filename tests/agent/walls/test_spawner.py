@@ -311,6 +311,17 @@ def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_
     assert node.run("echo next") == (0, "next\n")
 
 
+def test_the_fork_server_of_a_service_makes_nobody_a_person_or_root(node: Node) -> None:
+    if node.walls != "user" or node.as_root:
+        pytest.skip("needs the capabilities of the unit")
+    (folder := node.state / "jobs" / "ofroot").mkdir(mode=0o755)
+    node.tell(op="launch", id="j-root.1", argv=["/usr/bin/id"], cwd="/", cores=[], limit=9.0, grace=1.0, lease=0.0,
+              env={}, lease_from=0.0, submitter="ann", user={"uid": 0, "gid": 0, "groups": []}, limits={})  # fmt: skip
+    code, said = node.ended("j-root.1")
+    assert (code, "user 0 is none of a slot" in said) == (-1, True), said
+    folder.rmdir()
+
+
 def test_each_slot_has_a_user_of_its_own(node: Node) -> None:
     if node.walls != "user":
         pytest.skip("needs walls user")
