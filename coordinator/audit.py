@@ -184,7 +184,7 @@ class RequestLog:
             os.ftruncate(self._file, self._size)
         lines.pop()
         last = number_of(lines[-1]) if lines else 0
-        if lines and not last:  # of a version that did not chain them
+        if lines and not last:  # not a line of ours: nothing can be chained to it
             self._turn_over()
             lines = []
         self._number, self._hash = (last, hashed(lines[-1])) if lines else (0, NOTHING)

@@ -19,8 +19,8 @@ class DoesNotFit(GridError):
 @dataclass
 class Verified:
     """What was found in order: how many lines, the numbers and times of the first and the last, the hash of the last,
-    and the number that is anchored (0: none in these lines). `earlier` are lines of a version that did not chain them,
-    `missing` those that found no room on the disk, `unfinished` bytes behind the last line."""
+    and the number that is anchored (0: none in these lines). `missing` are lines that found no room on the disk,
+    `unfinished` bytes behind the last line."""
 
     lines: int = 0
     first: int = 0
@@ -29,7 +29,6 @@ class Verified:
     until: str = ""
     hash: str = NOTHING
     anchored: int = 0
-    earlier: int = 0
     missing: int = 0
     unfinished: int = 0
 
@@ -96,22 +95,11 @@ def verify(files: Iterable[tuple[str, bytes]], anchor: tuple[int, str, int] = (0
     return found
 
 
-def _of_before(line: bytes) -> bool:
-    """Whether a version that did not chain its lines may have written this one."""
-    try:
-        return isinstance(msgspec.json.decode(line), dict)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-
-
 def _take(found: Verified, line: bytes, where: str, before: str, anchor: tuple[int, str, int]) -> None:
     try:
         read = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        if found.lines or b'"prev"' in line or not _of_before(line):
-            raise DoesNotFit(f"{where} is no line of an audit log", why=_shown(line)) from None
-        found.earlier += 1
-        return
+        raise DoesNotFit(f"{where} is no line of an audit log", why=_shown(line)) from None
     if found.lines and read.n > found.last + 1:
         raise DoesNotFit(
             f"{where} does not fit: {_numbers(found.last + 1, read.n - 1)} missing before it",

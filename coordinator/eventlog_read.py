@@ -15,7 +15,6 @@ import msgspec
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.checkpoint import Checkpoint
 from distributed_grid.coordinator.core.model import Event
-from distributed_grid.protocol import lenient
 from distributed_grid.protocol.errors import GridError
 
 FORMAT = 1
@@ -118,8 +117,7 @@ def _words(error: Exception) -> str:
 
 def _typed(path: Path, number: int, plain: Any) -> Sequence[Record]:
     if number > 1:
-        found: Sequence[Record] = lenient.convert(plain, list[Turn])
-        return found
+        return msgspec.convert(plain, list[Turn])
     if number == 1:
         return [checkpoint.convert(plain)]
     if not isinstance(plain, list) or len(plain) < 2 or plain[0] != TYPE:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from distributed_grid.coordinator import store_head
 from distributed_grid.coordinator.local_door import OPEN_TO_PASS
 from distributed_grid.coordinator.pki import PKI, Pki
 from distributed_grid.coordinator.store_open import open_store
@@ -42,7 +43,7 @@ def found(state_dir: Path, hosts: Iterable[str], user: str, context: Path, url: 
         (state_dir / "grid.db").touch(0o600)
         store = open_store(state_dir / "grid.db")
         try:
-            grid = store.execute("SELECT value FROM meta WHERE name = 'grid'").fetchone()[0]
+            grid = store_head.read(store).grid
         finally:
             store.close()
         names = hosts_of(hosts)

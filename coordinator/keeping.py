@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from distributed_grid.coordinator import store_head
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.store_failed import failure
 from distributed_grid.coordinator.store_open import refuse_strangers, sync
-from distributed_grid.protocol import lenient
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, is_blob_hash
 from distributed_grid.protocol.errors import BadValue, GridError
 
@@ -23,7 +23,7 @@ STORE = "grid.db"
 BLOBS = "blobs"
 LIVE = "SELECT body FROM jobs WHERE state <> 'ended'"
 
-_job = lenient.reader(Job)
+_job = msgspec.msgpack.Decoder(Job).decode
 
 
 class Content(NamedTuple):
@@ -66,12 +66,13 @@ def looking_into(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 def content(db: sqlite3.Connection) -> Content:
-    """What is in it."""
-    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+    """What is in it. Raises sqlite3.DatabaseError where its head is damaged."""
+    point = store_head.read(db)
+    backup = db.execute("SELECT value FROM meta WHERE name = 'backup'").fetchone()
     live = db.execute("SELECT count(*) FROM jobs WHERE state <> 'ended'").fetchone()[0]
     ended = db.execute("SELECT count(*) FROM jobs WHERE state = 'ended'").fetchone()[0]
-    at = float(meta.get("backup") or meta["clock"])
-    return Content(str(meta["grid"]), int(meta["epoch"]), live, ended, at, "backup" in meta)
+    at = float(backup[0]) if backup is not None else point.clock
+    return Content(point.grid, point.epoch, live, ended, at, backup is not None)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from distributed_grid.coordinator.keeping import STORE, Content, blob_path, blob
 from distributed_grid.coordinator.store_begin import Outside, examine, look_outside
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed
 from distributed_grid.coordinator.store_head import standing_loss
-from distributed_grid.protocol import lenient
 from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
@@ -71,8 +70,7 @@ def _checked(db: sqlite3.Connection, folder: Path, outside: Outside, seen: Trace
     try:
         if damage := _damage(db):
             return Checked(None, damage)
-        found += _meta(db)
-        found += _lost(db, outside, seen) if not found else ()
+        found += _lost(db, outside, seen)
         if all(one.hint == CHOOSE for one in found):
             what = content(db)
             found += _Rows(db).findings() or _blobs(db, folder)
@@ -88,22 +86,11 @@ def _damage(db: sqlite3.Connection) -> list[Finding]:
     return [] if said == ["ok"] else [Finding(STORE, text, "restore a backup: the file is damaged") for text in said]
 
 
-def _meta(db: sqlite3.Connection) -> Iterator[Finding]:
-    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
-    for name, kind in (("grid", str), ("epoch", int), ("clock", int | float)):
-        if not isinstance(meta.get(name), kind):
-            yield Finding(f"meta {name}", f"is {meta.get(name)!r}")
-    if isinstance(meta.get("epoch"), int) and meta["epoch"] < 0:
-        yield Finding("meta epoch", f"is {meta['epoch']}")
-
-
 def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Finding]:
     """What shows that commits are lost. A backup is of a moment of its own, and nothing is known of it outside."""
     if db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone():
         return
-    _, wrong, gone, _ = examine(db, outside, seen)
-    if wrong:
-        yield Finding(STORE, wrong)
+    gone = examine(db, outside, seen).found
     loss = standing_loss(db)
     bad = [one.what for one in store_sums.damaged(db)]
     for one in dict.fromkeys([*(loss.found if loss is not None else ()), *gone, *bad]):
@@ -143,12 +130,12 @@ class _Rows:
 
     def findings(self) -> list[Finding]:
         for name, body in self._db.execute("SELECT name, body FROM nodes"):
-            facts = self._decoded(f"node {name}", body, lenient.reader(NodeFacts))
+            facts = self._decoded(f"node {name}", body, msgspec.msgpack.Decoder(NodeFacts).decode)
             if facts is not None:
                 self._nodes[name] = facts
                 self._same(f"node {name}", {"name": name}, {"name": facts.name})
-        for name, body in self._db.execute("SELECT name, body FROM node_orders") if self._has("node_orders") else ():
-            orders = self._decoded(f"orders for {name}", body, lenient.reader(NodeOrders))
+        for name, body in self._db.execute("SELECT name, body FROM node_orders"):
+            orders = self._decoded(f"orders for {name}", body, msgspec.msgpack.Decoder(NodeOrders).decode)
             if orders is not None:
                 self._orders[name] = orders
         self._look_at_groups()
@@ -157,10 +144,6 @@ class _Rows:
         if not self._found:
             self._found += self._as_a_ledger()
         return self._found
-
-    def _has(self, table: str) -> bool:
-        """Whether a store of this schema has it: an older one is looked at as it is."""
-        return bool(self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone())
 
     def _decoded(self, where: str, body: bytes, decode: Callable[[bytes], T]) -> T | None:
         try:
@@ -175,10 +158,8 @@ class _Rows:
                 self._found.append(Finding(where, f"its {name} is {value!r} in the table and {body[name]!r} inside"))
 
     def _look_at_groups(self) -> None:
-        decode = lenient.reader(Group)
+        decode = msgspec.msgpack.Decoder(Group).decode
         names = ("id", "key", "user", "submitted", "ended")
-        if not self._has("groups"):
-            return
         for *values, body in self._db.execute(f"SELECT {', '.join(names)}, body FROM groups"):  # noqa: S608
             group = self._decoded(f"group {values[0]}", body, decode)
             if group is not None:
@@ -188,7 +169,7 @@ class _Rows:
                     self._groups.append(group)
 
     def _look_at_jobs(self) -> None:
-        decode, decode_held = lenient.reader(Job), lenient.reader(Allocation)
+        decode, decode_held = msgspec.msgpack.Decoder(Job).decode, msgspec.msgpack.Decoder(Allocation).decode
         names = ("id", "key", "user", "name", "state", "submitted", "ended", "node")
         for *values, body, held in self._db.execute(f"SELECT {', '.join(names)}, body, allocation FROM jobs"):  # noqa: S608
             where = f"job {values[0]}"
@@ -222,7 +203,7 @@ class _Rows:
         self._allocations.append(allocation)
 
     def _look_at_past_allocations(self) -> None:
-        decode = lenient.reader(Allocation)
+        decode = msgspec.msgpack.Decoder(Allocation).decode
         for name, node, body in self._db.execute("SELECT id, node, body FROM past_allocations"):
             allocation = self._decoded(f"allocation {name}", body, decode)
             if allocation is not None:

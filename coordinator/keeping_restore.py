@@ -109,7 +109,7 @@ def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored
     """Make of the copy a store that may be begun on."""
     now = max(time.time(), what.at)
     db = connect(fresh / STORE)
-    point, _ = store_head.read(db)
+    point = store_head.read(db)
     db.execute("DELETE FROM meta WHERE name IN ('backup', 'loss', 'audit')")  # the audit log is not in a backup
     db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', ?)", (now,))
     # What is in its place from now on has come as far as the mark says that is there, and further.

@@ -18,8 +18,8 @@ CREATE TABLE jobs (
     node TEXT NOT NULL,
     body BLOB NOT NULL,
     allocation BLOB, -- the job's newest one: both change together, so one row holds both
-    boost INTEGER NOT NULL DEFAULT 0, -- whether it is one
-    sum INTEGER, -- of the row without its allocation (store_sums.py); NULL: it was written before there were sums
+    boost INTEGER NOT NULL, -- whether it is one
+    sum INTEGER NOT NULL, -- of the row without its allocation (store_sums.py)
     allocation_sum INTEGER,
     UNIQUE (user, key)
 ) STRICT;
@@ -37,7 +37,7 @@ CREATE TABLE past_allocations (
     id TEXT PRIMARY KEY,
     node TEXT NOT NULL,
     body BLOB NOT NULL,
-    sum INTEGER
+    sum INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Many jobs of one submission. Its members are the jobs `<id>_<index>`.
@@ -48,7 +48,7 @@ CREATE TABLE groups (
     submitted REAL NOT NULL,
     ended REAL NOT NULL, -- when the last member had; 0: not yet
     body BLOB NOT NULL,
-    sum INTEGER,
+    sum INTEGER NOT NULL,
     UNIQUE (user, key)
 ) STRICT;
 
@@ -70,15 +70,15 @@ END;
 CREATE TABLE nodes (
     name TEXT PRIMARY KEY,
     body BLOB NOT NULL,
-    seen REAL NOT NULL DEFAULT 0, -- when its agent was last known to be connected
-    sum INTEGER
+    seen REAL NOT NULL, -- when its agent was last known to be connected
+    sum INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- What the operator has ordered for nodes. It outlasts their agents, and is removed by nobody but the operator.
 CREATE TABLE node_orders (
     name TEXT PRIMARY KEY,
     body BLOB NOT NULL,
-    sum INTEGER
+    sum INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- What users held, for their shares: a decayed average, as it was at that time. What they hold follows from the jobs.

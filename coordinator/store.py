@@ -42,7 +42,6 @@ from distributed_grid.coordinator.store_mark import MarkFile
 from distributed_grid.coordinator.store_open import connect
 from distributed_grid.coordinator.store_rows import CHUNKS, STATEMENTS, Snapshot
 from distributed_grid.faults import fault
-from distributed_grid.protocol import lenient
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
@@ -69,11 +68,11 @@ class Living:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_job = lenient.reader(Job)
-_allocation = lenient.reader(Allocation)
-_facts = lenient.reader(NodeFacts)
-_orders = lenient.reader(NodeOrders)
-_group = lenient.reader(Group)
+_job = msgspec.msgpack.Decoder(Job).decode
+_allocation = msgspec.msgpack.Decoder(Allocation).decode
+_facts = msgspec.msgpack.Decoder(NodeFacts).decode
+_orders = msgspec.msgpack.Decoder(NodeOrders).decode
+_group = msgspec.msgpack.Decoder(Group).decode
 
 
 def _in_order(job: Job) -> tuple[float, str, int]:
@@ -214,7 +213,7 @@ class Store:
             if snapshot.found:
                 self._lose(snapshot.found, snapshot.clock)
             point = Point(self.grid, self.epoch, self._point.commits + 1, snapshot.clock)
-            execute(store_head.SET, (point.clock, store_head.encode(point)))
+            execute(store_head.SET, (store_head.encode(point),))
             _commit(self._writer)
             self._point = point
         except sqlite3.Error as error:
@@ -236,7 +235,7 @@ class Store:
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             self.epoch = max(self.epoch, int(time.time()))
-            store_head.accept_loss(self._writer, snapshot.clock, self.epoch)
+            store_head.accept_loss(self._writer, snapshot.clock)
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
         self.commit(snapshot)
@@ -251,11 +250,11 @@ class Store:
             self._reserve.give_up()
         try:
             self._writer = connect(self._path)
-            found, wrong = store_head.read(self._writer)
+            found = store_head.read(self._writer)
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
         same = (found.grid, found.epoch) == (self.grid, self.epoch)
-        if wrong or not same or found.commits < self._point.commits:
+        if not same or found.commits < self._point.commits:
             raise StoreFailed(
                 f"{self._path} is not what it was",
                 why="what was committed is not in it any more" if same else "another coordinator has begun on it",

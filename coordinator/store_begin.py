@@ -51,11 +51,9 @@ class Outside(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What a store says of itself, what is wrong with that (empty: nothing), and what shows that it has lost commits;
-    how many are known to be lost."""
+    """What a store says of itself, and what shows that it has lost commits; how many are known to be lost."""
 
     point: Point
-    wrong: str
     found: list[str]
     lost: int
 
@@ -85,17 +83,16 @@ def look_outside(path: Path) -> Outside:
 
 
 def examine(db: sqlite3.Connection, outside: Outside, traces: Traces) -> Examined:
-    """Compare what an opened store says of itself with what is known outside of it."""
-    point, wrong = store_head.read(db)
-    if wrong:
-        return Examined(point, wrong, [], 0)
+    """Compare what an opened store says of itself with what is known outside of it. Raises sqlite3.DatabaseError where
+    that is not what was written."""
+    point = store_head.read(db)
     root = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'meta'").fetchone()[0]
     # Commits of the coordinator itself all write the head; what is removed by age may be lost, it goes again.
     behind = sum(root in pages for pages in outside.log.lost)
     found = gone_back(point, outside.mark, behind, outside.log.damaged, traces)
     if not outside.mark.same_boot:  # else that is exact
         found += _not_there(db, point, traces)
-    return Examined(point, "", found, lost_commits(point, outside.mark))
+    return Examined(point, found, lost_commits(point, outside.mark))
 
 
 def _not_there(db: sqlite3.Connection, point: Point, traces: Traces) -> list[str]:
@@ -126,11 +123,7 @@ def begin(path: Path, traces: Traces) -> Begun:
         bad: list[Damaged] = []
         if outside.there:
             bad = _look_for_damage(db, path, outside)
-        point, wrong, gone, lost = examine(
-            db, outside if outside.there else Outside(False, store_wal.Log(), Marked()), traces
-        )
-        if wrong:
-            raise sqlite3.DatabaseError(wrong)
+        point, gone, lost = examine(db, outside if outside.there else Outside(False, store_wal.Log(), Marked()), traces)
         if outside.there:
             found += gone + [one.what for one in bad]
             if outside.mark.why == "damaged":

@@ -8,8 +8,8 @@ import msgspec
 
 from distributed_grid.coordinator.core.rollback import Loss, Point
 
-SET = "UPDATE meta SET value = CASE name WHEN 'clock' THEN ?1 ELSE ?2 END WHERE name IN ('clock', 'head')"
-"""What a commit says: the clock, which older versions read, and the head."""
+SET = "UPDATE meta SET value = ? WHERE name = 'head'"
+"""What a commit says."""
 _PUT = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 
 
@@ -31,28 +31,18 @@ def decode(text: object) -> Point | None:
     return None
 
 
-def read(db: sqlite3.Connection) -> tuple[Point, str]:
-    """How far the store says it has come, and what is wrong with that (empty: nothing). A store of an earlier version
-    has made no numbered commit."""
-    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
-    try:
-        plain = Point(str(meta["grid"]), int(meta["epoch"]), 0, float(meta["clock"]))
-    except (KeyError, ValueError, TypeError):
-        return Point("", 0, 0, 0.0), "its grid, epoch or clock is not there or not what it must be"
-    if "head" not in meta:
-        return plain, ""
-    head = decode(meta["head"])
+def read(db: sqlite3.Connection) -> Point:
+    """How far the store says it has come. Raises sqlite3.DatabaseError where that is not what was written."""
+    row = db.execute("SELECT value FROM meta WHERE name = 'head'").fetchone()
+    head = decode(row[0]) if row is not None else None
     if head is None:
-        return plain, "its head is not what was written"
-    if (head.grid, head.epoch, head.clock) != (plain.grid, plain.epoch, plain.clock):
-        return head, "its head does not fit its grid, epoch or clock"
-    return head, ""
+        raise sqlite3.DatabaseError("its head is not what was written")
+    return head
 
 
 def put(db: sqlite3.Connection, point: Point) -> None:
-    """Have this as the head, and what belongs to it, in the transaction that is open."""
-    for name, value in (("epoch", point.epoch), ("clock", point.clock), ("head", encode(point))):
-        db.execute(_PUT, (name, value))
+    """Have this as the head, in the transaction that is open."""
+    db.execute(_PUT, ("head", encode(point)))
 
 
 def standing_loss(db: sqlite3.Connection) -> Loss | None:
@@ -71,9 +61,7 @@ def put_loss(db: sqlite3.Connection, loss: Loss) -> None:
     db.execute(_PUT, ("loss", msgspec.json.encode(loss).decode()))
 
 
-def accept_loss(db: sqlite3.Connection, at: float, epoch: int) -> None:
-    """It stands no more; what began on nodes before `at` may be unknown here from now on. The next commit has to write
-    a head with this epoch."""
+def accept_loss(db: sqlite3.Connection, at: float) -> None:
+    """It stands no more; what began on nodes before `at` may be unknown here from now on."""
     db.execute("DELETE FROM meta WHERE name = 'loss'")
     db.execute(_PUT, ("restored", at))
-    db.execute(_PUT, ("epoch", epoch))

@@ -11,81 +11,13 @@ from urllib.parse import quote
 
 import structlog
 
+from distributed_grid.coordinator import store_head
+from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store_failed import StoreFailed
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
-SCHEMA = 8
-MIGRATIONS: dict[int, str] = {
-    1: """
-        ALTER TABLE nodes ADD COLUMN seen REAL NOT NULL DEFAULT 0;
-        UPDATE nodes SET seen = (SELECT value FROM meta WHERE name = 'clock');
-        CREATE INDEX jobs_ended_of ON jobs (user, ended) WHERE state = 'ended';
-        CREATE TRIGGER jobs_removed AFTER DELETE ON jobs BEGIN
-            DELETE FROM past_allocations WHERE id >= old.id || '.' AND id < old.id || '/';
-        END;
-    """,
-    2: """
-        CREATE TABLE node_orders (
-            name TEXT PRIMARY KEY,
-            body BLOB NOT NULL
-        ) STRICT, WITHOUT ROWID;
-    """,
-    3: """
-        CREATE TABLE groups (
-            id TEXT PRIMARY KEY,
-            key TEXT NOT NULL,
-            user TEXT NOT NULL,
-            submitted REAL NOT NULL,
-            ended REAL NOT NULL,
-            body BLOB NOT NULL,
-            UNIQUE (user, key)
-        ) STRICT;
-
-        CREATE INDEX groups_live ON groups (submitted) WHERE ended = 0;
-        CREATE INDEX groups_ended ON groups (ended) WHERE ended > 0;
-
-        CREATE TRIGGER members_removed AFTER DELETE ON jobs WHEN instr(old.id, '_') > 0 BEGIN
-            DELETE FROM groups WHERE id = substr(old.id, 1, instr(old.id, '_') - 1) AND ended > 0 AND NOT EXISTS (
-                SELECT 1 FROM jobs WHERE jobs.id > groups.id || '_' AND jobs.id < groups.id || '_~'
-            );
-        END;
-    """,
-    4: """
-        CREATE TABLE receipts (
-            id TEXT PRIMARY KEY,
-            at REAL NOT NULL,
-            node TEXT NOT NULL,
-            jobs TEXT NOT NULL,
-            body BLOB NOT NULL
-        ) STRICT, WITHOUT ROWID;
-
-        CREATE INDEX receipts_at ON receipts (at);
-    """,
-    5: """
-        CREATE TABLE shares (
-            user TEXT PRIMARY KEY,
-            past REAL NOT NULL,
-            at REAL NOT NULL
-        ) STRICT, WITHOUT ROWID;
-    """,
-    # A boost is known by how its body, which is msgpack, begins to tell of it: "boost", four to eight things, "target".
-    6: """
-        ALTER TABLE jobs ADD COLUMN boost INTEGER NOT NULL DEFAULT 0;
-        UPDATE jobs SET boost = 1 WHERE
-            instr(body, x'a5626f6f737484a6746172676574') OR instr(body, x'a5626f6f737485a6746172676574')
-            OR instr(body, x'a5626f6f737486a6746172676574') OR instr(body, x'a5626f6f737487a6746172676574')
-            OR instr(body, x'a5626f6f737488a6746172676574');
-        CREATE INDEX jobs_boosts ON jobs (ended, id) WHERE boost = 1 AND state = 'ended';
-    """,
-    7: """
-        ALTER TABLE jobs ADD COLUMN sum INTEGER;
-        ALTER TABLE jobs ADD COLUMN allocation_sum INTEGER;
-        ALTER TABLE past_allocations ADD COLUMN sum INTEGER;
-        ALTER TABLE groups ADD COLUMN sum INTEGER;
-        ALTER TABLE nodes ADD COLUMN sum INTEGER;
-        ALTER TABLE node_orders ADD COLUMN sum INTEGER;
-    """,
-}
+SCHEMA = 1
+MIGRATIONS: dict[int, str] = {}
 """What makes a store of the next schema out of one of this. schema.sql says where they lead to."""
 SPARE = 64 << 20
 """Bytes that must be left on the disk beside the copy of an older store, for one to be kept."""
@@ -153,7 +85,7 @@ def refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
 
 def _create(db: sqlite3.Connection, grid: str) -> None:
     schema = files("distributed_grid.coordinator").joinpath("schema.sql").read_text()
-    rows = f"('grid', '{grid}'), ('epoch', 0), ('clock', 0.0), ('clean', 1)"
+    rows = f"('head', '{store_head.encode(Point(grid, 0, 0, 0.0))}'), ('clean', 1)"
     db.executescript(  # at once: a store that is killed here is there with all of it, or not at all
         f"BEGIN; {schema} INSERT INTO meta (name, value) VALUES {rows}; "  # noqa: S608
         f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; COMMIT;"

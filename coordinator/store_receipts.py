@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.protocol import lenient
 from distributed_grid.protocol.receipts import Receipt
 
 ROWS = 10_000
@@ -14,7 +13,7 @@ ROWS = 10_000
 TRIM = "DELETE FROM receipts WHERE at < (SELECT at FROM receipts ORDER BY at DESC LIMIT 1 OFFSET ?)"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = lenient.reader(Receipt)
+_decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def row(receipt: Receipt) -> tuple[str, float, str, str, bytes]:

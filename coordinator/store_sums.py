@@ -1,5 +1,5 @@
 """Checksums of the rows of a store. SQLite finds damage to the form of its file, but not a flipped bit in what a row
-says. Rows of before the sums were kept have none, and are taken as they are."""
+says."""
 
 import sqlite3
 import zlib
@@ -42,17 +42,12 @@ def damaged(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:
 
 
 def _damaged(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
-    there = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall())
     for table, names in COLUMNS.items():
-        if " sum INTEGER" not in there.get(table, ""):
-            continue  # of an older schema
         more = ", allocation, allocation_sum" if table == "jobs" else ", NULL, NULL"
         key = "rowid" if table in ("jobs", "groups") else names[0]
         query = f"SELECT {key}, sum, body{more}, {', '.join(names)} FROM {table}"  # noqa: S608
         for found, kept, body, held, held_sum, *values in db.execute(query + (_LIVE.get(table, "") if live else "")):
-            right = kept is None or kept == of(body, *values)
-            right = right and (held is None or held_sum is None or held_sum == of(held))
-            if not right:
+            if kept != of(body, *values) or (held is not None and held_sum != of(held)):
                 yield Damaged(table, found, f"{table}: the row of {values[0]!s:.64} is not what was written")
 
 

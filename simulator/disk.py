@@ -21,18 +21,17 @@ from distributed_grid.coordinator.core.model import (
     RecordNode,
     RecordOrders,
 )
-from distributed_grid.protocol import lenient
 from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.orders import NodeOrders
 from distributed_grid.protocol.receipts import Receipt
 
 _encode = msgspec.msgpack.Encoder().encode
-_job = lenient.reader(Job)
-_allocation = lenient.reader(Allocation)
-_facts = lenient.reader(NodeFacts)
-_group = lenient.reader(Group)
-_orders = lenient.reader(NodeOrders)
+_job = msgspec.msgpack.Decoder(Job).decode
+_allocation = msgspec.msgpack.Decoder(Allocation).decode
+_facts = msgspec.msgpack.Decoder(NodeFacts).decode
+_group = msgspec.msgpack.Decoder(Group).decode
+_orders = msgspec.msgpack.Decoder(NodeOrders).decode
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):

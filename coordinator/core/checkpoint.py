@@ -24,7 +24,6 @@ from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.reserving import Kept
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.unused import Idle
-from distributed_grid.protocol import lenient
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
@@ -341,5 +340,4 @@ def decode(data: bytes) -> Checkpoint:
 
 def convert(plain: Any) -> Checkpoint:
     """From what the msgpack package made of it. Raises msgspec.ValidationError."""
-    made: Checkpoint = lenient.convert(plain, Checkpoint, dec_hook=_made)
-    return made
+    return msgspec.convert(plain, Checkpoint, dec_hook=_made)

@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadFrame
 from distributed_grid.protocol.jobs import JobSpec, Request
@@ -165,30 +164,6 @@ async def test_why_is_answered_of_a_gang_that_cannot_be(tmp_path: Path, gang: in
         assert isinstance(answer, Failed) and answer.code == "bad-value" and "gang" in answer.what
         await asked.close()
         await there.close()
-
-
-async def test_rows_of_an_earlier_version_with_absurd_numbers_are_listed(tmp_path: Path) -> None:
-    async with coordinator(tmp_path) as made:
-        asked = await client(made.url)
-        later = Submission("k", JobSpec(("true",)), Request(Resources(cpu=1000)), begin=4e9)
-        (job,) = (await asked.ask(Submit(1, (later,)))).jobs
-        await made.stored()
-        await asked.close()
-        made.store._writer.execute("INSERT INTO nodes (name, seen, body) VALUES ('n1', 0, ?)", (_facts_of_old(),))
-        (body,) = made.store._writer.execute("SELECT body FROM jobs WHERE id = ?", (job,)).fetchone()
-        changed = msgspec.msgpack.encode(msgspec.msgpack.decode(body) | {"begin": 1e300})
-        made.store._writer.execute("UPDATE jobs SET body = ?, sum = NULL WHERE id = ?", (changed, job))
-    async with coordinator(tmp_path) as made:
-        assert made.ledger.jobs[job].begin == 1e15
-        await all_lists_are_told(made)
-    store = Store(tmp_path / "grid.db")
-    assert [facts.name for facts in store.load().nodes] == ["n1"]
-    store.close()
-
-
-def _facts_of_old() -> bytes:
-    facts = msgspec.to_builtins(node("n1"))
-    return msgspec.msgpack.encode(facts | {"lendable": {"cpu": 4000, "memory": 2**64 - 1}})
 
 
 async def _dial_plain(url: str, hello: Any) -> Any:

@@ -21,6 +21,7 @@ import structlog
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from distributed_grid.coordinator import store_head, store_sums
 from distributed_grid.coordinator.keeping import STORE, blob_path, content, looking_into
 from distributed_grid.coordinator.keeping_backup import backup
 from distributed_grid.coordinator.keeping_check import check
@@ -138,6 +139,13 @@ def test_a_backup_is_not_written_over_unless_that_is_asked_for(tmp_path: Path) -
     second = backup(state, target, force=True)
     assert second.content.epoch == first.content.epoch + 1 == content_of(target).epoch
     assert stores(tmp_path) == {"state", "backup"}
+
+
+def set_epoch(folder: Path, epoch: int) -> None:
+    with looking_into(folder) as db:
+        head = store_head.read(db)
+    with sqlite3.connect(folder / STORE) as db:
+        db.execute(store_head.SET, (store_head.encode(msgspec.structs.replace(head, epoch=epoch)),))
 
 
 def content_of(folder: Path) -> Any:
@@ -317,8 +325,7 @@ async def test_with_resume_what_waited_runs_with_its_files(lost: Lost) -> None:
 
 
 async def test_the_restored_epoch_is_above_that_of_the_lost_coordinator(lost: Lost) -> None:
-    with sqlite3.connect(lost.backup / STORE) as db:
-        db.execute("UPDATE meta SET value = 4000000000 WHERE name = 'epoch'")  # beyond what the clock says
+    set_epoch(lost.backup, 4_000_000_000)  # beyond what the clock says
     await asyncio.to_thread(restore, lost.backup, lost.place / "new", False, False)
     async with coordinator(lost.place / "new") as running:
         worker = await agent(running.url, node(incarnation=2))
@@ -330,8 +337,7 @@ async def test_the_restored_epoch_is_above_that_of_the_lost_coordinator(lost: Lo
 def test_a_restore_leaves_no_epoch_that_was_used_since_to_be_used_again(tmp_path: Path) -> None:
     state = a_store(tmp_path / "state")
     backup(state, tmp_path / "backup", force=False)
-    with sqlite3.connect(state / STORE) as db:
-        db.execute("UPDATE meta SET value = 5000000000 WHERE name = 'epoch'")
+    set_epoch(state, 5_000_000_000)
     assert restore(tmp_path / "backup", state, force=True, resume=False).epoch > 5_000_000_000
 
 
@@ -406,7 +412,7 @@ def test_a_running_coordinator_is_not_restored_over(tmp_path: Path) -> None:
 def test_from_a_damaged_backup_nothing_is_restored(tmp_path: Path) -> None:
     backup(a_store(tmp_path / "state"), tmp_path / "backup", force=False)
     with sqlite3.connect(tmp_path / "backup" / STORE) as db:
-        db.execute("INSERT INTO nodes (name, body) VALUES ('n1', x'00')")
+        db.execute("INSERT INTO nodes (name, body, seen, sum) VALUES ('n1', x'00', 0, 0)")
     with pytest.raises(GridError, match="cannot be used") as caught:
         restore(tmp_path / "backup", tmp_path / "new", force=False, resume=False)
     assert "n1" in caught.value.why and "grid coordinator check" in caught.value.hint
@@ -436,9 +442,9 @@ HARM = {
     "UPDATE jobs SET allocation = NULL WHERE state = 'running'": "what it holds is not kept",
     "DELETE FROM nodes": "is on n1, which is not a node that is known",
     "UPDATE nodes SET name = 'n2'": "its name is 'n2' in the table and 'n1' inside",
-    "INSERT INTO past_allocations (id, node, body) VALUES ('j-1.1', 'n1', x'00')": "its record cannot be read",
-    "UPDATE meta SET value = 'x' WHERE name = 'epoch'": "is 'x'",
-    "DELETE FROM meta WHERE name = 'grid'": "is None",
+    "INSERT INTO past_allocations (id, node, body, sum) VALUES ('j-1.1', 'n1', x'00', 0)": "its record cannot be read",
+    "UPDATE meta SET value = 'x' WHERE name = 'head'": "its head is not what was written",
+    "DELETE FROM meta WHERE name = 'head'": "its head is not what was written",
 }
 
 
@@ -497,7 +503,8 @@ def test_the_commands_take_places_from_flag_and_configuration_and_say_what_they_
     done = grid("coordinator", "check", "--state-dir", "new", place=tmp_path)
     assert (done.returncode, done.stdout) == (0, "all is well in new: 0 live and 0 ended jobs\n")
     with sqlite3.connect(tmp_path / "new" / STORE) as db:
-        db.execute("INSERT INTO nodes (name, body) VALUES ('n1', x'00')")
+        values = "n1", b"\0", store_sums.of(b"\0", "n1")
+        db.execute("INSERT INTO nodes (name, body, seen, sum) VALUES (?, ?, 0, ?)", values)
     done = grid("coordinator", "check", "--state-dir", "new", place=tmp_path)
     assert done.returncode == 1 and "node n1: its record cannot be read" in done.stdout and "try: " in done.stdout
     done = grid("-o", "json", "coordinator", "check", "--state-dir", "new", place=tmp_path)

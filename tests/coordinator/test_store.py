@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.coordinator import store_head
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Audit,
@@ -15,6 +16,7 @@ from distributed_grid.coordinator.core.model import (
     RecordJob,
     RecordNode,
 )
+from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.reserve import RESERVE_BYTES, Reserve
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, failure
@@ -273,7 +275,8 @@ def test_a_store_that_was_taken_away_is_waited_for_and_not_made_anew(path: Path)
 def test_an_older_state_of_the_disk_is_seen(path: Path) -> None:
     store = Store(path)
     keep(store, RecordJob(a_job(1), new=True), clock=100.0)
-    store._writer.execute("UPDATE meta SET value = 50.0 WHERE name = 'clock'")
+    older = Point(store.grid, store.epoch, 0, 50.0)
+    store._writer.execute(store_head.SET, (store_head.encode(older),))
     with pytest.raises(StoreFailed, match="not what it was"):
         store.reopen()
 
