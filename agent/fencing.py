@@ -13,11 +13,11 @@ from distributed_grid.protocol.messages import Welcome
 
 
 class _Kept(msgspec.Struct, array_like=True):
-    """What is in the file; earlier versions wrote it without the instance."""
+    """What is in the file."""
 
     grid: str
     epoch: int
-    instance: str = ""
+    instance: str
 
 
 class Fence:

@@ -24,7 +24,7 @@ from distributed_grid.agent.slot_index import SlotIndex
 from distributed_grid.agent.supervisor import OUTPUT_LIMIT, VERSION
 from distributed_grid.faults import fault
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.unix import connected
@@ -79,11 +79,10 @@ class Launcher:
         self._pids_limit = pids_limit
         self._cgroup = cgroup
         self._nice = nice
-        self._walls = walls
         self.owners = owners
         self.slots = SlotIndex(self._dir)
         self.walls = ""
-        """What the supervisor that lives has built; empty: it is of an earlier release, and has none."""
+        """What the supervisor that lives has built."""
         self._reserving: dict[str, asyncio.Future[str]] = {}
         self.limits: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -123,11 +122,6 @@ class Launcher:
         A leased one is ended `launch.lease` seconds after `lease_from`, or after the newest renewal (seconds since
         boot): if that is over by now, it is not started."""
         spec = launch.spec
-        if not self.walls:
-            text = "the node's supervisor is of an earlier release, and starts nothing more before its jobs are over"
-            outcome = Outcome(Cause.SPAWN_FAILED, text=text, started=False)
-            asyncio.get_running_loop().call_soon(self._exited, launch.allocation, outcome)
-            return
         self._ask(
             {
                 "op": "launch",
@@ -377,12 +371,11 @@ class Launcher:
             else:
                 if hello["version"] == VERSION:
                     self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
-                    self.supervisor_software = hello.get("software", "an earlier release")
-                    self.walls = hello.get("walls", "")
+                    self.supervisor_software, self.walls = hello["software"], hello["walls"]
                     for one in hello["known"]:
                         if one.get("slot"):
                             self.slots.note(one["id"], one["slot"])
-                    self.loss = msgspec.convert(hello.get("loss"), Loss | None)
+                    self.loss = msgspec.convert(hello["loss"], Loss | None)
                     self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     return [self._known(one) for one in hello["known"]]

@@ -15,7 +15,6 @@ from distributed_grid.protocol.messages import Stop
 
 VARIABLE = "GRID_RECALL_FILE"
 RECALLS = "recalls"
-_BEFORE = "recall"  # in the allocation's folder, where a job looks that was started by an agent of before
 CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.RELEASED})
 
 
@@ -35,16 +34,13 @@ def seconds(state_dir: Path, stop: Stop) -> float:
 
 def give(state_dir: Path, stop: Stop) -> None:
     """Write the notice of this stop, if it takes the job's place back; the first one stays. Raises OSError."""
-    folder = workdir.place(state_dir, stop.allocation)
-    if stop.cause not in CAUSES or not os.path.isdir(folder):
+    if stop.cause not in CAUSES or not os.path.isdir(workdir.place(state_dir, stop.allocation)):
         return
     left = seconds(state_dir, stop)
     said = {"cause": stop.cause, "reason": stop.text, "seconds": left, "deadline": round(time.time() + left, 3)}
     content = msgspec.json.encode(said) + b"\n"
     with workdir.opened(make_directory(state_dir)) as recalls:
         beneath.create_whole(recalls, stop.allocation, content, 0o644)  # the job may be another user's
-    with workdir.opened(folder) as own:
-        beneath.create_whole(own, _BEFORE, content, 0o644)
 
 
 def make_directory(state_dir: Path) -> str:

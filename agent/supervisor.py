@@ -35,7 +35,7 @@ from distributed_grid.agent.walls.enclosure import NAMESPACE
 from distributed_grid.agent.walls.forkserver import ForkServer
 from distributed_grid.agent.walls.spawner import CannotStart
 
-VERSION = 3
+VERSION = 1
 """Of the talk with the agent and of the journal. Another version is another supervisor."""
 OUTPUT_LIMIT = 256 << 20
 """Bytes that one output stream may take on disk."""
@@ -188,7 +188,7 @@ class Supervisor:
             known.append({**about, "outcome": outcome, "frozen": frozen, **_where(job)})
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.book.loss.told() if self.book.loss is not None else None
-        about_us |= {"other_users": True, "walls": self.slots.walls, "loss": lost}
+        about_us |= {"walls": self.slots.walls, "loss": lost}
         return {"op": "hello", **about_us, "known": known}
 
     def _hear(self, message: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """The supervisor's journal: what it promised, started and saw end, one checksummed line a record, only ever appended.
 
-A line is eight hex digits of CRC-32, a space, the number of the line, a space and a JSON array (earlier releases wrote
-no numbers). What a killed process wrote is in the kernel and safe; only `commit(sync=True)` makes it safe from a power
-cut as well. A torn last line is the ordinary trace of a cut and is dropped; damage anywhere else puts the whole file
-aside for a person to look at, and what can be read of it is used.
+A line is eight hex digits of CRC-32, a space, the number of the line, a space and a JSON array. What a killed process
+wrote is in the kernel and safe; only `commit(sync=True)` makes it safe from a power cut as well. A torn last line is
+the ordinary trace of a cut and is dropped; damage anywhere else puts the whole file aside for a person to look at, and
+what can be read of it is used.
 
 Beside the journal lies its mark: the boot, the journal's generation (each rewrite makes a new one) and the number of
 its last committed line. It is written after each commit and not synced: a killed process leaves it as it was written,
@@ -38,10 +38,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def line(record: Record, number: int = 0) -> bytes:
-    """One record as it is written, the line of this number (0: without one, as earlier releases wrote it)."""
-    body = _encode(record).encode()
-    if number:
-        body = b"%d %s" % (number, body)
+    """One record as it is written, the line of this number (0: a record that is no line of a journal)."""
+    body = b"%d %s" % (number, _encode(record).encode())
     return b"%08x %s\n" % (crc32(body), body)
 
 
@@ -52,19 +50,17 @@ def parse(text: bytes) -> Record | None:
 
 
 def _numbered(text: bytes) -> tuple[int, Record] | None:
-    """The number (0: it has none) and the record of a line; None if it is not whole."""
+    """The number and the record of a line; None if it is not whole."""
     if len(text) < 9 or text[8:9] != b" ":
         return None
     try:
         if int(text[:8], 16) != crc32(text[9:]):
             return None
-        number, space, body = text[9:].partition(b" ")
-        if not (space and number.isdigit()):
-            number, body = b"0", text[9:]
-        record = json.loads(body)
+        number, _, body = text[9:].partition(b" ")
+        numbered, record = int(number), json.loads(body)
     except ValueError:
         return None
-    return (int(number), record) if isinstance(record, list) and record else None
+    return (numbered, record) if isinstance(record, list) and record else None
 
 
 class Mark(NamedTuple):
@@ -125,8 +121,6 @@ def _doubt(generation: str, found: list[tuple[int, Record]], bad: list[int], mar
     if bad:
         return f"line {bad[0]} of the journal is damaged"
     numbers = [number for number, _ in found]
-    if not any(numbers):
-        return "the journal is an older copy" if marked else ""
     if numbers != [*range(1, len(numbers) + 1)]:
         return "lines of the journal are missing"
     if mark is None:

@@ -59,10 +59,9 @@ def _lines(agent: dict[str, Any]) -> list[str]:
     lines.append(f"version    {agent['software']}" + _other(agent))
     lines.append(f"jobs       {len(jobs)}")
     lines += [f"           {one['allocation']}, for {format_duration(one['started_for'])}" for one in jobs]
-    if "walls" in agent:  # an agent of an earlier release tells none
-        more = f"; no stronger ones: {agent['walls_why']}" if agent["walls_why"] else ""
-        lines.append(f"walls      {agent['walls']}{more}")
-        lines.append(f"runs       jobs of {words.whose_jobs(agent['walls'], agent['owners'], agent['trusts'])}")
+    more = f"; no stronger ones: {agent['walls_why']}" if agent["walls_why"] else ""
+    lines.append(f"walls      {agent['walls']}{more}")
+    lines.append(f"runs       jobs of {words.whose_jobs(agent['walls'], agent['owners'], agent['trusts'])}")
     lines.append(f"offers     {agent['offers']}")
     return lines + [f"           not {one}" for one in agent["withheld"]]
 

@@ -130,8 +130,8 @@ def iso(at: float) -> str | None:
 
 
 def _in_calendar(at: float) -> float:
-    """The moment, or the last one that a calendar has: records of earlier versions may hold any number."""
-    return max(-LATEST, min(at, LATEST)) if at == at else 0.0
+    """The moment, or the last one that a calendar has: a peer may name any."""
+    return max(-LATEST, min(at, LATEST))
 
 
 def job_label(view: JobView) -> str:

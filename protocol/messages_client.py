@@ -161,9 +161,9 @@ class Status(Message, frozen=True, tag="status"):
     nodes: tuple[NodeView, ...]
     counts: dict[str, Count]
     ended: dict[str, Count]
+    at: Finite
     trouble: str = ""
     past: str = ""
-    at: Finite = 0.0
 
 
 class GetShared(Message, frozen=True, tag="get-shared"):

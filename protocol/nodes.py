@@ -69,8 +69,8 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
     `numa` holds the cores of each NUMA node by its number; empty: not known.
     `ray` and `ray_python` are the versions of the Ray that would run its boosts, and of that one's Python; empty: none.
-    `walls` is the level behind which jobs run there (protocol/walls.py), `walls_why` why none stronger; an older agent
-    tells neither, which counts as `none`. Below `namespace` the node runs jobs of its `owners` (users of the grid)
+    `walls` is the level behind which jobs run there (protocol/walls.py), `walls_why` why none stronger; empty
+    counts as `none`. Below `namespace` the node runs jobs of its `owners` (users of the grid)
     only, unless it `trusts` everyone.
     `unknown`: why the node does not know what ran on it before, and whether it lives; empty: it knows.
     """

@@ -31,8 +31,8 @@ def state(tmp_path: Path) -> Path:
     ran(tmp_path, "a", "b", "c")
     records = [["boot", "x"], ["intent", "b", 1.0, 0.0, 5.0, []], ["exit", "b", {}], ["forget", "a"]]
     records += [["intent", "c", 1.0, 0.0, 5.0, []], ["start", "c", 11, 1, 2]]
-    (tmp_path / "journal").write_bytes(b"".join(map(line, records)).ljust(4096, b"\0"))
-    (tmp_path / "epoch").write_text('["grid", 3]')
+    Journal(str(tmp_path / "journal"), print).rewrite(records)
+    (tmp_path / "epoch").write_text('["grid", 3, ""]')
     return tmp_path
 
 
@@ -55,7 +55,7 @@ def test_a_last_line_that_is_just_being_written_is_no_damage(state: Path) -> Non
 def test_a_damaged_line_is_found_with_its_number(state: Path) -> None:
     journal = state / "journal"
     journal.write_bytes(journal.read_bytes().replace(b'"boot"', b'"toob"'))
-    assert found(state) == ["journal, line 1 is damaged"]
+    assert found(state) == ["journal, line 2 is damaged"]
 
 
 def test_a_live_job_whose_spec_is_gone_is_found(state: Path) -> None:

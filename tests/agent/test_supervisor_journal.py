@@ -152,7 +152,6 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "without a line in the middle": (without_line(3), "lines of the journal are missing"),
     "without its last line": (without_line(4), "ends at line 3, and 4 were written"),
     "torn in a line that was committed": (lambda whole: whole[:-3], "ends at line 3, and 4 were written"),
-    "as an earlier release wrote it": (lambda _: b"".join(map(line, RECORDS)), "is an older copy"),
 }
 
 
@@ -196,15 +195,6 @@ def test_an_older_copy_that_was_put_back_is_doubted(tmp_path: Path) -> None:
     journal.rewrite(RECORDS)
     (tmp_path / "journal").write_bytes(after)
     assert journal.load() and "older copy" in journal.doubt
-
-
-def test_a_journal_of_an_earlier_release_is_read_without_doubt(tmp_path: Path) -> None:
-    (tmp_path / "journal").write_bytes(b"".join(map(line, RECORDS)) + bytes(1000))
-    log: list[str] = []
-    journal = Journal(str(tmp_path / "journal"), log.append)
-    assert journal.load() == RECORDS and journal.doubt == "" and log == []
-    (tmp_path / "journal").write_bytes(flipped(b"".join(map(line, RECORDS))))
-    assert journal.load() == RECORDS[1:] and journal.doubt
 
 
 def test_a_supervisor_that_is_killed_between_any_two_steps_leaves_no_doubt(

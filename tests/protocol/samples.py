@@ -241,6 +241,7 @@ MESSAGES: dict[str, Any] = {
         nodes=(NODE_VIEW,),
         counts={"running": 1},
         ended={"exited": 2},
+        at=100.5,
     ),
     "GetShared": messages.GetShared(id=12, node="lab1"),
     "Shared": messages.Shared(id=12, offers=(OFFER_VIEW,), allocations=(ALLOCATION_VIEW,)),
