@@ -48,6 +48,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
         port=config.coordinator.port,
         insecure=insecure,
         log_level=log_level,
+        heartbeat=config.coordinator.heartbeat,
         lost_after=config.coordinator.lost_after,
         strategy=config.resource_sharing.strategy,
         preemption=asdict(config.preemption),

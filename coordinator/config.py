@@ -48,6 +48,8 @@ __all__ = [
 
 
 T = TypeVar("T")
+HEARTBEAT_MOST = 3.0
+"""Seconds between two heartbeats: one may be late, and its node is not suspect yet (Policy.suspect_after)."""
 
 
 class SharingDisabled(GridError):
@@ -269,6 +271,9 @@ def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
             f"{where('resource_sharing.offer_expiry')}: offers expire after {sharing.offer_expiry:g} s, sooner than "
             f"check_interval ({sharing.check_interval:g} s); agents say them again in time all the same"
         )
+    if root.coordinator.heartbeat > HEARTBEAT_MOST:
+        what = f"{root.coordinator.heartbeat:g} s is too long: a node that is silent for 6 s gets no new jobs"
+        reader.problems.append(Problem(where("coordinator.heartbeat"), what, f"{HEARTBEAT_MOST:g} s or less"))
     if (url := root.coordinator.url) and not url.startswith(("ws://", "wss://")) and socket_path(url) is None:
         hint = f"ws://{url}" if "//" not in url else "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
         reader.problems.append(Problem(where("coordinator.url"), f"{url!r} is not a coordinator's address", hint))

@@ -91,7 +91,7 @@ class Coordinator:
     port: int = setting(7433, PORT, "port it listens on, for agents and clients; 0 takes a free one")
     url: str = setting("", TEXT, "where agents and clients find it, as ws://HOST:PORT; empty: from host and port")
     state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
-    heartbeat: float = setting(2.0, SECONDS, "how often agents are to be heard")
+    heartbeat: float = setting(2.0, SECONDS, "how often agents are to be heard: every 3 s at the least")
     lost_after: float = setting(
         60.0, SECONDS, "how long a node may be cut off (from 10 s of silence on) before its jobs are taken for lost"
     )

@@ -63,8 +63,8 @@ ANOTHER = "use that one, stop it first, or give another --state-dir"
 class CoordinatorSettings:
     """How to run a coordinator. `port` 0: any free one, told in `coordinator.json` under the state directory.
     `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody is.
-    `lost_after`: seconds after its disconnection that a silent node is taken for lost. `strategy`: that of jobs that
-    name none.
+    `heartbeat`: seconds between two of an agent's. `lost_after`: seconds after its disconnection that a silent node is
+    taken for lost. `strategy`: that of jobs that name none.
     `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
     `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
     `memory_limit` (bytes; 0: by what there is): as in memory.py; `ship_quota` likewise: as in ship_quota.py.
@@ -78,6 +78,7 @@ class CoordinatorSettings:
     port: int = 7433
     insecure: bool = False
     log_level: str = "info"
+    heartbeat: float = 2.0
     lost_after: float = DEFAULT.lost_after
     strategy: Strategy = DEFAULT.strategy
     event_log_size: int = 256 << 20
@@ -251,7 +252,8 @@ async def _run(settings: CoordinatorSettings) -> int | None:
         bridge = Bridge(settings.ray_address, environment(settings.ray_auth.value, _ray_token(settings)))
     boosts = Boosting(ledger, bridge, settings.ray_auth, settings.lends, driver.put, clock)
     placing = Placing(ledger, bridge, driver.put)
-    server = Server(ledger, store, driver, blobs, audit, clock, pki, settings.memory_limit, boosts, placing)
+    more = settings.memory_limit, boosts, placing, settings.heartbeat
+    server = Server(ledger, store, driver, blobs, audit, clock, pki, *more)
     if lost:
         driver.trouble.alarm(*lost)
     driver.begin(server.perform, restored)

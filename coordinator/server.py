@@ -102,8 +102,10 @@ class Server:
         memory_limit: int = 0,
         boosts: Boosting | None = None,
         placing: Placing | None = None,
+        heartbeat: float = 2.0,
     ) -> None:
         self._ledger = ledger
+        self._heartbeat = heartbeat
         self._store = store
         self._driver = driver
         self._blobs = blobs
@@ -236,6 +238,7 @@ class Server:
                 epoch=self._store.epoch,
                 grid=self._store.grid,
                 session=session,
+                heartbeat=self._heartbeat,
                 instance=self._instance,
                 renew=due <= 0,
                 renew_in=due if 0 < due < math.inf else 0.0,

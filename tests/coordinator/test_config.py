@@ -249,6 +249,13 @@ def test_an_url_that_is_none_is_refused_with_what_was_meant(written) -> None:
     ]
 
 
+def test_nodes_are_to_be_heard_before_they_are_suspect(written) -> None:
+    assert problems(written("coordinator: {heartbeat: 5s}")) == [
+        "F:1: 5 s is too long: a node that is silent for 6 s gets no new jobs (3 s or less)"
+    ]
+    assert read(written("coordinator: {heartbeat: 3s}")).coordinator.heartbeat == 3.0
+
+
 def test_offers_that_expire_before_the_next_check_give_a_warning_only(written) -> None:
     (warning,) = read(written("resource_sharing: {offer_expiry: 30}")).warnings
     assert "check_interval" in warning

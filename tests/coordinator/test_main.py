@@ -18,12 +18,12 @@ import structlog
 
 from distributed_grid.coordinator.main import CoordinatorSettings, main
 from distributed_grid.protocol.jobs import State
-from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs
+from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs, Welcome
 from tests.coordinator.ends import agent, client, job, node, runs_on
 
 PROGRAM = (
     "import sys; from pathlib import Path; from distributed_grid.coordinator.main import *; "
-    "sys.exit(main(CoordinatorSettings(state_dir=Path(sys.argv[1]), port=0)))"
+    "sys.exit(main(CoordinatorSettings(state_dir=Path(sys.argv[1]), port=0, heartbeat=0.75)))"
 )
 
 
@@ -154,6 +154,12 @@ def test_a_disk_that_does_not_take_the_new_epoch_is_said(tmp_path: Path, action:
     said = process.said()
     assert words in said and str(tmp_path / "state" / "grid.db") in said and "Traceback" not in said
     assert [line.split(":")[0].strip() for line in said.splitlines()[-3:]] == ["error", "why", "try"]
+
+
+async def test_agents_are_told_how_often_they_are_to_be_heard(running: Process) -> None:
+    worker = await agent(await asyncio.to_thread(running.url), node("n1"))
+    assert (await worker.until(Welcome)).heartbeat == 0.75
+    await worker.close()
 
 
 async def test_killed_at_any_moment_it_has_all_that_it_acknowledged(tmp_path: Path) -> None:
