@@ -180,13 +180,13 @@ def give(user: str, path: Path) -> None:
 # --- installing -------------------------------------------------------------------------------------------------------
 
 
-def install(unit: Unit, start: bool = True) -> Change:
+def install(unit: Unit) -> Change:
     """Write the unit, check it, enable it and start it anew; nothing is done of what is so already. Where it does not
     start, all is put back as it was. Raises GridError."""
     at = Installed(unit.kind, not unit.runs_as)
     text = render(unit)
     before = at.path.read_text() if at.path.exists() else None
-    if before == text and at.run("is-enabled", at.unit).returncode == 0 and (at.active() or not start):
+    if before == text and at.run("is-enabled", at.unit).returncode == 0 and at.active():
         return Change(False, False)
     check(at, text)
     at.path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,8 +194,7 @@ def install(unit: Unit, start: bool = True) -> Change:
     try:
         at.must("daemon-reload")
         at.must("enable", "--quiet", at.unit)
-        if start:
-            _start(at)
+        _start(at)
     except GridError:
         if before is None:
             remove(at)
@@ -204,7 +203,7 @@ def install(unit: Unit, start: bool = True) -> Change:
             at.run("daemon-reload")
             at.run("restart", "--no-block", at.unit)
         raise
-    return Change(before != text, start)
+    return Change(before != text, True)
 
 
 def check(at: Installed, text: str) -> None:

@@ -83,17 +83,16 @@ def _flag(parts: list[str]) -> bool:
     return words[word]
 
 
-def number(least: float, most: float, name: str, above: bool = False) -> Kind:
-    """A finite number within bounds; `above`: it must be greater than the least."""
+def number(least: float, most: float, name: str) -> Kind:
+    """A finite number within bounds."""
 
     def parse(parts: list[str]) -> float:
         value = float(parts[0])
-        if not (least < value if above else least <= value) or not value <= most:  # nan fails both
+        if not least <= value <= most:  # nan fails both
             raise ValueError
         return value
 
-    bound = "exclusiveMinimum" if above else "minimum"
-    return Kind(name, parse, {"type": "number", bound: least, "maximum": most})
+    return Kind(name, parse, {"type": "number", "minimum": least, "maximum": most})
 
 
 def count(least: int, most: int, name: str) -> Kind:

@@ -328,11 +328,6 @@ class Store:
         row = self._reader.execute("SELECT body FROM groups WHERE id = ?", (group,)).fetchone()
         return _group(row[0]) if row else None
 
-    def members(self, group: str) -> list[Job]:
-        """The members of a group as they were last stored, by their index."""
-        rows = self._reader.execute("SELECT body FROM jobs WHERE id > ? AND id < ?", (f"{group}_", f"{group}_~"))
-        return sorted((_job(row[0]) for row in rows), key=lambda job: job.index)
-
     def find(self, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
         """The ids of the jobs or groups that a person may mean: see store_find.py."""
         return find(self._reader.execute, ref, user, only, by_name)

@@ -37,9 +37,9 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def failed(check: str, error: GridError, level: Level = Level.ERROR) -> Finding:
+def failed(check: str, error: GridError) -> Finding:
     """What went wrong, as the error says it."""
-    return Finding(check, level, error.what, error.why, error.hint)
+    return Finding(check, Level.ERROR, error.what, error.why, error.hint)
 
 
 def certificate(check: str, folder: Path, remedy: str) -> Finding:

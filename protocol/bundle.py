@@ -52,11 +52,6 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = VERSION
 
     @property
-    def size(self) -> int:
-        """The sum of the files' sizes in bytes."""
-        return sum(entry.size for entry in self.entries)
-
-    @property
     def blobs(self) -> frozenset[str]:
         """The hashes of all contents that are needed to unpack it."""
         return frozenset(entry.blob for entry in self.entries if entry.kind is Kind.FILE)

@@ -84,8 +84,3 @@ TABLE: dict[type, Row] = {
 def reach(role: Role, message: type) -> Reach | None:
     """What this message reaches that a peer of this role sends; None: it may not."""
     return TABLE.get(message, {}).get(role)
-
-
-def may(role: Role, message: type) -> bool:
-    """Whether a peer of this role may send this message at all."""
-    return reach(role, message) is not None

@@ -75,7 +75,7 @@ def open_to_all(walls: str, trusts: str) -> bool:
     return level_of(walls).meets(LEAST_SHARED) or trusts == Trust.EVERYONE
 
 
-def parse_walls(text: str, option: str = "--walls") -> Walls:
+def parse_walls(text: str) -> Walls:
     """A level by its name. Raises BadValue, with the level that was meant where one is near."""
     word = str(text).strip().lower()
     try:
@@ -84,7 +84,7 @@ def parse_walls(text: str, option: str = "--walls") -> Walls:
         near = get_close_matches(word, [*Walls], 1)
         meant = f"did you mean {near[0]}? " if near else ""
         hint = f"{meant}there are, the strongest first: {', '.join(Walls)}"
-        raise BadValue(f"{option} cannot be {text!r}", hint=hint) from None
+        raise BadValue(f"--walls cannot be {text!r}", hint=hint) from None
 
 
 def is_wall_uid(uid: int, within: tuple[int, int] = UID_RANGE) -> bool:

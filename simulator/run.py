@@ -26,9 +26,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     what: str = ""
 
 
-def run(seed: int, shape: Shape | None = None, without: Collection[str] = (), recording: bool = False) -> Run:
+def run(seed: int, shape: Shape | None = None, without: Collection[str] = ()) -> Run:
     """Run the world of a seed to its end."""
-    return _run(seed, shape or Shape(), without, recording)[0]
+    return _run(seed, shape or Shape(), without, recording=False)[0]
 
 
 def _run(seed: int, shape: Shape, without: Collection[str], recording: bool) -> tuple[Run, list[tuple[float, str]]]:

@@ -10,9 +10,6 @@ from typing import NamedTuple
 from distributed_grid.agent.walls import enclosure, forkserver, landlock
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, NONE, USER
 
-LEVELS = (USER, NAMESPACE, LANDLOCK, NONE)
-"""The strongest first."""
-
 
 class Available(NamedTuple):
     """The strongest walls, and why each stronger kind cannot be built, in a sentence."""

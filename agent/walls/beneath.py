@@ -129,11 +129,11 @@ def read_all(fd: int, most: int, name: bytes | str = "") -> bytes:
     return bytes(data)
 
 
-def replace_whole(root: int, name: bytes | str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
+def replace_whole(root: int, name: bytes | str, data: bytes, mode: int = 0o600) -> None:
     """Put a file with this content in the place of whatever has this name in the directory, which is not opened: it is
     written aside first, so that a reader sees the old file or the whole new one. Raises OSError."""
     name = _name(name)
-    aside = write_aside(root, data, mode, sync=sync)
+    aside = write_aside(root, data, mode)
     try:
         try:
             os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)
@@ -146,10 +146,10 @@ def replace_whole(root: int, name: bytes | str, data: bytes, mode: int = 0o600, 
         raise
 
 
-def create_whole(root: int, name: bytes | str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> bool:
+def create_whole(root: int, name: bytes | str, data: bytes, mode: int = 0o600) -> bool:
     """The same only where nothing has this name yet; whether that was so. Raises OSError."""
     name = _name(name)
-    aside = write_aside(root, data, mode, sync=sync)
+    aside = write_aside(root, data, mode)
     try:
         os.link(aside, name, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
     except FileExistsError:
@@ -159,7 +159,7 @@ def create_whole(root: int, name: bytes | str, data: bytes, mode: int = 0o600, *
     return True
 
 
-def write_aside(root: int, data: bytes, mode: int, *, sync: bool = False) -> bytes:
+def write_aside(root: int, data: bytes, mode: int) -> bytes:
     """Write a file of a random name into the directory, and return that name. Raises OSError."""
     aside = b".new-" + os.urandom(8).hex().encode()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -169,8 +169,6 @@ def write_aside(root: int, data: bytes, mode: int, *, sync: bool = False) -> byt
         while left:
             left = left[os.write(fd, left) :]
         os.fchmod(fd, mode)
-        if sync:
-            os.fsync(fd)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(aside, dir_fd=root)

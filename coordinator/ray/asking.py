@@ -13,8 +13,6 @@ import structlog
 from distributed_grid.coordinator.ray.agreed import BEGUN
 from distributed_grid.protocol.errors import GridError
 
-FIRST_SECONDS = 30.0
-"""How long a bridge may take to be there: it imports ray, from a disk that may be cold."""
 REACH_SECONDS = 3.0
 AGAIN = (0.5, 30.0)
 """Seconds until a bridge that ended is started again, doubled from the one to the other."""

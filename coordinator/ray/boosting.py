@@ -48,6 +48,7 @@ UNSEEN = 6.0
 """Seconds without a boost that had joined, while Ray answers, after which it is taken to be gone."""
 GONE = "Ray does not show it any more: its head was started anew without its memory, or somebody drained it"
 FIRST_SECONDS = 30.0
+"""How long a bridge may take to be there: it imports ray, from a disk that may be cold."""
 LOOK_SECONDS = 12.0
 """How long who asks how things are waits for Ray: it may be to be imported first."""
 

@@ -14,7 +14,6 @@ from distributed_grid.protocol.resources import format_bytes
 PYTHON = (3, 11)
 DISK = 512 << 20
 """Bytes that have to be free where the environment is made; one takes about 120 MiB."""
-SSH_PORT = 22
 
 
 class Target(NamedTuple):

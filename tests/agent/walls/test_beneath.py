@@ -271,7 +271,7 @@ def test_replacing_takes_the_place_of_whatever_is_there_and_touches_nothing_else
     if what == "directory":
         (theirs / "note" / "in it").touch()
     with in_time():
-        replace_whole(root, "note", b"new", 0o644, sync=True)
+        replace_whole(root, "note", b"new", 0o644)
     assert (theirs / "note").read_bytes() == b"new"
     assert stat.S_IMODE((theirs / "note").lstat().st_mode) == 0o644
     assert (theirs.parent / "secret").read_bytes() == SECRET
