@@ -10,6 +10,7 @@ import msgspec
 from distributed_grid.agent.core.table import Table
 from distributed_grid.faults import fault
 from distributed_grid.protocol.messages import Welcome
+from distributed_grid.protocol.nodes import Stamp
 
 
 class _Kept(msgspec.Struct, array_like=True):
@@ -18,28 +19,32 @@ class _Kept(msgspec.Struct, array_like=True):
     grid: str
     epoch: int
     instance: str
+    stamp: Stamp | None
 
 
 class Fence:
-    """The newest coordinator of `table`, kept in the file `epoch` of the state directory."""
+    """The newest coordinator of `table`, kept in the file `epoch` of the state directory. `stamp`: by which it can show
+    that it was welcomed there."""
 
     def __init__(self, state_dir: Path, table: Table) -> None:
         self._path = state_dir / "epoch"
         self._table = table
         self._kept: tuple[str, int, str] | None = None
+        self.stamp: Stamp | None = None
 
     def load(self) -> None:
         """Take up what an agent before this one has kept."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
             self._table.welcome(kept.grid, kept.epoch, kept.instance)
-            self._kept = self._table.epoch
+            self._kept, self.stamp = self._table.epoch, kept.stamp
 
     def pass_by(self, welcome: Welcome) -> str:
         """Why this coordinator is not to be obeyed; empty: it is, and that is noted."""
         why = self._table.refuses(welcome.grid, welcome.epoch, welcome.instance)
         if not why:
             self._table.welcome(welcome.grid, welcome.epoch, welcome.instance)
+            self.stamp = welcome.stamp
             self.open()
         return why
 
@@ -58,7 +63,7 @@ class Fence:
     def _keep(self) -> None:
         fresh = self._path.with_suffix(".new")
         with open(fresh, "wb") as file:
-            file.write(msgspec.json.encode(self._table.epoch))
+            file.write(msgspec.json.encode(_Kept(*self._table.epoch, self.stamp)))
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, self._path)

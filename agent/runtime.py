@@ -173,7 +173,7 @@ class Runtime:
         """Take over what an earlier agent left to the supervisor."""
         found = []
         for one in known:
-            launch = workdir.read_launch(self._dir, one.allocation) if one.outcome is None else None
+            launch = workdir.read_launch(self._dir, one.allocation)
             found.append((one, launch, self.launcher.pids.get(one.allocation, 0)))
             if one.outcome is None:
                 if launch is not None and launch.lease:
@@ -285,6 +285,7 @@ class Runtime:
             facts=facts,
             session=session,
             obeyed=self.table.epoch if role == "agent" and self.table.epoch[0] else None,
+            stamp=self._fence.stamp if role == "agent" else None,
         )
 
     def _say(self, *messages: Any) -> None:

@@ -111,10 +111,10 @@ def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored
     db = connect(fresh / STORE)
     point = store_head.read(db)
     db.execute("DELETE FROM meta WHERE name IN ('backup', 'loss', 'audit')")  # the audit log is not in a backup
-    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', ?)", (now,))
     # What is in its place from now on has come as far as the mark says that is there, and further.
     epoch, commits = max(what.epoch, reached.epoch, int(now)), max(point.commits, reached.commits)
     store_head.put(db, msgspec.structs.replace(point, epoch=epoch, commits=commits))
+    store_head.put_restored(db, now, epoch + 1)
     db.close()
     store = Store(fresh / STORE)
     living = store.load()

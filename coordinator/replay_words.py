@@ -18,6 +18,7 @@ from distributed_grid.coordinator.core.model import (
     LabelAsked,
     Left,
     LossFound,
+    NodeDoubted,
     NodeDown,
     NodeUp,
     SignalAsked,
@@ -82,6 +83,8 @@ def event_words(event: Event) -> str:
             return f"Ray did not reserve {allocation}: {why}"
         case LossFound(found):
             return f"the store showed to have lost commits: {found}"
+        case NodeDoubted(node, found):
+            return f"{node} said what it cannot prove: {found}"
 
 
 def event_concerns(event: Event, job: str) -> bool:

@@ -242,6 +242,7 @@ class Server:
                 instance=self._instance,
                 renew=due <= 0,
                 renew_in=due if 0 < due < math.inf else 0.0,
+                stamp=self._contradictions.welcome_stamp(connection.name) if connection.role == "agent" else None,
                 user=connection.name,
                 role=connection.rights.value,
             )
@@ -261,9 +262,9 @@ class Server:
         facts = msgspec.structs.replace(facts, address=str(peer[0]) if peer else "", labels=facts.labels | given)
         agent = Agent(facts, secrets.token_hex(8), connection)
         self._agents[name] = agent
-        self._contradictions.hello(hello)
         self._welcome(connection, agent.session)
         self._driver.put(NodeUp(facts, agent.session))
+        self._contradictions.hello(hello)
         log.info("agent connected", node=name, hostname=facts.hostname, incarnation=facts.incarnation)
         if facts.unknown:
             log.warning("it is not known what ran on a node", node=name, why=facts.unknown)
@@ -277,8 +278,7 @@ class Server:
                     elif type(message) is WantCertificate:
                         connection.send(self._access.renew(connection, message))
                     else:
-                        self._contradictions.told(name, message)
-                        self._driver.put(Told(name, message))
+                        self._driver.put(Told(name, self._contradictions.told(name, message)))
                 if self._driver.crowded:
                     await self._driver.room()
         finally:
@@ -371,8 +371,10 @@ class Server:
         that it has to know when it comes back."""
         match command:  # the most frequent first
             case Send(node, message):
-                if type(message) is not Launch or self._in_time(node, message):
+                if type(message) is not Launch:
                     self._tell(node, [message])
+                elif self._in_time(node, message):
+                    self._tell(node, [self._contradictions.stamped(node, message)])
                 if type(message) is Stop:
                     self._boosts.stops(message.allocation)
             case AckExits(node, allocations):

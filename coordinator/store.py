@@ -86,24 +86,32 @@ def _commit(db: sqlite3.Connection) -> None:
 
 class Store:
     """One open store. Opening it begins a new epoch, durably. `reserve`: room that is given up where it needs it;
-    `traces`: what else knows of it. `loss`: why nothing is to be started from it; None: it has lost nothing."""
+    `traces`: what else knows of it. `loss`: why nothing is to be started from it; None: it has lost nothing.
+    `key`: that of its stamps (contradictions.py); `found`: its commits when it was opened."""
 
     def __init__(self, path: Path, reserve: Reserve | None = None, traces: Traces = NO_TRACES) -> None:
         self._path = path
         self._reserve = reserve
         self._audited = self._receipts = 0
         try:
-            self._writer, self._point, self.loss = begin(path, traces)
+            self._writer, self._point, self.loss, self.key, self.found = begin(path, traces)
             self._reader = sqlite3.connect(path, isolation_level=None)
             self._reader.execute("PRAGMA query_only = 1")
         except sqlite3.Error as error:
             raise failure(path, error) from error
         self.grid, self.epoch, self.clock = self._point.grid, self._point.epoch, self._point.clock
         self.opened = max(time.time(), self.clock)
-        self._mark = MarkFile(path)
+        self._mark = MarkFile(path, self.key)
         self._mark.write(self._point)
         self.restored = float(self._meta("restored") or 0)
         """When it was last restored from a backup, or its loss accepted, in grid time; 0: never."""
+        self.restored_epoch = int(self._meta("restored-epoch") or 0)
+        """The first epoch after that."""
+
+    @property
+    def commits(self) -> int:
+        """The number of its last commit."""
+        return self._point.commits
 
     def _meta(self, name: str) -> Any:
         row = self._reader.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
@@ -235,11 +243,11 @@ class Store:
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             self.epoch = max(self.epoch, int(time.time()))
-            store_head.accept_loss(self._writer, snapshot.clock)
+            store_head.accept_loss(self._writer, snapshot.clock, self.epoch)
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
         self.commit(snapshot)
-        self.loss, self.restored = None, snapshot.clock
+        self.loss, self.restored, self.restored_epoch = None, snapshot.clock, self.epoch
 
     def reopen(self) -> None:
         """After a DiskTrouble: write through a new connection from now on, with the reserve's room. The kernel tells of

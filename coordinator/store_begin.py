@@ -59,11 +59,14 @@ class Examined(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A store that was begun on: the connection that writes, how far it is, and the loss that stands."""
+    """A store that was begun on: the connection that writes, how far it is, the loss that stands, the key of its
+    stamps, and how many commits it had when it was found."""
 
     writer: sqlite3.Connection
     point: Point
     loss: Loss | None
+    key: bytes
+    found: int
 
 
 @fault("coordinator.epoch", error=as_sqlite)
@@ -130,8 +133,9 @@ def begin(path: Path, traces: Traces) -> Begun:
                 log.warning("the high-water mark of the store is damaged and made anew")
         if bad:
             _keep_copy(db, path)
-        loss = _next(db, point, marked, traces, found, lost, bad)
-        return Begun(db, *loss)
+        key = store_head.key_of(db) or outside.mark.key or secrets.token_bytes(store_mark.KEY_BYTES)
+        begun, loss = _next(db, point, marked, traces, found, lost, bad, key)
+        return Begun(db, begun, loss, key, point.commits)
     except UnicodeDecodeError as error:  # words that are none, also in what SQLite says of them
         db.close()
         raise sqlite3.DatabaseError(str(error)) from None
@@ -178,6 +182,7 @@ def _next(
     found: list[str],
     lost: int,
     bad: list[Damaged],
+    key: bytes,
 ) -> tuple[Point, Loss | None]:
     before = store_head.standing_loss(db)
     loss = joined(before, secrets.token_hex(4), max(time.time(), point.clock), found, lost)
@@ -190,6 +195,7 @@ def _next(
     now = Point(point.grid, epoch + 1, commits + 1, clock)
     db.execute("BEGIN IMMEDIATE")
     store_head.put(db, now)
+    store_head.put_key(db, key)
     store_sums.remove(db, bad)
     db.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
     if loss is not None and loss != before:

@@ -2,6 +2,7 @@
 
 import sqlite3
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -61,7 +62,26 @@ def put_loss(db: sqlite3.Connection, loss: Loss) -> None:
     db.execute(_PUT, ("loss", msgspec.json.encode(loss).decode()))
 
 
-def accept_loss(db: sqlite3.Connection, at: float) -> None:
-    """It stands no more; what began on nodes before `at` may be unknown here from now on."""
+def accept_loss(db: sqlite3.Connection, at: float, epoch: int) -> None:
+    """It stands no more, from this epoch on."""
     db.execute("DELETE FROM meta WHERE name = 'loss'")
+    put_restored(db, at, epoch)
+
+
+def put_restored(db: sqlite3.Connection, at: float, epoch: int) -> None:
+    """What began on nodes before `at`, or was told to them before this epoch, may be unknown here from now on."""
     db.execute(_PUT, ("restored", at))
+    db.execute(_PUT, ("restored-epoch", epoch))
+
+
+def key_of(db: sqlite3.Connection) -> bytes:
+    """The key of the store's stamps; empty: it has none yet."""
+    row = db.execute("SELECT value FROM meta WHERE name = 'key'").fetchone()
+    with suppress(ValueError, TypeError):
+        return bytes.fromhex(row[0]) if row is not None else b""
+    return b""
+
+
+def put_key(db: sqlite3.Connection, key: bytes) -> None:
+    """Have this as the key of its stamps, in the transaction that is open."""
+    db.execute(_PUT, ("key", key.hex()))

@@ -17,17 +17,20 @@ import structlog
 from distributed_grid.coordinator.core.rollback import Marked, Point
 
 _MAGIC = b"GRIDMK01"
-_FORM = struct.Struct("<8s16sQQd36s")
+_FORM = struct.Struct("<8s16sQQd36s32s")
 _SUM = struct.Struct("<I")
+KEY_BYTES = 32
 
 log = structlog.get_logger("store")
 
 
 class Mark(NamedTuple):
-    """How far a store had come, and the boot of the machine in which that was written."""
+    """How far a store had come, the boot of the machine in which that was written, and the key of the store's stamps
+    (coordinator/contradictions.py): a new store in the place of one that is lost knows by it what the lost one said."""
 
     point: Point
     boot: str
+    key: bytes
 
 
 def boot_id() -> str:
@@ -40,7 +43,8 @@ def boot_id() -> str:
 def encode(mark: Mark) -> bytes:
     """The content of the file."""
     point = mark.point
-    body = _FORM.pack(_MAGIC, point.grid.encode(), point.epoch, point.commits, point.clock, mark.boot.encode())
+    known = point.grid.encode(), point.epoch, point.commits, point.clock
+    body = _FORM.pack(_MAGIC, *known, mark.boot.encode(), mark.key)
     return body + _SUM.pack(zlib.crc32(body))
 
 
@@ -49,8 +53,8 @@ def decode(data: bytes) -> Mark | None:
     body, check = data[: _FORM.size], data[_FORM.size :]
     if len(body) != _FORM.size or check != _SUM.pack(zlib.crc32(body)) or not body.startswith(_MAGIC):
         return None
-    _, grid, epoch, commits, clock, boot = _FORM.unpack(body)
-    return Mark(Point(grid.rstrip(b"\0").decode(), epoch, commits, clock), boot.rstrip(b"\0").decode())
+    _, grid, epoch, commits, clock, boot, key = _FORM.unpack(body)
+    return Mark(Point(grid.rstrip(b"\0").decode(), epoch, commits, clock), boot.rstrip(b"\0").decode(), key)
 
 
 def path_of(store: Path) -> Path:
@@ -66,14 +70,15 @@ def read(store: Path) -> Marked:
         return Marked()
     if mark is None:
         return Marked(why="damaged")
-    return Marked(mark.point, "", bool(mark.boot) and mark.boot == boot_id())
+    return Marked(mark.point, "", bool(mark.boot) and mark.boot == boot_id(), mark.key)
 
 
 class MarkFile:
     """The mark of an open store. Failures to write it are logged once and trouble nobody: it is evidence only."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, key: bytes) -> None:
         self._path = path_of(store)
+        self._key = key
         self._file = -1
         self._boot = boot_id()
         self._failed = False
@@ -84,7 +89,7 @@ class MarkFile:
             if self._file < 0:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._file = os.open(self._path, flags, 0o600)
-            os.pwrite(self._file, encode(Mark(point, self._boot)), 0)
+            os.pwrite(self._file, encode(Mark(point, self._boot, self._key)), 0)
         except OSError as error:
             if not self._failed:
                 log.warning("the high-water mark cannot be written", file=str(self._path), error=str(error))

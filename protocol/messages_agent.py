@@ -6,7 +6,7 @@ import msgspec
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import JobSpec, Outcome
 from distributed_grid.protocol.messages_hello import Message
-from distributed_grid.protocol.nodes import Known, Sample
+from distributed_grid.protocol.nodes import Known, Sample, Stamp
 from distributed_grid.protocol.numbers import Code, Count, Finite, Number, Pid, Span, Text, Word
 from distributed_grid.protocol.resources import Grant
 from distributed_grid.protocol.usage import Use
@@ -51,11 +51,12 @@ class Stale(Message, frozen=True, tag="stale"):
 
 class Exited(Message, frozen=True, tag="exited"):
     """The allocation is over and nothing of it is alive. Told until acknowledged. `returned`: what it held is spare
-    again and in the agent's offer from now on (the coordinator adds it to the offer it has)."""
+    again and in the agent's offer from now on (the coordinator adds it to the offer it has). `stamp`: of its launch."""
 
     allocation: Word
     outcome: Outcome
     returned: bool = False
+    stamp: Stamp | None = None
 
 
 class Suspended(Message, frozen=True, tag="suspended"):
@@ -100,7 +101,7 @@ class Launch(Message, frozen=True, tag="launch"):
     `gang`: it is a member of one. The node of rank 0 answers Stale, with the device `port`, where the port is taken.
 
     `walls`: it asks for this level at least. An agent whose walls are weaker, or that does not run jobs of this user,
-    answers Stale: it may have restarted since it told its facts."""
+    answers Stale: it may have restarted since it told its facts. `stamp`: shows that it was granted."""
 
     allocation: Word
     job: Word
@@ -112,6 +113,7 @@ class Launch(Message, frozen=True, tag="launch"):
     heard: Finite = 0.0
     gang: Gang | None = None
     walls: Walls = Walls.NONE
+    stamp: Stamp | None = None
 
 
 class Stop(Message, frozen=True, tag="stop"):

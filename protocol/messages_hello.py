@@ -2,7 +2,7 @@
 
 import msgspec
 
-from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.nodes import NodeFacts, Stamp
 from distributed_grid.protocol.numbers import Code, Number, Span, Word
 
 
@@ -14,7 +14,7 @@ class Hello(Message, frozen=True, tag="hello"):
     """The first message of a peer: its protocol, its software, its role (agent, agent-data or client) and its name
     (the node's, or the user's). `facts` come with an agent; `session` ties a data connection to its control one;
     `host` is the name of the machine a client is on. `obeyed`: the grid, epoch and instance of the coordinator that an
-    agent has obeyed last, so that one whose store has gone back learns of it."""
+    agent has obeyed last, so that one whose store has gone back learns of it; `stamp` is that of its welcome."""
 
     protocol: tuple[Code, Code]
     software: Word
@@ -24,6 +24,7 @@ class Hello(Message, frozen=True, tag="hello"):
     session: Word = ""
     host: Word = ""
     obeyed: tuple[Word, Number, Word] | None = None
+    stamp: Stamp | None = None
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
@@ -31,7 +32,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     `instance` is this coordinator process's own: two that claim the same epoch of a grid are told apart by it. `renew`:
     the certificate that a client came with is old enough to be renewed (WantCertificate), and `renew_in`: it will be in
     so many seconds (0: not known). `user`: who the peer is to the grid, which its connection has told, and `role` as
-    what."""
+    what. `stamp`: an agent keeps it, for its next hello."""
 
     protocol: tuple[Code, Code]
     software: str
@@ -44,6 +45,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     user: str = ""
     role: str = ""
     renew_in: Span = 0.0
+    stamp: Stamp | None = None
 
 
 class Refused(Message, frozen=True, tag="refused"):

@@ -41,6 +41,7 @@ class OwnerPolicy(StrEnum):
     RECALL = "recall"
 
 
+Seal = Annotated[str, msgspec.Meta(max_length=64)]
 OWNERS_MOST = 256
 Owners = Annotated[tuple[Word, ...], msgspec.Meta(max_length=OWNERS_MOST)]
 """Users whom a node names as its owners."""
@@ -258,12 +259,23 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """The coordinator's own word of how far its store had come when it told a node something: its epoch and the number
+    of its last commit. `seal` is over both, the node and what it was told; only the coordinator can make and check it.
+    A node keeps the stamp with what it was told and shows it with what it says of that."""
+
+    epoch: Number
+    commits: Number
+    seal: Seal
+
+
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     """One allocation an agent knows of, told whole after every reconnect. `outcome` once it is over; `walls` is the
-    level behind which its command runs or ran."""
+    level behind which its command runs or ran; `stamp` that of its launch."""
 
     allocation: Word
     state: State
     outcome: Outcome | None = None
     started_for: Span = 0.0
     walls: str = ""
+    stamp: Stamp | None = None

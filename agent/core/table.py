@@ -16,7 +16,7 @@ from distributed_grid.agent.core.owner import Running
 from distributed_grid.agent.core.spare import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Signal, Stale, Started, Stop
-from distributed_grid.protocol.nodes import Known, NodeFacts
+from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
 from distributed_grid.protocol.resources import MILLI, Grant, format_milli
 from distributed_grid.protocol.walls import unfit
 
@@ -101,6 +101,7 @@ class Entry:
     pid: int = 0
     raylet: bool = False
     walls: str = ""
+    stamp: Stamp | None = None
 
 
 class Table:
@@ -132,6 +133,8 @@ class Table:
             if one.outcome is None and launch is not None:
                 entry.raylet = launch.spec.boost is not None
                 self._take(one.allocation, launch.grant)
+            if launch is not None:
+                entry.stamp = launch.stamp
 
     def refuses(self, grid: str, epoch: int, instance: str) -> str:
         """Why a coordinator is not obeyed; empty: it is. Of one grid only the newest life of its coordinator is, and of
@@ -168,12 +171,12 @@ class Table:
     def inventory(self, now: float) -> tuple[Known, ...]:
         """The whole set. What is over is named without its outcome, which is told by itself: all of them together may
         be more than a frame carries."""
-        return tuple(_known(key, entry, now) for key, entry in self.entries.items())
+        return tuple(self._known(key, entry, now) for key, entry in self.entries.items())
 
     def unacknowledged(self) -> list[Exited]:
         """All ends that the coordinator has not acknowledged, in the order they were heard of."""
         entries = self.entries.items()
-        return [Exited(allocation=key, outcome=entry.outcome) for key, entry in entries if entry.outcome is not None]
+        return [self._over_there(key, entry.outcome, entry) for key, entry in entries if entry.outcome is not None]
 
     def holdings(self) -> list[Holding]:
         """Who holds what, with what is resident of each as last told by `resident`."""
@@ -248,14 +251,14 @@ class Table:
         if why:
             stale = Stale(allocation=key, reason=why, device=device)
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
-        self.entries[key] = Entry(State.STARTING, launch, raylet=launch.spec.boost is not None)
+        self.entries[key] = Entry(State.STARTING, launch, raylet=launch.spec.boost is not None, stamp=launch.stamp)
         self._take(key, launch.grant)
         return [Prepare(launch)]
 
     def _as_it_stands(self, key: str, entry: Entry) -> list[Command]:
         """The answer to a launch of what is known already. While it is starting or stopping the answer is to come."""
         if entry.outcome is not None:
-            return [Report(Exited(allocation=key, outcome=entry.outcome))]
+            return [Report(self._over_there(key, entry.outcome, entry))]
         if entry.state is State.RUNNING:
             return [Report(Started(allocation=key, pid=entry.pid, walls=entry.walls))]
         return []
@@ -269,7 +272,7 @@ class Table:
             # The supervisor keeps it as a job that is over, so that a late launch is refused, by whatever agent.
             entry = self.entries[key] = Entry(State.STOPPING)
         elif entry.outcome is not None:
-            return [Report(Exited(allocation=key, outcome=entry.outcome))]
+            return [Report(self._over_there(key, entry.outcome, entry))]
         entry.state, entry.launch = State.STOPPING, None
         return [Kill(stop)]
 
@@ -327,7 +330,24 @@ class Table:
         if entry.outcome is not None:
             return []
         entry.state, entry.outcome, entry.launch = State.ENDED, exited.outcome, None
-        return [Report(exited, self._free(key))]
+        return [Report(self._over_there(key, exited.outcome, entry), self._free(key))]
+
+    # --- what is said of one ------------------------------------------------------------------------------------------
+
+    def _over_there(self, key: str, outcome: Outcome, entry: Entry) -> Exited:
+        return Exited(allocation=key, outcome=outcome, stamp=self._shown(entry))
+
+    def _known(self, key: str, entry: Entry, now: float) -> Known:
+        stamp = self._shown(entry)
+        if entry.outcome is not None:
+            return Known(key, State.ENDED, stamp=stamp)
+        if not entry.began:  # also where it is stopping: nothing of it is known to have run
+            return Known(key, State.STARTING, stamp=stamp)
+        return Known(key, entry.state, started_for=max(0.0, now - entry.began), walls=entry.walls, stamp=stamp)
+
+    def _shown(self, entry: Entry) -> Stamp | None:
+        """What was granted by the coordinator that is obeyed now need not be proven to it."""
+        return entry.stamp if entry.stamp is not None and entry.stamp.epoch < self._epoch else None
 
     # --- who holds what -----------------------------------------------------------------------------------------------
 
@@ -377,14 +397,6 @@ class Table:
         for share in grant.gpus:
             _drop(self._gpus, share.uuid, key)
         return grant
-
-
-def _known(key: str, entry: Entry, now: float) -> Known:
-    if entry.outcome is not None:
-        return Known(key, State.ENDED)
-    if not entry.began:
-        return Known(key, State.STARTING)  # also where it is stopping: nothing of it is known to have run
-    return Known(key, entry.state, started_for=max(0.0, now - entry.began), walls=entry.walls)
 
 
 def _drop(holders: dict[D, dict[str, int]], device: D, key: str) -> None:

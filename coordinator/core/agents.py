@@ -289,9 +289,6 @@ def _found(ledger: "Ledger", node: Node, allocation: Allocation, running: bool, 
 
 def _stranger(ledger: "Ledger", node: Node, item: Known) -> None:
     name = node.facts.name
-    losing.contradicts(
-        ledger, node, item.allocation, ledger.now - item.started_for if item.state is State.RUNNING else 0
-    )
     if item.outcome is not None:
         ledger.out.append(Audit(name, _over_there(item.allocation, item.outcome)))
         ledger.out.append(AckExits(name, (item.allocation,)))
@@ -312,7 +309,6 @@ def _stranger(ledger: "Ledger", node: Node, item: Known) -> None:
 def _started(ledger: "Ledger", node: Node, message: Started) -> None:
     allocation = _of(ledger, node, message.allocation)
     if allocation is None or allocation.started:
-        losing.contradicts(ledger, node, message.allocation, ledger.now)
         if allocation is None or allocation.state is not State.RUNNING:
             ledger.out.append(Audit(node.facts.name, f"{message.allocation} started, which was not awaited"))
         return
@@ -352,7 +348,7 @@ def _stale(ledger: "Ledger", node: Node, message: Stale) -> None:
 def _exited(ledger: "Ledger", node: Node, message: Exited) -> None:
     allocation = _of(ledger, node, message.allocation)
     if allocation is None:
-        if not losing.ended_there(ledger, node, message.allocation, message.outcome):
+        if not losing.ended_there(ledger, node, message):
             ledger.out.append(Audit(node.facts.name, _over_there(message.allocation, message.outcome)))
         _stray_over(ledger, node, message.allocation, message.returned)
     else:

@@ -29,6 +29,7 @@ from distributed_grid.coordinator.core.model import (
     LabelAsked,
     Left,
     LossFound,
+    NodeDoubted,
     NodeDown,
     NodeUp,
     SignalAsked,
@@ -72,6 +73,7 @@ ON: dict[type, Callable[["Ledger", Any], None]] = {
     Reserved: by_ray.reserved,
     ReserveRefused: by_ray.refused,
     LossFound: losing.found,
+    NodeDoubted: orders.doubted,
 }
 DUE: dict[str, Callable[["Ledger", str], None]] = {
     "silence": agents.silence,

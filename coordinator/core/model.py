@@ -18,6 +18,7 @@ from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
 from distributed_grid.coordinator.core.node_events import DrainAsked as DrainAsked
 from distributed_grid.coordinator.core.node_events import ForgetAsked as ForgetAsked
 from distributed_grid.coordinator.core.node_events import LabelAsked as LabelAsked
+from distributed_grid.coordinator.core.node_events import NodeDoubted as NodeDoubted
 from distributed_grid.coordinator.core.node_events import UndrainAsked as UndrainAsked
 from distributed_grid.coordinator.core.node_records import RecordForgotten as RecordForgotten
 from distributed_grid.coordinator.core.node_records import RecordNode as RecordNode
@@ -287,6 +288,7 @@ Event = (
     | Reserved
     | ReserveRefused
     | LossFound
+    | NodeDoubted
 )
 
 

@@ -1,4 +1,5 @@
-"""What operators order for nodes, as events. They are logged: fields are only ever added at the end."""
+"""What operators order for nodes, and what is held against one, as events. They are logged: fields are only ever
+added at the end."""
 
 import msgspec
 
@@ -29,6 +30,13 @@ class LabelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tru
     nodes: tuple[str, ...]
     labels: dict[str, str | None]
     by: str = ""
+
+
+class NodeDoubted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """A node says what cannot be, as `found` has it, and nothing proves it."""
+
+    node: str
+    found: str
 
 
 class ForgetAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):

@@ -9,7 +9,16 @@ from msgspec.structs import replace
 
 from distributed_grid.coordinator.core import failing, stopping
 from distributed_grid.coordinator.core.matching import drained_words, labels
-from distributed_grid.coordinator.core.model import DrainAsked, Granted, LabelAsked, Node, RecordOrders, UndrainAsked
+from distributed_grid.coordinator.core.model import (
+    Audit,
+    DrainAsked,
+    Granted,
+    LabelAsked,
+    Node,
+    NodeDoubted,
+    RecordOrders,
+    UndrainAsked,
+)
 from distributed_grid.coordinator.core.requests import unknown_node
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.orders import Drain, NodeOrders
@@ -17,6 +26,8 @@ from distributed_grid.protocol.orders import Drain, NodeOrders
 if TYPE_CHECKING:
     from distributed_grid.coordinator.core.ledger import Ledger
 
+THE_GRID = "the grid"
+"""Who drains a node that says what cannot be."""
 NAMED = 5
 """So many nodes are named in an answer."""
 
@@ -74,6 +85,18 @@ def drain_due(ledger: "Ledger", name: str) -> None:
     text = f"{name} {drained_words(drain)}"
     for allocation in list(node.allocations.values()):
         stopping.ask(ledger, allocation, Cause.DRAINED, text, ledger.jobs[allocation.job].spec.grace)
+
+
+def doubted(ledger: "Ledger", event: NodeDoubted) -> None:
+    """A node says what cannot be, and cannot prove it: it gets no new job until an operator says otherwise. An order
+    that it has already stays."""
+    node = ledger.nodes.get(event.node)
+    if node is None:
+        return
+    ledger.out.append(Audit(event.node, f"it cannot prove what it says: {event.found}"))
+    if node.orders.drain is None:
+        why = f"it says what it cannot prove: {event.found}"
+        _set(ledger, node, replace(node.orders, drain=Drain(since=ledger.now, by=THE_GRID, reason=why)))
 
 
 def undrain(ledger: "Ledger", event: UndrainAsked) -> None:

@@ -21,11 +21,13 @@ class Point(msgspec.Struct, frozen=True):
 
 class Marked(msgspec.Struct, frozen=True):
     """The high-water mark beside the store. `point` is None where it cannot be used, for the reason `why`; `same_boot`:
-    it was written since this machine was last started, so it is exact. Otherwise it may be behind."""
+    it was written since this machine was last started, so it is exact. Otherwise it may be behind. `key`: that of the
+    store's stamps."""
 
     point: Point | None = None
     why: str = "missing"
     same_boot: bool = False
+    key: bytes = b""
 
 
 class Traces(msgspec.Struct, frozen=True):

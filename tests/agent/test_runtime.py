@@ -54,7 +54,7 @@ from distributed_grid.protocol.messages import (
     WantOutput,
     Welcome,
 )
-from distributed_grid.protocol.nodes import GpuSample, Offer, Sample
+from distributed_grid.protocol.nodes import GpuSample, Offer, Sample, Stamp
 from distributed_grid.protocol.resources import GpuShare, Grant
 from distributed_grid.protocol.walls import Walls
 
@@ -116,7 +116,8 @@ class Coordinator:
                 return
             self.sessions += hello.role == "agent"
             session = f"s{self.sessions}"
-            link.accept(Welcome(PROTOCOL, "test", self.epoch, "grid", session, heartbeat=0.1, instance=self.instance))
+            known = {"instance": self.instance, "stamp": Stamp(self.epoch, 3, "seal")}
+            link.accept(Welcome(PROTOCOL, "test", self.epoch, "grid", session, heartbeat=0.1, **known))
             await self._write(socket, link)
             self._ends[hello.role] = (socket, link)
             while True:
@@ -427,6 +428,7 @@ async def test_a_launch_of_an_older_epoch_is_refused_also_by_the_next_agent(
     coordinator.epoch = 3
     tried = len(coordinator.hellos)
     await coordinator.until(lambda: len(coordinator.hellos) > tried + 1)  # it turned away, and asked again
+    assert coordinator.hellos[-1].stamp == Stamp(4, 3, "seal"), "it shows whom it obeys"
     assert len(coordinator.all(Inventory)) == 2
     coordinator.epoch = 5
     await coordinator.until(lambda: len(coordinator.all(Inventory)) == 3)
@@ -461,7 +463,7 @@ async def test_while_the_node_cannot_keep_whom_it_obeys_nothing_is_started(
     monkeypatch.undo()
     await coordinator.say(launch("j1.1", epoch=2))
     assert (await coordinator.hears(Exited, "j1.1")).outcome.code == 0
-    assert json.loads((node.dir / "epoch").read_text()) == ["grid", 2, "first"]
+    assert json.loads((node.dir / "epoch").read_text()) == ["grid", 2, "first", [2, 3, "seal"]]
 
 
 async def test_only_while_something_is_leased_heartbeats_ask_for_renewal_and_what_is_answered_reaches_the_supervisor(

@@ -243,7 +243,7 @@ def test_after_a_power_cut_a_mark_that_is_behind_is_no_loss(state: Path) -> None
     marked = store_mark.read(state / STORE).point
     assert marked is not None
     grid = marked.grid
-    (state / "grid.mark").write_bytes(store_mark.encode(Mark(Point(grid, 1, 30, 2020.0), "an earlier boot")))
+    (state / "grid.mark").write_bytes(store_mark.encode(Mark(Point(grid, 1, 30, 2020.0), "an earlier boot", bytes(32))))
     assert not noticed(state)
 
 

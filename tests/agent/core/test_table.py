@@ -19,7 +19,7 @@ from distributed_grid.agent.core.table import (
 )
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
-from distributed_grid.protocol.nodes import Known
+from distributed_grid.protocol.nodes import Known, Stamp
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant
 from distributed_grid.protocol.walls import Walls
 from tests.protocol.samples import FACTS
@@ -284,6 +284,20 @@ def test_what_the_launcher_knew_at_the_start_holds_what_it_was_granted() -> None
     assert table.inventory(101.0)[0] == Known("j.1", State.RUNNING, started_for=4.0)
     assert [known.allocation for known in table.inventory(101.0)] == ["j.1", "k.1", "l.1"]
     assert table.handle(launch("j.1"), 1.0) == [Report(Started(allocation="j.1", pid=7))]
+
+
+def test_a_grant_is_proven_to_a_later_coordinator_and_not_to_the_one_that_made_it() -> None:
+    table, stamp = Table(), Stamp(5, 12, "seal")
+    table.welcome("a", 5)
+    order = msgspec.structs.replace(launch(epoch=5), stamp=stamp)
+    table.handle(order, 1.0)
+    table.restore([(Known("k.1", State.ENDED, DONE), msgspec.structs.replace(order, allocation="k.1"), 0)], now=1.0)
+    for epoch, shown in ((5, None), (6, stamp)):
+        table.welcome("a", epoch)
+        assert [one.stamp for one in table.inventory(2.0)] == [shown] * 2
+        assert [one.stamp for one in table.unacknowledged()] == [shown]
+    report = only(table.handle(Exited(allocation="j.1", outcome=DONE), 3.0))
+    assert isinstance(report, Report) and report.message == Exited(allocation="j.1", outcome=DONE, stamp=stamp)
 
 
 def test_an_inventory_carries_no_outcomes_so_that_it_fits_a_frame() -> None:

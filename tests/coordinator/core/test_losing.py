@@ -2,32 +2,35 @@
 
 from typing import Any
 
-import pytest
-
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Alarm,
     Audit,
     Command,
+    DrainAsked,
     JobsSubmitted,
     LossFound,
+    NodeDoubted,
     NodeUp,
     RecordJob,
     RecordLoss,
+    RecordOrders,
     Send,
     Tick,
     Told,
+    UndrainAsked,
 )
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
-from distributed_grid.protocol.nodes import Known
+from distributed_grid.protocol.nodes import Known, Stamp
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 CORE = Request(Resources(cpu=1000), retry_on=(RetryOn.LOST,), retries=3)
 N1 = facts("n1", cores=2)
 FOUND = "12 commits are missing"
+STAMP = Stamp(2, 7, "proven")
 EXITED = Outcome(Cause.EXITED, code=3, seconds=4.0)
 
 
@@ -94,36 +97,44 @@ def test_a_stranger_is_not_ended() -> None:
     assert sum("it runs on" in one.what for one in out if isinstance(one, Audit)) == 2
 
 
-@pytest.mark.parametrize("state", [State.RUNNING, State.STARTING, State.ENDED])
-def test_a_node_that_knows_of_an_attempt_which_was_never_granted_shows_a_loss(state: State) -> None:
-    ledger = Ledger(epoch=3)
-    ledger.restore([job("waits", CORE, 1.0)], [], [N1], 5.0)
-    out = back(ledger, Known("waits.1", state, started_for=2.0))
-    found = "n1 knows of waits.1, and the store has only 0 attempts of waits"
-    assert RecordLoss(found) in out and Alarm(found) in out and ledger.loss == (found,)
-    assert not of(Launch, out) and not of(Stop, out)
+def test_a_node_that_says_what_it_cannot_prove_gets_no_job_and_the_others_do() -> None:
+    ledger = grid()
+    join(ledger, facts("n2", cores=2))
+    out = step(ledger, NodeDoubted("n1", "n1 knows of x.1"), 2.0)
+    drain = ledger.nodes["n1"].orders.drain
+    assert drain is not None and drain.by == "the grid" and "n1 knows of x.1" in drain.reason
+    assert any(isinstance(one, RecordOrders) for one in out), "it holds over restarts"
+    step(ledger, NodeDoubted("nobody", "it knows of x.1"), 2.0)
+    out = step(ledger, JobsSubmitted(2, tuple(job(f"k{n}", CORE, 2.0) for n in range(4))), 2.0)
+    assert {one.node for one in out if isinstance(one, Send)} == {"n2"} and ledger.loss == ()
+    out = step(ledger, UndrainAsked(3, ("n1",)), 3.0)
+    assert {one.node for one in out if isinstance(one, Send)} == {"n1"}, "until an operator says otherwise"
 
 
-def test_the_result_of_an_attempt_whose_grant_was_lost_is_the_jobs() -> None:
-    ledger = Ledger(epoch=3)
-    ledger.restore([job("waits", CORE, 1.0)], [], [N1], 5.0)
-    out = back(ledger, Known("waits.1", State.ENDED))
-    out += step(ledger, Told("n1", Exited("waits.1", EXITED, returned=True)), 11.0)
-    ended = [one.job for one in out if isinstance(one, RecordJob) and one.job.state is State.ENDED]
-    assert [(one.id, one.outcome, one.tries, one.node) for one in ended] == [("waits", EXITED, 1, "n1")]
-    assert AckExits("n1", ("waits.1",)) in out and not of(Launch, out)
+def test_an_operators_own_order_stays() -> None:
+    ledger = grid()
+    step(ledger, DrainAsked(2, ("n1",), "ann", "a new kernel"), 2.0)
+    step(ledger, NodeDoubted("n1", "n1 knows of x.1"), 2.0)
+    drain = ledger.nodes["n1"].orders.drain
+    assert drain is not None and (drain.by, drain.reason) == ("ann", "a new kernel")
 
 
-@pytest.mark.parametrize("name", ["a.1", "a.x", "a", "nobody.7", "a.²", "a." + "9" * 40])
-def test_what_shows_nothing_changes_nothing(name: str) -> None:
-    ledger = grid("a")
-    back(ledger, Known(name, State.RUNNING, started_for=2.0))
-    assert ledger.loss == ()
-
-
-def test_what_is_from_before_a_restore_is_expected() -> None:
-    for seconds, lost in ((6.0, False), (3.0, True)):
+def test_the_result_of_an_attempt_whose_grant_was_lost_is_the_jobs_where_that_is_proven() -> None:
+    for stamp, taken in ((None, False), (STAMP, True)):
         ledger = Ledger(epoch=3)
-        ledger.restore([job("waits", CORE, 1.0)], [], [N1], 5.0, unknown_before=5.0)
-        back(ledger, Known("waits.1", State.RUNNING, started_for=seconds))
-        assert bool(ledger.loss) is lost
+        ledger.restore([job("waits", CORE, 1.0)], [], [N1], 5.0, loss=(FOUND,))
+        out = back(ledger, Known("waits.1", State.ENDED, stamp=stamp))
+        out += step(ledger, Told("n1", Exited("waits.1", EXITED, returned=True, stamp=stamp)), 11.0)
+        ended = [one.job for one in out if isinstance(one, RecordJob) and one.job.state is State.ENDED]
+        said = [(one.id, one.outcome, one.tries, one.node) for one in ended]
+        assert said == ([("waits", EXITED, 1, "n1")] if taken else [])
+        assert AckExits("n1", ("waits.1",)) in out and not of(Launch, out)
+
+
+def test_a_proof_of_an_attempt_that_is_known_ends_nothing() -> None:
+    ledger = grid("a")
+    step(ledger, LossFound(FOUND), 2.0)
+    step(ledger, Told("n1", Exited("a.1", EXITED)), 3.0)
+    for name in ("a.1", "a.0", "nobody.7", "a.x", "a"):
+        step(ledger, Told("n1", Exited(name, EXITED, stamp=STAMP)), 4.0)
+    assert ledger.jobs == {}
