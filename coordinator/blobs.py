@@ -33,6 +33,8 @@ CACHE_BYTES = 10 << 30
 begins."""
 UPLOADS = 16
 """Blobs one connection may be sending at the same time."""
+MANIFESTS = 16
+"""Manifests of which is remembered what they name."""
 YOUNG = 3600.0
 """Seconds after its last use in which a blob stays in any case: its job may not have been submitted yet."""
 
@@ -128,6 +130,7 @@ class Blobs:
         for left in self._arriving.iterdir():  # of a coordinator that was killed
             left.unlink()
         self._size: int | None = None  # unknown until something is added
+        self._manifests: dict[str, frozenset[str]] = {}
         self.quota = Quota(quota or default_quota(root), self.size, self.contents, needed_by)
 
     def _path(self, blob: str) -> Path:
@@ -157,20 +160,35 @@ class Blobs:
         with open(self._path(bundle), "rb") as file:
             return decode_manifest(file.read(MANIFEST_BYTES + 1)).blobs
 
+    def _named(self, bundle: str) -> frozenset[str]:
+        """The blobs that a manifest names, as of late; none where it cannot be read."""
+        if (named := self._manifests.get(bundle)) is None:
+            try:
+                named = self.contents(bundle)
+            except (OSError, BadValue):
+                return frozenset()
+            self._manifests[bundle] = named
+            if len(self._manifests) > MANIFESTS:
+                del self._manifests[next(iter(self._manifests))]
+        return named
+
     def missing(self, blobs: Iterable[str], user: str = "") -> tuple[str, ...]:
-        """Those that are not here, in the order asked; the others count for the user. Raises BadValue for what is no
-        hash, GridError above the user's quota."""
+        """Those that the user is to send, in the order asked; the others count for the user. Also what is here is to be
+        sent by who has not sent it before: else a hash would be enough to find out that another has sent it, and to
+        have it laid out for a job. Raises BadValue for what is no hash, GridError above the user's quota."""
         wanted = tuple(dict.fromkeys(blobs))
         for blob in wanted:
             _check(blob)
-        missing = tuple(blob for blob in wanted if not self.has(blob))
+        missing = tuple(blob for blob in wanted if not (self.quota.owns(user, blob) and self.has(blob)))
         self.quota.refers(user, set(wanted).difference(missing))
         return missing
 
-    def read(self, want: WantBlob) -> BlobData:
-        """The answer to an agent that fetches: its bytes, or an error in words."""
+    def read(self, want: WantBlob, bundles: Iterable[str]) -> BlobData:
+        """The answer to an agent that fetches for jobs with these manifests: its bytes, or an error in words."""
         if not is_blob_hash(want.blob) or want.offset < 0 or want.size < 0:
             return BlobData(id=want.id, error="not a blob's hash, offset and size")
+        if not any(want.blob == bundle or want.blob in self._named(bundle) for bundle in bundles):
+            return BlobData(id=want.id, error=f"no job on this node needs the blob {want.blob[:12]}")
         try:
             fd = os.open(self._path(want.blob), os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:

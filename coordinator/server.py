@@ -334,7 +334,7 @@ class Server:
             while True:
                 for message in await connection.receive():
                     if type(message) is WantBlob:
-                        connection.send(self._blobs.read(message))
+                        connection.send(self._blobs.read(message, self._bundles_on(agent.name)))
                         await connection.drained()
                     elif why := self._relay.answered(agent, message, connection):
                         what, peer = "cut: a node's answer does not fit the question", connection.wire.address
@@ -343,6 +343,11 @@ class Server:
                         return
         finally:
             self._relay.data_closed(agent, connection)
+
+    def _bundles_on(self, name: str) -> set[str]:
+        """The manifests of the jobs that this node was granted: it gets no other shipped file."""
+        node, jobs = self._ledger.nodes.get(name), self._ledger.jobs
+        return {jobs[one.job].spec.bundle for one in node.allocations.values()} - {""} if node is not None else set()
 
     # --- clients ------------------------------------------------------------------------------------------------------
 

@@ -73,8 +73,19 @@ class Quota:
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
 
+    def owns(self, user: str, blob: str) -> bool:
+        """Whether the user has sent it, as far as that is remembered: while it counts, and mostly longer."""
+        return blob in self._account(user).blobs
+
+    def owns_all(self, user: str, bundle: str) -> bool:
+        """The same of a manifest and all that it names."""
+        account = self._account(user)
+        return bundle in account.blobs and (
+            bundle in account.bundles or all(blob in account.blobs for blob in self._read(bundle))
+        )
+
     def refers(self, user: str, blobs: Iterable[str]) -> None:
-        """The user has asked for blobs that are here, or sent them. Raises GridError above the quota."""
+        """The user has sent these blobs, or uses what was sent before. Raises GridError above the quota."""
         account, now = self._account(user), self._clock()
         for blob in blobs:
             if (size := self._size(blob)) is not None:

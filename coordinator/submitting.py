@@ -77,15 +77,16 @@ class Submissions:
                 what = which(number, len(message.jobs), submission.spec.name) + problem.what
                 raise BadValue(what, problem.why, problem.hint)
             sound = submission
-            if submission.spec.bundle and not self._blobs.has(submission.spec.bundle):
-                raise Unanswerable(
-                    "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
-                )
-        for bundle in {one.spec.bundle for one in message.jobs if one.spec.bundle}:
-            self._blobs.quota.submits(user, bundle)
         keys = list(dict.fromkeys(submission.key for submission in message.jobs))
         # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
         known = self._store.known(user, keys)
+        new = [one for one in message.jobs if one.key not in known and (user, one.key) not in self._ledger.keys]
+        for bundle in {one.spec.bundle for one in new if one.spec.bundle}:
+            if not (self._blobs.has(bundle) and self._blobs.quota.owns_all(user, bundle)):
+                raise Unanswerable(
+                    "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
+                )
+            self._blobs.quota.submits(user, bundle)
         if any((user, key) not in self._ledger.keys for key in keys if key not in known):
             self._driver.trouble.refuse_new()
             self._memory.refuse()

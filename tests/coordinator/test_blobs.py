@@ -5,6 +5,7 @@ import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,13 @@ from distributed_grid.protocol.messages import (
     Launch,
     MissingBlobs,
     PutBlob,
+    Submit,
+    Submitted,
     WantBlob,
     WantBlobs,
     WantOutput,
 )
-from tests.coordinator.ends import DataEnd, agent, client, coordinator, job, runs_on
+from tests.coordinator.ends import DataEnd, agent, client, coordinator, job, node, runs_on
 
 CONTENT = bytes(range(256)) * 2000
 HASH = blob_hash(CONTENT)
@@ -51,7 +54,7 @@ async def test_a_blob_is_there_when_its_last_part_came(blobs: Blobs) -> None:
     assert await send(Uploads(blobs), parts()) == [False] * 5 + [True]
     assert blobs.has(HASH) and blobs.missing([HASH, "0" * 64, "0" * 64]) == ("0" * 64,)
     read = b""
-    while not (part := blobs.read(WantBlob(7, HASH, len(read), 1 << 30))).end:
+    while not (part := blobs.read(WantBlob(7, HASH, len(read), 1 << 30), [HASH])).end:
         assert part.id == 7 and not part.error
         read += part.data
     assert read + part.data == CONTENT and leftovers(blobs) == []
@@ -60,7 +63,7 @@ async def test_a_blob_is_there_when_its_last_part_came(blobs: Blobs) -> None:
 async def test_an_empty_blob_is_a_blob(blobs: Blobs) -> None:
     name = blob_hash(b"")
     assert await send(Uploads(blobs), parts(b"", name)) == [True]
-    assert blobs.read(WantBlob(1, name, 0, 10)) == BlobData(1, b"", end=True)
+    assert blobs.read(WantBlob(1, name, 0, 10), [name]) == BlobData(1, b"", end=True)
 
 
 async def test_many_may_send_the_same_blob_at_once(blobs: Blobs) -> None:
@@ -148,7 +151,7 @@ async def test_a_disk_that_takes_no_writing_still_has_its_blobs(blobs: Blobs, mo
 
     monkeypatch.setattr(module.os, "utime", read_only)
     assert blobs.has(HASH) and not blobs.has("0" * 64)
-    assert blobs.read(WantBlob(1, HASH, 0, 10)).data == CONTENT[:10]
+    assert blobs.read(WantBlob(1, HASH, 0, 10), [HASH]).data == CONTENT[:10]
 
 
 async def test_what_a_killed_coordinator_left_half_is_cleared(blobs: Blobs, tmp_path: Path) -> None:
@@ -161,7 +164,7 @@ async def test_what_a_killed_coordinator_left_half_is_cleared(blobs: Blobs, tmp_
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "0" * 63, "0" * 65, "/" * 64])
 async def test_names_that_are_no_hashes_never_reach_the_disk(blobs: Blobs, name: str) -> None:
     assert not blobs.has(name)
-    assert blobs.read(WantBlob(1, name, 0, 10)).error
+    assert blobs.read(WantBlob(1, name, 0, 10), [name]).error
     with pytest.raises(BadValue, match="not a blob"):
         blobs.missing([name])
     with pytest.raises(BadValue, match="not a blob"):
@@ -233,6 +236,82 @@ async def test_a_client_ships_and_an_agent_fetches(tmp_path: Path) -> None:
         got = await data.until(lambda seen: isinstance(seen, BlobData) and seen.id == 1)
         assert got.data == CONTENT[:100] and not got.end
         none = await data.until(lambda seen: isinstance(seen, BlobData) and seen.id == 2)
-        assert "no blob" in none.error
+        assert "no job on this node needs the blob" in none.error
         await ann.close()
         await worker.close()
+
+
+# --- whose they are ---------------------------------------------------------------------------------------------------
+
+SECRET = b"ann's key\n"
+THEIRS = blob_hash(SECRET)
+MANIFEST = encode_manifest(Manifest((Entry("key", size=len(SECRET), blob=THEIRS),)))
+
+
+async def ship(end: Any, *contents: bytes) -> None:
+    for number, content in enumerate(contents, 500):
+        assert isinstance(await end.ask(PutBlob(number, blob_hash(content), 0, content, end=True)), Done)
+
+
+async def submitted(end: Any, number: int, bundle: str, key: str = "k") -> Any:
+    return await end.ask(Submit(number, (job("cat", "key", key=key, bundle=bundle),), True))
+
+
+async def test_who_knows_a_hash_of_anothers_file_neither_learns_nor_gets_anything(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann, eve = await client(grid.url, "ann"), await client(grid.url, "eve")
+        await ship(ann, SECRET, MANIFEST)
+        assert (await ann.ask(WantBlobs(1, (THEIRS,)))).blobs == ()
+        assert (await eve.ask(WantBlobs(1, (THEIRS, "0" * 64)))).blobs == (THEIRS, "0" * 64), "as one that nobody has"
+        refused = [await submitted(eve, 2, blob_hash(MANIFEST))]
+        crafted = encode_manifest(Manifest((Entry("mine", size=len(SECRET), blob=THEIRS),)))
+        await ship(eve, crafted)
+        refused.append(await submitted(eve, 3, blob_hash(crafted)))
+        assert [(one.code, one.why) for one in refused] == [("unavailable", "")] * 2 and not grid.ledger.jobs
+        await ship(eve, SECRET)  # who has it may use it
+        assert (await eve.ask(WantBlobs(4, (THEIRS,)))).blobs == ()
+        assert isinstance(await submitted(eve, 5, blob_hash(crafted)), Submitted)
+        await ann.close()
+        await eve.close()
+
+
+async def test_a_job_that_was_submitted_is_answered_also_when_nobody_remembers_who_sent_its_files(
+    tmp_path: Path,
+) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann, worker = await client(grid.url), await agent(grid.url)
+        await ship(ann, SECRET, MANIFEST)
+        first = await submitted(ann, 1, blob_hash(MANIFEST))
+        await ann.ended(first.jobs[0])
+        await grid.stored()
+        for one in (ann, worker):
+            await one.close()
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        assert (await submitted(ann, 1, blob_hash(MANIFEST))).jobs == first.jobs
+        assert (await submitted(ann, 2, blob_hash(MANIFEST), "another")).code == "unavailable", "send them again"
+        await ann.close()
+
+
+async def test_a_node_gets_the_files_of_the_jobs_that_it_was_granted_and_of_no_other(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann, bob = await client(grid.url, "ann"), await client(grid.url, "bob")
+        honest = await agent(grid.url, node("honest"), runs=runs_on)
+        await ship(ann, SECRET, MANIFEST)
+        await submitted(ann, 1, blob_hash(MANIFEST))
+        await honest.until(Launch)
+        evil = await agent(grid.url, node("evil"), runs=runs_on)
+        other = encode_manifest(Manifest((Entry("empty", size=0, blob=blob_hash(b"")),)))
+        await ship(bob, b"", other)
+        (theirs,) = (await bob.ask(Submit(2, (job("true", cpu=4000, bundle=blob_hash(other)),), True))).jobs
+        await evil.until(Launch)
+        await bob.say(WantOutput(15, f"{theirs}.1", "stdout", 0, 1))
+        await bob.until(lambda seen: getattr(seen, "id", 0) == 15)
+        assert isinstance(evil.data, DataEnd)
+        wanted = (THEIRS, blob_hash(MANIFEST), blob_hash(b""), blob_hash(other))
+        await evil.data.say(*(WantBlob(number, blob, 0, 100) for number, blob in enumerate(wanted, 1)))
+        await evil.data.until(lambda seen: getattr(seen, "id", 0) == len(wanted))
+        got = [seen for seen in evil.data.seen if isinstance(seen, BlobData)]
+        assert [(one.data, bool(one.error)) for one in got] == [(b"", True), (b"", True), (b"", False), (other, False)]
+        for one in (ann, bob, honest, evil):
+            await one.close()

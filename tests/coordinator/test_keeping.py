@@ -317,7 +317,7 @@ async def test_with_resume_what_waited_runs_with_its_files(lost: Lost) -> None:
     restored = await asyncio.to_thread(restore, lost.backup, place, False, True)
     assert (restored.held_back, restored.on_nodes) == (0, 1)
     async with coordinator(place) as running:
-        assert running.blobs.missing([BUNDLE, blob_hash(FILE)]) == ()
+        assert running.blobs.has(BUNDLE) and running.blobs.has(blob_hash(FILE))
         worker = await agent(running.url, node(cores=2, incarnation=2), runs_on)
         launch = await worker.until(Launch)
         assert launch.job == lost.jobs["waits"]
