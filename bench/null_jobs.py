@@ -42,8 +42,9 @@ CHUNK = 5_000
 SLOTS = 1000
 DONE = Outcome(Cause.EXITED)
 PROGRAM = (
-    "import sys; from pathlib import Path; from distributed_grid.coordinator.main import *; "
-    "sys.exit(main(CoordinatorSettings(state_dir=Path(sys.argv[1]), port=0)))"
+    "import sys; from distributed_grid.coordinator.main import *; "
+    "from distributed_grid.coordinator.config_schema import Coordinator; "
+    "sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=Coordinator(state_dir=sys.argv[1], port=0)))))"
 )
 
 

@@ -1,6 +1,5 @@
 """`grid coordinator`: the service on the master, and the keeping of its state."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,39 +41,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
     config = current().whole_config({name: value for name, value in given.items() if value is not None})
     from distributed_grid.coordinator.main import CoordinatorSettings, main
 
-    settings = CoordinatorSettings(
-        state_dir=Path(config.coordinator_state_dir()),
-        host=config.coordinator.host,
-        port=config.coordinator.port,
-        insecure=insecure,
-        log_level=log_level,
-        heartbeat=config.coordinator.heartbeat,
-        lost_after=config.coordinator.lost_after,
-        strategy=config.resource_sharing.strategy,
-        preemption=asdict(config.preemption),
-        unused_window=config.unused.window,
-        unused_threshold=config.unused.threshold,
-        unused_release_after=config.unused.time if config.unused.policy == "release-after" else 0.0,
-        event_log_size=config.coordinator.event_log_size,
-        keep_days=config.coordinator.keep_days,
-        keep_jobs=config.coordinator.keep_jobs,
-        keep_size=config.coordinator.keep_size,
-        memory_limit=config.coordinator.memory_limit,
-        ship_quota=config.coordinator.ship_quota,
-        half_life=config.fair_share.half_life,
-        shares=tuple(config.fair_share.weights.items()),
-        gang_ports=config.coordinator.gang_ports,
-        agent_life=config.certificates.agent_life,
-        person_life=config.certificates.person_life,
-        server_life=config.certificates.server_life,
-        renew_expired=config.certificates.renew_expired,
-        ray_address=config.ray.address,
-        ray_auth=config.ray.auth,
-        ray_token=config.ray.token,
-        lends=config.resource_sharing.enabled,
-        by_ray=config.placement == "ray",
-    )
-    raise SystemExit(main(settings))
+    raise SystemExit(main(CoordinatorSettings(config, insecure, log_level)))
 
 
 # --- keeping ----------------------------------------------------------------------------------------------------------

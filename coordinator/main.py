@@ -6,8 +6,8 @@ import gc
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from distributed_grid.coordinator import acceptance, boost_persistence, traces
 from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.audit_anchor import StoreAnchor
 from distributed_grid.coordinator.blobs import Blobs
+from distributed_grid.coordinator.config import ClusterConfig
+from distributed_grid.coordinator.config_schema import Placement, Ray, UnusedPolicy
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Preempting, Sharing, Unused
+from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Preempting, Sharing, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.local_door import OPEN_TO_PASS, closed_to_others
-from distributed_grid.coordinator.pki import LIVES, PKI, Lives, Pki
+from distributed_grid.coordinator.pki import PKI, Lives, Pki
 from distributed_grid.coordinator.ray.asking import Bridge, environment
 from distributed_grid.coordinator.ray.boosting import Boosting
 from distributed_grid.coordinator.ray.placing import Placing
@@ -36,7 +38,6 @@ from distributed_grid.coordinator.trouble import Trouble
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.gangs import parse_ports
-from distributed_grid.protocol.placing import Strategy
 from distributed_grid.ray_token import find
 from distributed_grid.service import (
     announce,
@@ -61,48 +62,17 @@ ANOTHER = "use that one, stop it first, or give another --state-dir"
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """How to run a coordinator. `port` 0: any free one, told in `coordinator.json` under the state directory.
-    `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody is.
-    `heartbeat`: seconds between two of an agent's. `lost_after`: seconds after its disconnection that a silent node is
-    taken for lost. `strategy`: that of jobs that name none.
-    `event_log_size`: bytes of events and decisions kept for `grid replay`; 0 keeps none. `keep_days`,
-    `keep_jobs` and `keep_size` (bytes) bound what is kept of jobs that ended. `gang_ports`: where gangs meet.
-    `memory_limit` (bytes; 0: by what there is): as in memory.py; `ship_quota` likewise: as in ship_quota.py.
-    `unused_…`: as in core/policy.py Unused; `preemption`: as Preempting there; `half_life` and `shares` (weights of
-    users): as Sharing there; `…_life`, `renew_expired`: as Lives in pki.py; `ray_…`:
-    the cluster that boosts are lent to, if there is one; `lends`: resource sharing is enabled; `by_ray`: it
-    reserves what jobs are granted."""
+    """How to run a coordinator: as the configuration says (port 0 is any free one, told in `coordinator.json` under the
+    state directory). `insecure`: listen on an address that is not loopback, without TLS and without asking who somebody
+    is."""
 
-    state_dir: Path
-    host: str = "127.0.0.1"
-    port: int = 7433
+    config: ClusterConfig
     insecure: bool = False
     log_level: str = "info"
-    heartbeat: float = 2.0
-    lost_after: float = DEFAULT.lost_after
-    strategy: Strategy = DEFAULT.strategy
-    event_log_size: int = 256 << 20
-    keep_days: float = Keep.days
-    keep_jobs: int = Keep.jobs
-    keep_size: int = Keep.size
-    memory_limit: int = 0
-    ship_quota: int = 0
-    gang_ports: str = "29500-29999"
-    unused_window: float = DEFAULT.unused.window
-    unused_threshold: float = DEFAULT.unused.threshold
-    unused_release_after: float = DEFAULT.unused.release_after
-    preemption: Mapping[str, float] = field(default_factory=dict)
-    half_life: float = DEFAULT.sharing.half_life
-    shares: tuple[tuple[str, float], ...] = ()
-    agent_life: float = LIVES.agent
-    person_life: float = LIVES.person
-    server_life: float = LIVES.server
-    renew_expired: float = LIVES.renew_expired
-    ray_address: str = ""
-    ray_auth: RayAuth = RayAuth.DISABLED
-    ray_token: str = ""
-    lends: bool = True
-    by_ray: bool = False
+
+    @property
+    def state_dir(self) -> Path:
+        return self.config.coordinator_state_dir()
 
 
 class CannotStart(GridError):
@@ -117,16 +87,16 @@ def main(settings: CoordinatorSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Errors a person can act on go to stderr, in three lines."""
     try:
         _check_address(settings)
-        _check_ray(settings)
+        _check_ray(settings.config)
         configure_logs(settings.log_level)
         forbid_dumps()
         prepare(settings.state_dir, OPEN_TO_PASS)
         with locked(settings.state_dir, "coordinator", ANOTHER), closed_to_others(settings.state_dir):
             _allow_many_files()
-            port: int | None = settings.port
+            port: int | None = settings.config.coordinator.port
             while port is not None:
                 with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                    port = runner.run(_run(replace(settings, port=port)))
+                    port = runner.run(_run(settings, port))
         return 0
     except CannotStart as error:
         return _fail(error, error.code)
@@ -141,7 +111,7 @@ def main(settings: CoordinatorSettings) -> int:
     except LedgerBroken as error:
         what = "the coordinator stopped: its ledger found itself in an impossible state"
         hint = "start it again (it begins from what is stored) and report the log above"
-        if settings.event_log_size:
+        if settings.config.coordinator.event_log_size:
             hint += f", with what this says: grid replay {settings.state_dir}"
         return _fail(GridError(what, why=str(error), hint=hint), EX_SOFTWARE)
 
@@ -155,27 +125,28 @@ def _fail(error: GridError, code: int) -> int:
 
 
 def _check_address(settings: CoordinatorSettings) -> None:
-    if settings.host not in LOOPBACK and not settings.insecure and not Pki.exists(settings.state_dir / PKI):
+    host = settings.config.coordinator.host
+    if host not in LOOPBACK and not settings.insecure and not Pki.exists(settings.state_dir / PKI):
         raise CannotStart(
-            f"the coordinator does not listen on {settings.host}",
+            f"the coordinator does not listen on {host}",
             why="this grid has no authority: whoever reaches it could run commands on every node",
             hint="run `grid init` first, for TLS and identities; or --insecure, where the network is yours alone",
             code=EX_CONFIG,
         )
 
 
-def _ray_token(settings: CoordinatorSettings) -> str:
+def _ray_token(ray: Ray) -> str:
     """The path of the file with the Ray cluster's token; empty: it has none."""
-    if settings.ray_auth is RayAuth.TOKEN:
-        return str(find(settings.ray_token, "ray.token"))
-    if settings.ray_token:
-        why = f"ray.token names one, and ray.auth is {settings.ray_auth}"
+    if ray.auth is RayAuth.TOKEN:
+        return str(find(ray.token, "ray.token"))
+    if ray.token:
+        why = f"ray.token names one, and ray.auth is {ray.auth}"
         raise CannotStart("the Ray cluster's token would not be used", why, "set ray.auth: token", EX_CONFIG)
     return ""
 
 
-def _check_ray(settings: CoordinatorSettings) -> None:
-    if settings.by_ray and not settings.ray_address:
+def _check_ray(config: ClusterConfig) -> None:
+    if config.placement is Placement.RAY and not config.ray.address:
         raise CannotStart(
             "jobs are to be placed by Ray (placement: ray), and there is none",
             why="ray.address is empty, and so is RAY_ADDRESS",
@@ -193,37 +164,39 @@ def _allow_many_files() -> None:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-async def _run(settings: CoordinatorSettings) -> int | None:
+def _policy(config: ClusterConfig) -> Policy:
+    sharing, unused, fair = config.resource_sharing, config.unused, config.fair_share
+    ends = unused.policy is UnusedPolicy.RELEASE_AFTER
+    return Policy(
+        lost_after=config.coordinator.lost_after,
+        gang_ports=parse_ports(config.coordinator.gang_ports),
+        strategy=sharing.strategy,
+        weights=WEIGHTS[sharing.strategy],
+        preempting=Preempting(**asdict(config.preemption)),
+        sharing=Sharing(half_life=fair.half_life, weights=dict(fair.weights)),
+        unused=Unused(window=unused.window, threshold=unused.threshold, release_after=unused.time if ends else 0.0),
+        by_ray=config.placement is Placement.RAY,
+        owner_rule=True,
+    )
+
+
+async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     """Run until somebody has it stop. The port to begin anew with, where an operator has accepted a loss meanwhile."""
+    config, own, state_dir = settings.config, settings.config.coordinator, settings.state_dir
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    reserve = Reserve(settings.state_dir)
+    reserve = Reserve(state_dir)
     reserve.ease()
-    store = Store(settings.state_dir / "grid.db", reserve, traces.look(settings.state_dir))
+    store = Store(state_dir / "grid.db", reserve, traces.look(state_dir))
     clock = Clock(store.clock)
-    audit = RequestLog(settings.state_dir / "audit.log", StoreAnchor(settings.state_dir / "grid.db"))
+    audit = RequestLog(state_dir / "audit.log", StoreAnchor(state_dir / "grid.db"))
     _accept(settings, store, clock(), audit)
-    store.forget_nodes(clock() - (settings.keep_days + 1) * DAY)
-    for place in boost_persistence.places(settings.state_dir) if settings.ray_address else ():
+    store.forget_nodes(clock() - (own.keep_days + 1) * DAY)
+    for place in boost_persistence.places(state_dir) if config.ray.address else ():
         boost_persistence.ResourceBoostPersistence(place).import_into(store, clock())
     living = store.load()
-    policy = Policy(
-        lost_after=settings.lost_after,
-        gang_ports=parse_ports(settings.gang_ports),
-        strategy=settings.strategy,
-        weights=WEIGHTS[settings.strategy],
-        preempting=Preempting(**settings.preemption),
-        sharing=Sharing(half_life=settings.half_life, weights=dict(settings.shares)),
-        unused=Unused(
-            window=settings.unused_window,
-            threshold=settings.unused_threshold,
-            release_after=settings.unused_release_after,
-        ),
-        by_ray=settings.by_ray,
-        owner_rule=True,
-    )
-    ledger = Ledger(store.epoch, policy=policy)
+    ledger = Ledger(store.epoch, policy=_policy(config))
     lost = store.loss.found if store.loss is not None else ()
     begin = clock(), store.restored, living.orders, living.groups, living.shares, lost
     ledger.preempting.remember(living.receipts)
@@ -233,37 +206,38 @@ async def _run(settings: CoordinatorSettings) -> int | None:
         raise _contradicts(settings, error) from None
     _spare_the_collector()
     events = None
-    if settings.event_log_size:
-        events = EventLog(ledger, settings.state_dir / "events", settings.event_log_size, store.grid)
+    if own.event_log_size:
+        events = EventLog(ledger, state_dir / "events", own.event_log_size, store.grid)
     driver = Driver(events or ledger, store, clock)
 
     def bundles(user: str | None = None) -> Iterator[str]:
         """The manifests that live jobs, or those of one user, need."""
         return (job.spec.bundle for job in ledger.jobs.values() if job.spec.bundle and user in (None, job.user))
 
-    blobs = Blobs(settings.state_dir / "blobs", bundles, quota=settings.ship_quota, needed_by=bundles)
+    blobs = Blobs(state_dir / "blobs", bundles, quota=own.ship_quota, needed_by=bundles)
     pki = None
-    if Pki.exists(settings.state_dir / PKI) and not settings.insecure:
-        lives = Lives(settings.agent_life, settings.person_life, settings.server_life, settings.renew_expired)
-        pki = Pki(settings.state_dir / PKI, store.grid, lives)
+    if Pki.exists(state_dir / PKI) and not settings.insecure:
+        signed = config.certificates
+        lives = Lives(signed.agent_life, signed.person_life, signed.server_life, signed.renew_expired)
+        pki = Pki(state_dir / PKI, store.grid, lives)
         pki.refresh_self()
     bridge = None
-    if settings.ray_address:
-        bridge = Bridge(settings.ray_address, environment(settings.ray_auth.value, _ray_token(settings)))
-    boosts = Boosting(ledger, bridge, settings.ray_auth, settings.lends, driver.put, clock)
+    if config.ray.address:
+        bridge = Bridge(config.ray.address, environment(config.ray.auth.value, _ray_token(config.ray)))
+    boosts = Boosting(ledger, bridge, config.ray.auth, config.resource_sharing.enabled, driver.put, clock)
     placing = Placing(ledger, bridge, driver.put)
-    more = settings.memory_limit, boosts, placing, settings.heartbeat
+    more = own.memory_limit, boosts, placing, own.heartbeat
     server = Server(ledger, store, driver, blobs, audit, clock, pki, *more)
     if lost:
         driver.trouble.alarm(*lost)
     driver.begin(server.perform, restored)
-    keep = Keep(settings.keep_days, settings.keep_jobs, settings.keep_size)
+    keep = Keep(own.keep_days, own.keep_jobs, own.keep_size)
     connected = lambda: [name for name, node in list(ledger.nodes.items()) if node.session]  # noqa: E731
-    retention = Retention(settings.state_dir / "grid.db", keep, clock, connected)
-    anew = asyncio.create_task(_to_begin_anew(settings.state_dir, driver.trouble, store))
+    retention = Retention(state_dir / "grid.db", keep, clock, connected)
+    anew = asyncio.create_task(_to_begin_anew(state_dir, driver.trouble, store))
     try:
-        port = await _listen(server, settings)
-        await server.listen_locally(settings.state_dir)
+        port = await _listen(server, own.host, port)
+        await server.listen_locally(state_dir)
         _announce(settings, port, store, len(living.jobs), driver.trouble, "wss" if pki is not None else "ws")
         retention.start()
         boosts.begin()
@@ -344,11 +318,11 @@ def _spare_the_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def _listen(server: Server, settings: CoordinatorSettings) -> int:
+async def _listen(server: Server, host: str, port: int) -> int:
     try:
-        return await server.listen(settings.host, settings.port)
+        return await server.listen(host, port)
     except (OSError, OverflowError) as error:
-        address = f"{settings.host}:{settings.port}"
+        address = f"{host}:{port}"
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise CannotStart(
                 f"{address} is in use",
@@ -360,12 +334,12 @@ async def _listen(server: Server, settings: CoordinatorSettings) -> int:
 
 
 def _announce(settings: CoordinatorSettings, port: int, store: Store, jobs: int, trouble: Trouble, scheme: str) -> None:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"{scheme}://{host}:{port}"
+    host = settings.config.coordinator.host
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     announce(settings.state_dir / "coordinator.pid")
     announce(settings.state_dir / "coordinator.json", url=url)
     log.info(f"listening on {url}", grid=store.grid, epoch=store.epoch, jobs=jobs, state_dir=str(settings.state_dir))
-    if scheme == "ws" and settings.host not in LOOPBACK:
+    if scheme == "ws" and host not in LOOPBACK:
         log.warning("INSECURE: no TLS, no authentication; whoever reaches this address can run commands on every node")
     ready = f"listening on {url}"
     trouble.told = lambda words: sd_notify(f"STATUS={words or ready}")

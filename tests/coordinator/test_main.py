@@ -12,18 +12,23 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
+from distributed_grid.coordinator.config import ClusterConfig
+from distributed_grid.coordinator.config_schema import Coordinator, Placement
 from distributed_grid.coordinator.main import CoordinatorSettings, main
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs, Welcome
 from tests.coordinator.ends import agent, client, job, node, runs_on
 
 PROGRAM = (
-    "import sys; from pathlib import Path; from distributed_grid.coordinator.main import *; "
-    "sys.exit(main(CoordinatorSettings(state_dir=Path(sys.argv[1]), port=0, heartbeat=0.75)))"
+    "import sys; from distributed_grid.coordinator.main import *; "
+    "from distributed_grid.coordinator.config_schema import Coordinator; "
+    "own = Coordinator(state_dir=sys.argv[1], port=0, heartbeat=0.75); "
+    "sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=own))))"
 )
 
 
@@ -69,8 +74,15 @@ def _logs_as_they_were() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def failing(settings: CoordinatorSettings, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = main(settings)
+def failing(
+    state_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    insecure: bool = False,
+    placement: Placement = Placement.EMBEDDED,
+    **own: Any,
+) -> tuple[int, str]:
+    coordinator = Coordinator(state_dir=str(state_dir), **{"port": 0, **own})
+    code = main(CoordinatorSettings(ClusterConfig(coordinator=coordinator, placement=placement), insecure))
     said = capsys.readouterr().err
     assert said.startswith("error: ") and "Traceback" not in said and "try: " in said
     return code, said
@@ -99,7 +111,7 @@ def test_a_second_coordinator_on_the_same_state_is_refused_with_the_firsts_pid(
     running: Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running.url()
-    code, said = failing(CoordinatorSettings(running.state_dir, port=0), capsys)
+    code, said = failing(running.state_dir, capsys)
     assert code == 1 and str(running.process.pid) in said and str(running.state_dir) in said
     assert running.process.poll() is None
 
@@ -107,7 +119,7 @@ def test_a_second_coordinator_on_the_same_state_is_refused_with_the_firsts_pid(
 def test_a_port_in_use_is_said_with_the_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        code, said = failing(CoordinatorSettings(tmp_path, port=port), capsys)
+        code, said = failing(tmp_path, capsys, port=port)
     assert code == 1 and f"127.0.0.1:{port} is in use" in said and "--port" in said
 
 
@@ -115,31 +127,31 @@ def test_a_port_in_use_is_said_with_the_address(tmp_path: Path, capsys: pytest.C
 def test_an_address_that_is_not_loopback_needs_insecure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
-    code, said = failing(CoordinatorSettings(tmp_path / "state", host=host), capsys)
+    code, said = failing(tmp_path / "state", capsys, host=host, port=7433)
     assert code == 78 and host in said and "--insecure" in said
     assert not (tmp_path / "state").exists()
 
 
 def test_placement_by_ray_needs_to_know_where_ray_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = failing(CoordinatorSettings(tmp_path / "state", port=0, by_ray=True), capsys)
+    code, said = failing(tmp_path / "state", capsys, placement=Placement.RAY)
     assert code == 78 and "placement: ray" in said and "set ray.address to HOST:PORT" in said
     assert not (tmp_path / "state").exists()
 
 
 def test_an_address_of_another_machine_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = failing(CoordinatorSettings(tmp_path, host="192.0.2.1", port=0, insecure=True), capsys)
+    code, said = failing(tmp_path, capsys, insecure=True, host="192.0.2.1")
     assert code == 1 and "cannot listen on 192.0.2.1:0" in said
 
 
 def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("in the way")
-    code, said = failing(CoordinatorSettings(tmp_path / "file" / "state", port=0), capsys)
+    code, said = failing(tmp_path / "file" / "state", capsys)
     assert code == 1 and str(tmp_path / "file" / "state") in said and "--state-dir" in said
 
 
 def test_a_damaged_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "grid.db").write_bytes(b"no database" * 1000)
-    code, said = failing(CoordinatorSettings(tmp_path, port=0), capsys)
+    code, said = failing(tmp_path, capsys)
     assert code == 78 and "damaged" in said, "it is not started again and again"
 
 

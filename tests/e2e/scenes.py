@@ -26,10 +26,10 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 
 COORDINATOR = """
-import json, sys
-from pathlib import Path
+import sys
+from distributed_grid.coordinator.config import load
 from distributed_grid.coordinator.main import CoordinatorSettings, main
-sys.exit(main(CoordinatorSettings(Path(sys.argv[1]), port=int(sys.argv[2]), **json.loads(sys.argv[3]))))
+sys.exit(main(CoordinatorSettings(load(sys.argv[1], environment={}))))
 """
 AGENT = """
 import json, os, subprocess, sys
@@ -59,7 +59,7 @@ class Scene:
     def __init__(self, place: Path, **settings: Any) -> None:
         self.place = place
         self.settings = settings
-        """What the coordinator is told besides its place and port, from its next start."""
+        """Sections of the coordinator's configuration, from its next start; its place and port are added."""
         self.url = ""
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         self.faults: dict[str, str] = {}
@@ -78,8 +78,10 @@ class Scene:
         """Start the coordinator and do not wait; the file by which it tells that it is up."""
         announced = self.place / "coordinator" / "coordinator.json"
         announced.unlink(missing_ok=True)
-        port = self.url.rpartition(":")[2] or "0"
-        self._run("coordinator", COORDINATOR, str(self.place / "coordinator"), port, json.dumps(self.settings))
+        own = {"state_dir": str(self.place / "coordinator"), "port": self.url.rpartition(":")[2] or "0"}
+        config = self.place / "coordinator.yaml"
+        config.write_text(json.dumps({**self.settings, "coordinator": own | self.settings.get("coordinator", {})}))
+        self._run("coordinator", COORDINATOR, str(config))
         return announced
 
     async def agent(

@@ -44,7 +44,7 @@ async def some_life(client: GridClient) -> list[str]:
 
 
 async def test_a_life_with_kills_is_decided_the_same_again() -> None:
-    async with scene(event_log_size=200_000) as grid:
+    async with scene(coordinator={"event_log_size": 200_000}) as grid:
         events = grid.place / "coordinator" / "events"
         await grid.agent("n1", cores=list(range(8)), virtual=True)
         async with GridClient(grid.url) as client:

@@ -38,7 +38,7 @@ def grid(on: Scene, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 async def test_a_job_on_a_node_that_is_lost_runs_again_after_it_has_ended_there_and_only_if_it_may() -> None:
-    async with scene(lost_after=2.0) as on:
+    async with scene(coordinator={"lost_after": 2.0}) as on:
         await on.agent("n1", cores=[0, 1], virtual=True)
         await on.agent("n2", cores=[0, 1], virtual=True)
         again, never = on.place / "again", on.place / "never"
@@ -65,7 +65,7 @@ async def test_a_job_on_a_node_that_is_lost_runs_again_after_it_has_ended_there_
 
 
 async def test_a_cut_that_heals_in_time_costs_a_leased_job_nothing() -> None:
-    async with scene(lost_after=30.0) as on:
+    async with scene(coordinator={"lost_after": 30.0}) as on:
         await on.agent("n1", cores=[0], virtual=True)
         told = on.place / "told"
         async with GridClient(on.url) as client:

@@ -9,7 +9,7 @@ from tests.e2e.test_nodes import grid
 
 
 async def test_unused_cores_and_gpus_are_told_of_and_released() -> None:
-    async with scene(unused_window=2.0, unused_release_after=1.0) as on:
+    async with scene(unused={"window": 2.0, "policy": "release-after", "time": 1.0}) as on:
         await on.agent("n1", cores=[0, 1, 2, 3], virtual=True, gpus=1)
         done = grid(on, "run-shared", "--cpus", "4", "--gpus", "1", "--retry-on", "failed", "--no-ship", "sleep", "600")
         assert done.returncode == 128 + 15, done.stderr

@@ -23,9 +23,10 @@ PATIENCE = 60.0
 
 COORDINATOR = """
 import sys
-from pathlib import Path
+from distributed_grid.coordinator.config import ClusterConfig
+from distributed_grid.coordinator.config_schema import Coordinator
 from distributed_grid.coordinator.main import CoordinatorSettings, main
-sys.exit(main(CoordinatorSettings(Path(sys.argv[1]), port=0)))
+sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=Coordinator(state_dir=sys.argv[1], port=0)))))
 """
 AGENT = """
 import sys
