@@ -32,13 +32,14 @@ from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.agent.wall_facts import Asked, wall_facts
 from distributed_grid.agent.walls import forkserver
 from distributed_grid.agent.walls.enclosure import USER
+from distributed_grid.coordinator.config import ClusterConfig
 from distributed_grid.peer import AGENT as PROCESS_NAME
 from distributed_grid.peer import name_process
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.limits import NODE_PIDS
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
-from distributed_grid.protocol.resources import format_bytes, format_ranges
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, format_bytes, format_ranges
 from distributed_grid.ray_token import find
 from distributed_grid.service import (
     announce,
@@ -53,11 +54,13 @@ from distributed_grid.service import (
 )
 from distributed_grid.tls import IDENTITY, has_identity
 
-__all__ = ["AgentSettings", "Bounds", "Limits", "RaySettings", "detect", "gpus", "main"]
+__all__ = ["AgentSettings", "Bounds", "Limits", "RaySettings", "detect", "gpus", "limits_for", "main"]
 
 log = structlog.get_logger("agent")
 
 MOST_INSTANCE = 64
+OWNER = ("owner_policy", "owner_after", "owner_quiet", "owner_most", "owner_hold", "owner_pressure", "owner_input")
+"""Settings that a node may have of its own, of the same name for all of them."""
 ANOTHER = "use that one, stop it first, or give this one another --state-dir and --name"
 
 
@@ -95,6 +98,40 @@ class AgentSettings:
     environment: tuple[str, ...] = PASSED_ON
     ray: RaySettings = RaySettings()
     log_level: str = "info"
+
+
+def limits_for(config: ClusterConfig, node: str) -> Limits:
+    """What the agent of this node may lend, by its own entry under `nodes` and what holds for all nodes; nothing where
+    sharing is off altogether."""
+    sharing, all_nodes, own = config.resource_sharing, config.resource_sharing.thresholds, config.sharing_of(node)
+    return Limits(
+        can_share=sharing.enabled and own.can_share,
+        max_share_cpu=_scaled(own.max_share_cpu, MILLI),
+        max_share_memory=_scaled(own.max_share_memory_gb, GIB),
+        max_share_gpu=own.max_share_gpu,
+        gpu_utilization_max=all_nodes.gpu_utilization_max,
+        gpu_memory_min=int(all_nodes.gpu_memory_min_mb * MIB),
+        memory_percent_max=all_nodes.memory_percent_max,
+        memory_min=int(all_nodes.memory_min_gb * GIB),
+        cpu_percent_max=all_nodes.cpu_percent_max,
+        cpu_min_cores=int(all_nodes.cpu_min_cores * MILLI),
+        reserve_cpu=int(config.agent.reserve_cpu * MILLI),
+        reserve_memory=int(config.agent.reserve_memory_gb * GIB),
+        offer_after=config.agent.offer_after,
+        offer_expiry=sharing.offer_expiry,
+        check_interval=sharing.check_interval,
+        max_offers_per_node=sharing.max_offers_per_node,
+        **{name: _or(getattr(own, name), getattr(sharing, name)) for name in OWNER},
+    )
+
+
+def _or(own: Any, default: Any) -> Any:
+    """A node's own setting, or that of all nodes where it has none."""
+    return default if own is None else own
+
+
+def _scaled(amount: float | None, unit: int) -> int | None:
+    return None if amount is None else int(amount * unit)
 
 
 def main(settings: AgentSettings) -> int:

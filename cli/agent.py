@@ -132,7 +132,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     if invocation.coordinator:
         flags["coordinator.url"] = invocation.coordinator
     config = invocation.whole_config(flags)
-    from distributed_grid.agent.main import AgentSettings, Bounds, Limits, RaySettings
+    from distributed_grid.agent.main import AgentSettings, Bounds, RaySettings, limits_for
     from distributed_grid.member import read_member
     from distributed_grid.protocol.gangs import parse_ports
     from distributed_grid.protocol.identity import check_name
@@ -144,7 +144,6 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     url = config.coordinator_url()
     if member is not None and not config.names_coordinator():
         url = member.url
-    limits = {key: value for key, value in vars(config.limits_for(name)).items() if key in Limits.__struct_fields__}
     return AgentSettings(
         name=name,
         state_dir=config.agent_state_dir(name),
@@ -156,9 +155,9 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         virtual=own.virtual,
         kin=Path(own.kin).expanduser() if own.kin else None,
         interval=config.resource_sharing.monitoring_interval_seconds,
-        limits=Limits(**limits),
+        limits=limits_for(config, name),
         labels=(member.labels if member is not None else {}) | own.labels,
-        priority=config.limits_for(name).priority,
+        priority=config.sharing_of(name).priority,
         pids_limit=own.pids_limit,
         nice=own.nice,
         ray=RaySettings(own.ray, *parse_ports(own.ray_ports), own.ray_token),

@@ -27,14 +27,11 @@ from distributed_grid.coordinator.config_schema import (
 )
 from distributed_grid.local import socket_path
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.nodes import OwnerPolicy
-from distributed_grid.protocol.resources import GIB, MIB, MILLI
 
 __all__ = [
     "ClusterConfig",
     "ConfigError",
     "GpuBackend",
-    "NodeLimits",
     "OffloadingMode",
     "Problem",
     "Row",
@@ -59,41 +56,6 @@ class SharingDisabled(GridError):
         super().__init__(
             "Resource sharing not enabled", why=f"{origin} says so", hint="set resource_sharing.enabled: true"
         )
-
-
-@dataclass(frozen=True)
-class NodeLimits:
-    """What one node lends, from the thresholds, the agent's reserve and the node's own entry under `nodes`.
-
-    `max_share_cpu` in milli-cores, `max_share_memory` in bytes, `max_share_gpu` in devices (None: no limit of its own);
-    `reserve_cpu` in milli-cores, `reserve_memory`, `memory_min`, `gpu_memory_min` in bytes; `cpu_min_cores` in
-    milli-cores; percentages 0 to 100; the rest in seconds. `owner_…`: what becomes of its jobs when its owner is back.
-    """
-
-    can_share: bool
-    max_share_cpu: int | None
-    max_share_memory: int | None
-    max_share_gpu: int | None
-    priority: float
-    gpu_utilization_max: float
-    gpu_memory_min: int
-    memory_percent_max: float
-    memory_min: int
-    cpu_percent_max: float
-    cpu_min_cores: int
-    reserve_cpu: int
-    reserve_memory: int
-    offer_after: float
-    offer_expiry: float
-    check_interval: float
-    max_offers_per_node: int
-    owner_policy: OwnerPolicy
-    owner_after: float
-    owner_quiet: float
-    owner_most: float
-    owner_hold: float
-    owner_pressure: float
-    owner_input: bool
 
 
 class Row(NamedTuple):
@@ -150,37 +112,9 @@ class ClusterConfig(Root):
         if not self.resource_sharing.enabled:
             raise SharingDisabled(self.origins.get("resource_sharing.enabled", "the configuration"))
 
-    def limits_for(self, node: str) -> NodeLimits:
-        """What the agent of this node may lend; the node lends nothing where sharing is off altogether."""
-        sharing, agent = self.resource_sharing, self.agent
-        own = next((one.resource_sharing for one in self.nodes if one.name == node), NodeSharing())
-        limits = sharing.thresholds
-        return NodeLimits(
-            can_share=sharing.enabled and own.can_share,
-            max_share_cpu=_scaled(own.max_share_cpu, MILLI),
-            max_share_memory=_scaled(own.max_share_memory_gb, GIB),
-            max_share_gpu=own.max_share_gpu,
-            priority=own.priority,
-            gpu_utilization_max=limits.gpu_utilization_max,
-            gpu_memory_min=int(limits.gpu_memory_min_mb * MIB),
-            memory_percent_max=limits.memory_percent_max,
-            memory_min=int(limits.memory_min_gb * GIB),
-            cpu_percent_max=limits.cpu_percent_max,
-            cpu_min_cores=int(limits.cpu_min_cores * MILLI),
-            reserve_cpu=int(agent.reserve_cpu * MILLI),
-            reserve_memory=int(agent.reserve_memory_gb * GIB),
-            offer_after=agent.offer_after,
-            offer_expiry=sharing.offer_expiry,
-            check_interval=sharing.check_interval,
-            max_offers_per_node=sharing.max_offers_per_node,
-            owner_policy=_or(own.owner_policy, sharing.owner_policy),
-            owner_after=_or(own.owner_after, sharing.owner_after),
-            owner_quiet=_or(own.owner_quiet, sharing.owner_quiet),
-            owner_most=_or(own.owner_most, sharing.owner_most),
-            owner_hold=_or(own.owner_hold, sharing.owner_hold),
-            owner_pressure=_or(own.owner_pressure, sharing.owner_pressure),
-            owner_input=_or(own.owner_input, sharing.owner_input),
-        )
+    def sharing_of(self, node: str) -> NodeSharing:
+        """What is set for this node alone."""
+        return next((one.resource_sharing for one in self.nodes if one.name == node), NodeSharing())
 
     def rows(self) -> list[Row]:
         """Every setting with its value and origin, in the order of the schema; nodes last."""
@@ -193,15 +127,6 @@ class ClusterConfig(Root):
                 name = f"nodes.{node.name}.resource_sharing.{key}"
                 rows.append(Row(name, value, self.origins.get(name, "default")))
         return rows
-
-
-def _or(own: T | None, default: T) -> T:
-    """A node's own setting, or that of all nodes where it has none."""
-    return default if own is None else own
-
-
-def _scaled(amount: float | None, unit: int) -> int | None:
-    return None if amount is None else int(amount * unit)
 
 
 def _at(value: Any, path: tuple[str, ...]) -> Any:

@@ -1,7 +1,6 @@
 """One configuration: the seeds' files are read as they are, every error is found with its line, every value knows
 where it came from."""
 
-import dataclasses
 import grp
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.core.spare import Limits
+from distributed_grid.agent.main import limits_for
 from distributed_grid.coordinator import config_text
 from distributed_grid.coordinator.config import (
     ClusterConfig,
@@ -120,14 +120,14 @@ def test_the_intelligent_sharing_documents_file_is_read(written) -> None:
     assert config.resource_sharing.policy is SharingPolicy.PREDICTIVE
     assert config.resource_sharing.monitoring_interval_seconds == 10.0
     assert config.resource_sharing.thresholds.excess_threshold == 0.25
-    limits = config.limits_for("gpu-master")
+    limits = limits_for(config, "gpu-master")
     assert (limits.max_share_cpu, limits.max_share_memory, limits.max_share_gpu) == (4000, 16 * GIB, 0)
-    assert config.limits_for("another").max_share_cpu is None
+    assert limits_for(config, "another").max_share_cpu is None
 
 
 def test_the_sharing_guides_file_is_read_by_its_own_call(written, monkeypatch) -> None:
     monkeypatch.delenv("GRID_COORDINATOR", raising=False)
-    limits = ClusterConfig.from_yaml(str(written(SEED_002, "config/cluster_config.yaml"))).limits_for("any")
+    limits = limits_for(ClusterConfig.from_yaml(str(written(SEED_002, "config/cluster_config.yaml"))), "any")
     assert (limits.gpu_utilization_max, limits.gpu_memory_min) == (20.0, 1024 * MIB)
     assert (limits.memory_percent_max, limits.memory_min) == (50.0, 2 * GIB)
     assert (limits.cpu_percent_max, limits.cpu_min_cores) == (30.0, 1000)
@@ -140,7 +140,7 @@ def test_without_a_file_the_defaults_are_those_of_the_seeds_and_the_issue() -> N
     assert config.resource_sharing.monitoring_interval_seconds == 2.0
     assert config.resource_sharing.offer_expiry == 300.0
     assert config.coordinator_url() == "ws://127.0.0.1:7433"
-    assert config.limits_for("any").cpu_percent_max == 30.0
+    assert limits_for(config, "any").cpu_percent_max == 30.0
 
 
 def test_both_places_of_resource_sharing_may_say_the_same_but_not_contradict(written) -> None:
@@ -263,7 +263,7 @@ def test_offers_that_expire_before_the_next_check_give_a_warning_only(written) -
 
 def test_switched_off_means_nothing_lent_and_the_seeds_words(written) -> None:
     config = read(path := written("resource_sharing:\n  enabled: false\n"))
-    assert not config.limits_for("any").can_share
+    assert not limits_for(config, "any").can_share
     with pytest.raises(SharingDisabled, match="Resource sharing not enabled") as caught:
         config.require_sharing()
     assert f"{path}:2" in caught.value.why
@@ -405,6 +405,4 @@ def test_the_json_schema_knows_every_name_the_reader_accepts() -> None:
 
 
 def test_an_agent_takes_the_limits_as_they_are_and_has_the_same_defaults() -> None:
-    given = dataclasses.asdict(read(None, here=Path("/none")).limits_for("any"))
-    given.pop("priority")  # goes into the node's facts
-    assert Limits(**given) == Limits()
+    assert limits_for(read(None, here=Path("/none")), "any") == Limits()
