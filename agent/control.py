@@ -19,8 +19,8 @@ import structlog
 from distributed_grid import __version__, peer
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launcher import Launcher
-from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.session import Session
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts, Offer
 from distributed_grid.unix import bound

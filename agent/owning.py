@@ -10,7 +10,7 @@ from distributed_grid.agent.core.owner import Freeze, Owner, Recall, Thaw
 from distributed_grid.agent.core.spare_limits import Limits
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launcher import Launcher
-from distributed_grid.agent.probe import now as boot_clock
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import NodeFacts, Sample

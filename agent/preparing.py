@@ -14,10 +14,10 @@ from distributed_grid.agent.disk import Disk
 from distributed_grid.agent.job_files import JobFiles
 from distributed_grid.agent.launcher import Launcher
 from distributed_grid.agent.meter import Meter
-from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.raylet_folder import WalledFolder
 from distributed_grid.agent.run_as import Account, RunAs
 from distributed_grid.agent.walls import enclosure
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Stale

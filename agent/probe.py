@@ -4,7 +4,6 @@ import os
 import platform
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,20 +16,16 @@ from distributed_grid.agent.core.spare_limits import Limits, lendable
 from distributed_grid.agent.gpus import GpuBackend
 from distributed_grid.agent.probe_trees import Spent, Trees, Usage, kin_roots
 from distributed_grid.agent.topology import numa_nodes
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
 from distributed_grid.protocol.resources import format_ranges
 
-__all__ = ["Probe", "Usage", "kin_roots", "now"]
+__all__ = ["Probe", "Usage", "kin_roots"]
 
 SPAN = 0.5
 """Rates are taken over at least this many seconds: the kernel counts CPU time in ticks of 10 ms."""
 APART = 0.1
-
-
-def now() -> float:
-    """The clock that samples are stamped with: seconds since boot, going on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(slots=True)
@@ -83,7 +78,7 @@ class Probe:
         self._waits = waits
         self._hands = probe_owner.Hands() if hands else None
         self._trees.walk()
-        self._marks = deque([Mark(now(), probe_host.busy_seconds(), probe_host.traffic(), [], [])])
+        self._marks = deque([Mark(boot_clock(), probe_host.busy_seconds(), probe_host.traffic(), [], [])])
         self._seen_gpus: tuple[GpuSample, ...] = ()
 
     def facts(
@@ -115,10 +110,10 @@ class Probe:
         )
 
     def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:
-        """Measure now. `at` is the time on the clock of `now()`. Rates are over the time since the last sample, or a
+        """Measure now. `at` is the time by `peer.boot_clock`. Rates are over the time since the last sample, or a
         little more where that was a moment ago. Without `read_gpus` the GPUs are as they were read last."""
         with self._lock:
-            return self._sample(now() if at is None else at, read_gpus)
+            return self._sample(boot_clock() if at is None else at, read_gpus)
 
     def usage(self) -> dict[int, Usage]:
         """What each process right below our supervisors uses with its tree, by pid, as of the last sample."""

@@ -4,14 +4,13 @@ machine. CPU time is counted so that the sum is exact, also of children that cam
 import functools
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from distributed_grid.peer import SUPERVISOR
+from distributed_grid.peer import SUPERVISOR, boot_clock
 
 _SPAWNER = SUPERVISOR.encode()  # which forks them
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -54,11 +53,11 @@ class Trees:
         self._own, self._kin = own, kin
         self._seen: dict[int, Process] = {}
         self._debts: dict[int, float] = {}
-        self._walked = _boot_time()
+        self._walked = boot_clock()
 
     def walk(self) -> tuple[Spent, Spent]:
         """CPU time spent since the last walk by our own trees and by those of our kin."""
-        before, began = self._seen, _boot_time()
+        before, began = self._seen, boot_clock()
         seen = self._read()
         gone = [one for one in before.values() if _lookup(seen, one) is None]
         # An ended child's time goes to whoever reaped it: its nearest ancestor that is left.
@@ -203,10 +202,6 @@ def _heir(one: Process, before: dict[int, Process], seen: dict[int, Process]) ->
         if _lookup(seen, one) is not None:
             return one.pid
     return 0
-
-
-def _boot_time() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def kin_roots(directory: Path) -> list[int]:

@@ -12,9 +12,9 @@ import structlog
 
 from distributed_grid.agent import notice, workdir
 from distributed_grid.agent.job_files import JobFiles
-from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.slot_index import SlotIndex
 from distributed_grid.agent.walls import files
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.errors import BadValue, GridError
 
 log = structlog.get_logger("agent")

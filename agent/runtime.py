@@ -41,11 +41,11 @@ from distributed_grid.agent.owning import Owning
 from distributed_grid.agent.place import Place
 from distributed_grid.agent.preparing import Preparing
 from distributed_grid.agent.probe import Usage
-from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.retention import Retention
 from distributed_grid.agent.run_as import RunAs
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (

@@ -57,22 +57,6 @@ def _moment(text: str) -> float:
         raise BadValue(f"{text!r} is no moment", hint="write 2026-01-31T12:00:00") from None
 
 
-def _clock(at: float) -> str:
-    """A moment for people; one that no clock can show (the log was changed) as it stands."""
-    try:
-        return words.clock(at)
-    except (ValueError, OverflowError, OSError):
-        return f"{at:g}"
-
-
-def _iso(at: float) -> str | None:
-    """A moment for programs, likewise."""
-    try:
-        return words.iso(at)
-    except (ValueError, OverflowError, OSError):
-        return f"{at:g}"
-
-
 # --- by the same policy -----------------------------------------------------------------------------------------------
 
 
@@ -84,7 +68,7 @@ def _tell(invocation: Invocation, report: Report, job: str) -> None:
         case "quiet":
             words.emit(f"{'different' if report.difference else 'same'}\n")
         case _:
-            lines = [f"{_clock(one.at)}  {one.what}" for one in report.story]
+            lines = [f"{words.clock(one.at)}  {one.what}" for one in report.story]
             if job and not report.story:
                 lines = [f"there is nothing about {job}"]
             _emit([*lines, *_difference(report), *_ending(report), _summary(report)])
@@ -93,7 +77,7 @@ def _tell(invocation: Invocation, report: Report, job: str) -> None:
 def _summary(report: Report) -> str:
     counted = f"{report.events} events, {report.decisions} decisions"
     if report.events or report.decisions:
-        counted += f" from {_clock(report.began)} to {_clock(report.ended)}"
+        counted += f" from {words.clock(report.began)} to {words.clock(report.ended)}"
     return f"{counted}: {'not the same' if report.difference else 'all the same'}"
 
 
@@ -101,7 +85,7 @@ def _difference(report: Report) -> list[str]:
     one = report.difference
     if one is None:
         return []
-    lines = [f"{_clock(one.at)}  the first difference, in {one.file}"]
+    lines = [f"{words.clock(one.at)}  the first difference, in {one.file}"]
     lines += [f"  event: {line}" for line in one.events]
     if one.state:
         return [*lines, f"  the decisions are the same, but not the ledger after them: {one.state}"]
@@ -113,7 +97,7 @@ def _ending(report: Report) -> list[str]:
     lines = []
     for one, now in ((report.broken, "does so again"), (report.mended, "does not any more")):
         if one is not None:
-            lines.append(f"{_clock(one.at)}  the ledger refused its own state, and {now}: {one.what}")
+            lines.append(f"{words.clock(one.at)}  the ledger refused its own state, and {now}: {one.what}")
     return lines
 
 
@@ -124,8 +108,8 @@ def _json(report: Report) -> dict[str, Any]:
         "files": report.files,
         "events": report.events,
         "decisions": report.decisions,
-        "from": _iso(report.began),
-        "to": _iso(report.ended),
+        "from": words.iso(report.began),
+        "to": words.iso(report.ended),
         "software": report.software,
         "cut_bytes": report.cut,
         "left_out": report.skipped,
@@ -136,7 +120,7 @@ def _json(report: Report) -> dict[str, Any]:
         if found is None
         else {
             "file": found.file,
-            "at": _iso(found.at),
+            "at": words.iso(found.at),
             "events": found.events,
             "then": found.then,
             "now": found.now,
@@ -146,7 +130,7 @@ def _json(report: Report) -> dict[str, Any]:
 
 
 def _moment_json(one: Any) -> dict[str, Any] | None:
-    return None if one is None else {"at": _iso(one.at), "what": one.what}
+    return None if one is None else {"at": words.iso(one.at), "what": one.what}
 
 
 def _warn(invocation: Invocation, report: Report) -> None:
@@ -177,11 +161,11 @@ def _tell_other(invocation: Invocation, compared: Compared, changes: Sequence[st
             words.emit(f"{sum(compared.counts.values())}\n")
         case _:
             said = in_words(compared.differences)
-            lines = [f"{_clock(one.at)}  {one.text}" for one in said[:LINES]]
+            lines = [f"{words.clock(one.at)}  {one.text}" for one in said[:LINES]]
             if len(said) > LINES:
                 lines.append(f"and {len(said) - LINES} more such lines; -o json has them")
             if compared.broken:
-                lines.append(f"{_clock(compared.report.ended)}  the ledger refuses: {compared.broken}")
+                lines.append(f"{words.clock(compared.report.ended)}  the ledger refuses: {compared.broken}")
             _emit([*lines, _other_summary(compared, changes)])
 
 
@@ -201,15 +185,15 @@ def _other_json(compared: Compared, changes: Sequence[str]) -> dict[str, Any]:
         "set": list(changes),
         "events": report.events,
         "decisions": report.decisions,
-        "from": _iso(report.began),
-        "to": _iso(report.ended),
+        "from": words.iso(report.began),
+        "to": words.iso(report.ended),
         "software": report.software,
         "cut_bytes": report.cut,
         "broken": compared.broken,
         "otherwise": compared.counts,
         "differences": [
             {
-                "at": _iso(one.at),
+                "at": words.iso(one.at),
                 "kind": one.kind,
                 "what": one.what,
                 "job": one.job,

@@ -68,7 +68,7 @@ def process_name(pid: int) -> str:
 
 
 def boot_clock() -> float:
-    """Seconds since boot, as start times of processes are counted."""
+    """Seconds since boot, going on while the machine sleeps, as start times of processes are counted."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

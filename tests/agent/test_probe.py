@@ -17,8 +17,9 @@ import pytest
 from distributed_grid.agent import probe_host
 from distributed_grid.agent.core.spare import Limits
 from distributed_grid.agent.gpus import open_backend
-from distributed_grid.agent.probe import SPAN, Probe, foreign_seconds, kin_roots, now
+from distributed_grid.agent.probe import SPAN, Probe, foreign_seconds, kin_roots
 from distributed_grid.agent.probe_trees import TICK, Trees, children
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.errors import BadValue
 
 pytestmark = pytest.mark.alone
@@ -124,20 +125,20 @@ def test_a_busy_job_of_ours_is_own_and_a_busy_process_of_others_is_foreign_withi
     burner = psutil.Process(processes[0].pid)
     wait_for(lambda: burner.cpu_affinity() == [CORE])
     measure.sample()
-    before, since = spent(burner), now()
+    before, since = spent(burner), boot_clock()
     time.sleep(1.0)
     ours = measure.sample()
-    used = (spent(burner) - before) / (now() - since)
+    used = (spent(burner) - before) / (boot_clock() - since)
     assert ours.own_cpu > 0.8 * used
     assert ours.cores[CORE] <= 100 - 80 * used, "what our job uses is not foreign use of its core"
 
     stranger = probe(own=())
-    before, since = spent(burner), now()
+    before, since = spent(burner), boot_clock()
     seen = 0
     for _ in range(2):
         time.sleep(0.6)
         seen = max(seen, stranger.sample().cores[CORE])
-    assert seen >= 80 * (spent(burner) - before) / (now() - since)
+    assert seen >= 80 * (spent(burner) - before) / (boot_clock() - since)
     assert stranger.sample().own_cpu == 0
 
 
@@ -147,10 +148,10 @@ def test_jobs_of_kin_are_neither_own_nor_foreign(processes: list[subprocess.Pope
     measure = probe(own=(), kin_roots=lambda: (burner.pid,))
     wait_for(lambda: burner.cpu_affinity() == [CORE])
     measure.sample()
-    before, since = spent(burner), now()
+    before, since = spent(burner), boot_clock()
     time.sleep(1.0)
     sample = measure.sample()
-    used = (spent(burner) - before) / (now() - since)
+    used = (spent(burner) - before) / (boot_clock() - since)
     assert sample.own_cpu == 0
     assert sample.cores[CORE] <= 100 - 80 * used
 
@@ -235,10 +236,10 @@ def test_virtual_cores_share_what_the_real_ones_have(processes: list[subprocess.
     processes.extend(start(BURN) for _ in os.sched_getaffinity(0))
     burners = [psutil.Process(one.pid) for one in processes]
     measure = Probe(range(8), 0, open_backend("none"), virtual=True)
-    before, since = sum(map(spent, burners)), now()
+    before, since = sum(map(spent, burners)), boot_clock()
     time.sleep(0.8)
     sample = measure.sample()
-    used = (sum(map(spent, burners)) - before) / (now() - since) / len(burners)
+    used = (sum(map(spent, burners)) - before) / (boot_clock() - since) / len(burners)
     assert set(sample.cores) == set(range(8))
     assert min(sample.cores.values()) > 60 * used
     assert sample.foreign_cpu == pytest.approx(8 * sample.cores[0] / 100, abs=0.1)
@@ -254,13 +255,13 @@ def test_samples_in_a_burst_are_rates_over_half_a_second_all_the_same(processes:
     processes.append(start(BURN))
     measure = probe(own=(os.getpid(),))
     burner = psutil.Process(processes[0].pid)
-    seen = [(now(), spent(burner))]
+    seen = [(boot_clock(), spent(burner))]
 
     def read() -> bool:
-        began = now()
+        began = boot_clock()
         shares.append(measure.sample().own_cpu)
-        seen.append((now(), spent(burner)))
-        return seen[-1][0] - seen[0][0] > 0.8 and now() - began < 0.1  # else something came in between
+        seen.append((boot_clock(), spent(burner)))
+        return seen[-1][0] - seen[0][0] > 0.8 and boot_clock() - began < 0.1  # else something came in between
 
     shares: list[float] = []
     wait_for(read)

@@ -12,9 +12,9 @@ import pytest
 
 from distributed_grid.agent import notice, retention, workdir
 from distributed_grid.agent.job_files import JobFiles
-from distributed_grid.agent.probe import now as boot_clock
 from distributed_grid.agent.retention import Bounds, Retention
 from distributed_grid.agent.slot_index import SlotIndex
+from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Stop
 
