@@ -156,6 +156,7 @@ def described(
         "jobs": [msgspec.to_builtins(one) for one in table.inventory(now) if one.state is not State.ENDED],
         "walls": facts.walls,
         "walls_why": facts.walls_why,
+        "nameless": facts.nameless or launcher.nameless,
         "owners": list(facts.owners),
         "trusts": facts.trusts,
         "offers": str(offer.resources),

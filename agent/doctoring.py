@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distributed_grid.agent.gpus import open_backend
+from distributed_grid.agent.run_as import AGENT
 from distributed_grid.agent.supervisor_cgroups import described, survey
 from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, remedy, weak
+from distributed_grid.agent.walls import available
 from distributed_grid.health import Finding, Level, certificate, disk, failed, told
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.walls import Trust
+from distributed_grid.protocol.walls import Trust, Walls
 from distributed_grid.tls import IDENTITY, has_identity
 
 __all__ = ["Asked", "is_node", "look", "walls"]
@@ -58,6 +60,10 @@ def walls(asked: Asked) -> Finding:
         found, why = chosen(asked)
     except GridError as error:
         return failed("walls", error)
+    if found is Walls.USER and asked.run_as == AGENT and (lacks := available.nameless()):
+        why, _, remedy_of_names = lacks.partition("; ")
+        what = "jobs run behind walls user and have no name, which ssh, whoami and others need"
+        return Finding("walls", Level.WARNING, what, why, remedy_of_names)
     if not weak(found):
         return Finding("walls", Level.OK, f"jobs run behind walls {found}")
     owners = ", ".join(asked.owners or default_owners())

@@ -17,7 +17,7 @@ import msgspec
 from distributed_grid import __version__
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.launcher_said import SAID, Said, suspended, tail
-from distributed_grid.agent.launcher_start import last_words, start
+from distributed_grid.agent.launcher_start import last_words, lives, may_start, start
 from distributed_grid.agent.loss import Loss
 from distributed_grid.agent.run_as import Account
 from distributed_grid.agent.slot_index import SlotIndex
@@ -31,6 +31,14 @@ from distributed_grid.unix import connected
 
 _START_SECONDS = 15.0
 _PAUSE = 0.005
+NAMELESS = (
+    "the machine's accounts were changed since the supervisor began, which took its copy of them away;"
+    " nothing, another one begins when no job runs"
+)
+
+
+class SupervisorGone(GridError):
+    """There is no supervisor, and this agent has given up what starting one takes: the next agent has it."""
 
 
 def _nothing(text: str) -> None:
@@ -51,7 +59,7 @@ class Launcher:
     `cgroup`: where its groups go, as supervisor_cgroups.survey takes it. `walls`: behind which jobs run
     (walls/enclosure.py); `owners` are the users whose jobs see what the agent's user sees, where these have namespaces.
 
-    `slots` says in which slot each allocation ran."""
+    `process` is a supervisor that was just started. `slots` says in which slot each allocation ran."""
 
     def __init__(
         self,
@@ -65,6 +73,7 @@ class Launcher:
         nice: int = 0,
         walls: str = "none",
         owners: tuple[str, ...] = (),
+        process: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.supervisor_pid, self.supervisor_software = 0, ""
         self.suspended: Callable[[Suspended], None] = _nobody
@@ -85,7 +94,9 @@ class Launcher:
         """What the supervisor that lives has built."""
         self._reserving: dict[str, asyncio.Future[str]] = {}
         self.limits: dict[str, str] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = process
+        self.nameless = ""
+        """Why new jobs have no name though this node has names for them; empty: they have one."""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
@@ -106,6 +117,11 @@ class Launcher:
         self._told = {one.allocation for one in known if one.outcome is not None}
         self._task = asyncio.create_task(self._listen(), name="launcher")
         return known
+
+    async def watch(self) -> None:
+        """Raises SupervisorGone when there is no supervisor any more."""
+        assert self._task is not None  # noqa: S101
+        await asyncio.shield(self._task)
 
     def launch(
         self,
@@ -232,8 +248,7 @@ class Launcher:
             self._send({"op": "leave"})
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
         await self._disconnect(flush=True)
 
     async def lost(self) -> None:
@@ -292,6 +307,8 @@ class Launcher:
                     self._log("the supervisor is gone: another one takes over")
                     await self.lost()
                     break
+                except SupervisorGone:
+                    raise
                 except (GridError, OSError) as error:
                     self._log(f"no supervisor: {error}")
                     await asyncio.sleep(1.0)
@@ -315,6 +332,11 @@ class Launcher:
         if said.op == "proven" and self.loss is not None:
             self.loss = msgspec.structs.replace(self.loss, open=False)
             self.loss_changed(None)
+            return
+        if said.op == "nameless":
+            self.nameless = NAMELESS
+            self._log(f"new jobs have no name: {NAMELESS}")
+            self._renew_supervisor()
             return
         if said.op == "reserved":
             if (waiting_for := self._reserving.get(allocation)) is not None and not waiting_for.done():
@@ -342,8 +364,10 @@ class Launcher:
         self._renew_supervisor()
 
     def _renew_supervisor(self) -> None:
-        """A supervisor of another release watches its jobs to their end, and leaves then: the next one is ours."""
-        if self.supervisor_software not in ("", __version__) and not self.pids and not self._unanswered:
+        """A supervisor of another release, or one whose jobs have no name any more, watches its jobs to their end, and
+        leaves then: the next one is ours."""
+        other = self.supervisor_software not in ("", __version__) or bool(self.nameless)
+        if other and not self.pids and not self._unanswered:
             self._send({"op": "leave"})
 
     def _outcome(self, allocation: str, said: Outcome) -> Outcome:
@@ -372,6 +396,7 @@ class Launcher:
                 if hello["version"] == VERSION:
                     self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
                     self.supervisor_software, self.walls = hello["software"], hello["walls"]
+                    self.nameless = NAMELESS if hello.get("nameless") else ""
                     for one in hello["known"]:
                         if one.get("slot"):
                             self.slots.note(one["id"], one["slot"])
@@ -421,6 +446,15 @@ class Launcher:
     def _start_if_none(self) -> None:
         if self._process is not None and self._process.poll() is None:
             return
+        if not may_start(self._walls):
+            if lives(self._dir):
+                return
+            raise SupervisorGone(
+                "the supervisor of this node's jobs is gone",
+                why=f"it left or was killed; the last line of its log: {last_words(self._dir) or 'none'}",
+                hint="the next agent starts another one, for which this one has no rights any more; jobs go on. systemd"
+                " starts it by itself, and who runs an agent otherwise has to",
+            )
         # Faults are for our first: the next one would die of them as well.
         started = start(self._dir, self._limit, self._cgroup, self._walls, faults=self._process is None)
         self._process = started or self._process

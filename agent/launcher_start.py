@@ -10,19 +10,35 @@ from pathlib import Path
 from distributed_grid import __version__
 from distributed_grid.agent import supervisor_main
 from distributed_grid.agent.walls import forkserver
+from distributed_grid.agent.walls.enclosure import USER
 
 
-def start(state_dir: Path, output_limit: int, cgroup: str, walls: str, faults: bool) -> subprocess.Popen[bytes] | None:
-    """A new supervisor, in a session of its own and with next to nothing of our environment; None if one lives.
-    `faults`: it gets the fault points that we were given. Where our capabilities are what its walls take, it has them
-    as well, for its fork server."""
+def lives(state_dir: Path) -> bool:
+    """Whether there is a supervisor. Raises OSError."""
     lock = os.open(state_dir / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return None  # one lives
+        return False
+    except BlockingIOError:
+        return True
     finally:
         os.close(lock)
+
+
+def may_start(walls: str) -> bool:
+    """Whether a supervisor that we start can build these walls. An agent that is not root gives up the capabilities for
+    that once its first one is there."""
+    return walls != USER or os.geteuid() == 0 or forkserver.privileged()
+
+
+def start(
+    state_dir: Path, output_limit: int, cgroup: str, walls: str, faults: bool = True
+) -> subprocess.Popen[bytes] | None:
+    """A new supervisor, in a session of its own and with next to nothing of our environment; None if one lives.
+    `faults`: it gets the fault points that we were given. For walls `user` it has our capabilities as well, for its
+    fork server. Raises OSError."""
+    if lives(state_dir):
+        return None
     env = {"PATH": os.environ.get("PATH", os.defpath), "TZ": os.environ.get("TZ", "")}
     if faults and "GRID_FAULTS" in os.environ:
         env["GRID_FAULTS"] = os.environ["GRID_FAULTS"]
@@ -37,7 +53,7 @@ def start(state_dir: Path, output_limit: int, cgroup: str, walls: str, faults: b
             cwd="/",
             env=env,
             start_new_session=True,
-            preexec_fn=forkserver.hand_on_privileges,
+            preexec_fn=forkserver.hand_on_privileges if walls == USER else forkserver.give_up_privileges,
         )
     finally:
         os.close(log)

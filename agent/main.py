@@ -5,6 +5,7 @@ import contextlib
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -20,13 +21,15 @@ from distributed_grid.agent import raylet
 from distributed_grid.agent.core.spare import Limits, describe
 from distributed_grid.agent.core.spare_judge import OFF
 from distributed_grid.agent.gpus import open_backend
-from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.launcher import Launcher, SupervisorGone
+from distributed_grid.agent.launcher_start import start
 from distributed_grid.agent.place import Place
 from distributed_grid.agent.probe import Probe, kin_roots
 from distributed_grid.agent.raylet import RaySettings
 from distributed_grid.agent.retention import Bounds
 from distributed_grid.agent.run_as import AGENT, begin, open_to_jobs
 from distributed_grid.agent.runtime import Runtime
+from distributed_grid.agent.supervisor import OUTPUT_LIMIT
 from distributed_grid.agent.supervisor_cgroups import described, survey, take_leaf
 from distributed_grid.agent.supervisor_procs import become_subreaper
 from distributed_grid.agent.wall_facts import Asked, wall_facts
@@ -136,7 +139,7 @@ def _scaled(amount: float | None, unit: int) -> int | None:
 
 def main(settings: AgentSettings) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Jobs go on without the agent. Errors a person can act on go to
-    stderr, in three lines."""
+    stderr, in three lines. 75: who keeps services alive is to start the agent anew, with the rights it began with."""
     configure_logs(settings.log_level)
     try:
         forbid_dumps()
@@ -146,14 +149,16 @@ def main(settings: AgentSettings) -> int:
         if settings.ray.token:
             find(settings.ray.token, "agent.ray_token")
         begin(settings.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
-        if _walled(settings)["walls"] == USER:
+        walled = _walled(settings)
+        if walled["walls"] == USER:
             open_to_jobs(settings.state_dir)
-        forkserver.give_up_privileges()
-        with locked(settings.state_dir, "agent", ANOTHER), asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_run(settings))
+        with locked(settings.state_dir, "agent", ANOTHER):
+            process = _start_supervisor(settings, walled["walls"])
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(_run(settings, walled, process))
     except GridError as error:
         print("\n".join(error.lines()), file=sys.stderr)
-        return 1
+        return os.EX_TEMPFAIL if isinstance(error, SupervisorGone) else 1
     return 0
 
 
@@ -231,7 +236,8 @@ def _instance(state_dir: Path) -> str:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-async def _run(settings: AgentSettings) -> None:
+async def _run(settings: AgentSettings, walled: dict[str, Any], process: subprocess.Popen[bytes] | None) -> None:
+    """`walled` are the facts of walls; `process` is the supervisor, if it was just started."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -241,12 +247,7 @@ async def _run(settings: AgentSettings) -> None:
         announce(settings.state_dir / "agent.pid")
         incarnation, instance = _identity(settings.state_dir)
     except OSError as error:
-        raise GridError(
-            f"the state directory {settings.state_dir} cannot be written",
-            why=error.strerror or str(error),
-            hint="see to that disk, or give another directory with --state-dir; jobs that run there go on",
-        ) from None
-    walled = _walled(settings)
+        raise _cannot_write(settings.state_dir, error) from None
     runtimes: list[Runtime] = []
     launcher = Launcher(
         settings.state_dir,
@@ -258,6 +259,7 @@ async def _run(settings: AgentSettings) -> None:
         cgroup=settings.cgroup,
         walls=walled["walls"],
         owners=walled["owners"],
+        process=process,
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe, (ray, python) = await asyncio.gather(
@@ -283,6 +285,27 @@ async def _run(settings: AgentSettings) -> None:
     if not running.cancelled():
         running.result()
     log.info("stopped; jobs go on")
+
+
+def _start_supervisor(settings: AgentSettings, walls: str) -> subprocess.Popen[bytes] | None:
+    """Start a supervisor, where none lives and its walls take capabilities of ours; then give these up, before there
+    are threads. None where that is for the launcher to do."""
+    try:
+        if walls == USER and os.geteuid() != 0:
+            return start(settings.state_dir.absolute(), OUTPUT_LIMIT, settings.cgroup, walls)
+        return None
+    except OSError as error:
+        raise _cannot_write(settings.state_dir, error) from None
+    finally:
+        forkserver.give_up_privileges()
+
+
+def _cannot_write(state_dir: Path, error: OSError) -> GridError:
+    return GridError(
+        f"the state directory {state_dir} cannot be written",
+        why=error.strerror or str(error),
+        hint="see to that disk, or give another directory with --state-dir; jobs that run there go on",
+    )
 
 
 def _take_leaf() -> None:

@@ -94,14 +94,13 @@ class Preparing:
         return launch, directory, environment, account
 
     def _base(self, launch: Launch, account: Account | None) -> dict[str, str]:
-        """What it gets of our environment. What is about our own user, it has of its own."""
+        """What it gets of our environment. What is about our own user, it has of its own, from its slot."""
         if account is not None:
             return self._environment | account.environment()
         if self._launcher.walls != enclosure.USER:
             hidden = self._launcher.walls == enclosure.NAMESPACE and launch.user not in self._launcher.owners
             return {name: text for name, text in self._environment.items() if not (hidden and name in _HIDDEN)}
-        passed = {name: text for name, text in self._environment.items() if name not in _OF_A_USER}
-        return passed | {"USER": launch.user, "LOGNAME": launch.user, "SHELL": "/bin/sh"}
+        return {name: text for name, text in self._environment.items() if name not in _OF_A_USER}
 
     def stop(self, allocation: str) -> None:
         """Give it up."""

@@ -141,7 +141,8 @@ class Runtime:
         """Adopt what runs on this node, measure, then be there for the coordinator. `ready` is called when the agent
         is in charge of the node. Raises CannotConnect when there is no point in going on."""
         self._adopt(await self.launcher.start())
-        self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits)
+        nameless = self._facts.nameless or self.launcher.nameless
+        self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits, nameless=nameless)
         self.launcher.loss_changed = self._loss_changed
         self._loss_changed(None)
         await self._meter.since(boot_clock(), gpus=True)
@@ -154,6 +155,7 @@ class Runtime:
             asyncio.create_task(self._disk.run(), name="disk"),
             asyncio.create_task(self._stay_connected(), name="connection"),
             asyncio.create_task(self._renewal.run(), name="renewal"),
+            asyncio.create_task(self.launcher.watch(), name="supervisor"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -32,7 +32,7 @@ from distributed_grid.agent.supervisor_starting import Starting
 from distributed_grid.agent.supervisor_survivors import Survivors
 from distributed_grid.agent.supervisor_tree import Tree
 from distributed_grid.agent.walls.enclosure import NAMESPACE
-from distributed_grid.agent.walls.forkserver import ForkServer
+from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
 from distributed_grid.agent.walls.spawner import CannotStart
 
 VERSION = 1
@@ -44,6 +44,7 @@ BATCH = 32
 LINGER = 10.0
 """Seconds that a supervisor without jobs and without an agent stays. All it knows is in the journal."""
 LONGEST_WAIT = 86400.0  # seconds: epoll takes at most 2^31 milliseconds
+_REAPED_TRIES, _NOTED_TRIES = 25, 250  # looks for the code of what another process reaps, 2 ms apart
 _DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
@@ -69,7 +70,7 @@ class Supervisor:
     ) -> None:
         self.software = software  # the release that we are of
         self.allocs = os.path.join(state_dir, "allocs")
-        self.leave = False
+        self.leave = self._told_nameless = False
         self.idle_since = procs.now()
         self.spawners: dict[str, Spawning] = {}
         self.selector = selectors.DefaultSelector()
@@ -158,19 +159,25 @@ class Supervisor:
         self.limits.watch(job, now)
 
     def _adopted_ended(self, job: Job) -> None:
-        # The code can be had once its new parent has reaped it: at once as a rule, so it is waited for only shortly.
+        # The code can be had once its new parent has reaped it: at once as a rule, so it is waited for only shortly. On
+        # a machine that is overloaded a spawner that works gets more time to write it down.
         status = None
-        for _ in range(25):
+        for turn in range(_NOTED_TRIES):
             status = self._noted(job)
             if status is None:
                 status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
-            if status is not None:
+            if status is not None or (turn >= _REAPED_TRIES and not self._spawner_works(job)):
                 break
             time.sleep(0.002)
         self.selector.unregister(job.pidfd)
         os.close(job.pidfd)
         job.pidfd = -1
         self.tree.main_ended(job, status)
+
+    def _spawner_works(self, job: Job) -> bool:
+        place = job.place
+        seen = procs.stat(place.pid) if place is not None else None
+        return place is not None and seen is not None and seen.start == place.start and seen.state not in "TtZX"
 
     # --- what the agent says -------------------------------------------------------------------------------------
 
@@ -188,7 +195,7 @@ class Supervisor:
             known.append({**about, "outcome": outcome, "frozen": frozen, **_where(job)})
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.book.loss.told() if self.book.loss is not None else None
-        about_us |= {"walls": self.slots.walls, "loss": lost}
+        about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
         return {"op": "hello", **about_us, "known": known}
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -319,15 +326,20 @@ class Supervisor:
 
     def run(self) -> None:
         """Until nothing runs and nobody is there to ask for more."""
-        while not self._may_leave():
-            for key, _ in self.selector.select(self._timeout()):
-                key.data()
-            self.tree.reap(self._spawner_ended)
-            self._fire()
-            self._settle()
-            self._act()
-            self.freezer.act()
-            self.agent.flush()
+        try:
+            while not self._may_leave():
+                for key, _ in self.selector.select(self._timeout()):
+                    key.data()
+                self.tree.reap(self._spawner_ended)
+                self._fire()
+                self._settle()
+                self._act()
+                self._tell_nameless()
+                self.freezer.act()
+                self.agent.flush()
+        except ForkServerGone:
+            # Jobs run on with their spawners, which write down their exits, as where we are killed.
+            log("the fork server was killed, and another one cannot be had here: the next supervisor takes over")
         self.slots.close()
 
     def _may_leave(self) -> bool:
@@ -410,6 +422,11 @@ class Supervisor:
             job.outcome = never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)")
             self._tell(job)
 
+    def _tell_nameless(self) -> None:
+        if self.slots.nameless and not self._told_nameless:
+            self._told_nameless = True
+            self.agent.tell({"op": "nameless", "id": ""})
+
     def _save(self, sync: bool) -> bool:
         """Make it durable, then tell the ends. False if the disk takes nothing."""
         told = self.book.save(sync)
@@ -479,7 +496,10 @@ class Supervisor:
             self.tree.terminate(job)
 
     def _spawner_ended(self, pid: int) -> Job | None:
-        """The job whose processes have lost their spawner by the end of this child of ours, if there is one."""
+        """The job whose processes have lost their spawner by the end of this child of ours, if there is one. Raises
+        ForkServerGone where it was the only fork server."""
+        if pid == self.slots.forks.pid and self.slots.forks.only:
+            raise ForkServerGone
         spawning = self.slots.ended(pid)
         if spawning is None or self.spawners.get(spawning.taken) is not spawning:
             return None

@@ -16,7 +16,7 @@ from typing import Any
 
 from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.supervisor_job import NEVER, Place
-from distributed_grid.agent.walls import uids, wire
+from distributed_grid.agent.walls import accounts, uids, wire
 from distributed_grid.agent.walls.enclosure import NAMESPACE, USER, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer
 
@@ -85,6 +85,9 @@ class Slots:
         self._all: dict[str, Spawning] = {}
         self._by_pid: dict[int, Spawning] = {}
         self._exits: dict[str, int] = {}
+        self._copies = accounts.Copies.open() if walls == USER else None
+        self.nameless = False
+        """Whether the copies that we had of the user database are gone from their place, and new slots have no name."""
 
     def take(self, allocation: str, order: dict[str, Any]) -> Spawning:
         """A spawner for this order, idle or just being made. Raises OSError where none can be made."""
@@ -198,22 +201,26 @@ class Slots:
     def _make(self, key: tuple[Any, ...], account: dict[str, Any] | None) -> Spawning:
         processes, nice, trusted = key[2:]
         name = os.urandom(8).hex()
-        walls, uid, gid, groups, own = self.walls, os.geteuid(), os.getegid(), (), False
+        walls, uid, gid, groups, own, login = self.walls, os.geteuid(), os.getegid(), (), False, ""
+        folder = os.path.join(self._folder, name)
         if account is not None:
             walls, uid, gid, groups = USER, account["uid"], account["gid"], tuple(account["groups"])
         elif walls == USER:
             folders = [os.path.join(self._folder, one) for one in os.listdir(self._folder)]
-            uid = gid = uids.pick(folders)
-            own = True
+            living = uids.of_processes() | {one.slot.uid for one in self._all.values()}
+            uid = gid = uids.pick(folders, living)
+            own, login = True, accounts.login_name(key[0])
+            self._enter(login, uid, folder, living)
         slot = Slot(
             name=name,
             walls=walls,
-            folder=os.path.join(self._folder, name),
+            folder=folder,
             state=self._state,
             uid=uid,
             gid=gid,
             groups=groups,
             own=own,
+            login=login,
             private=walls == NAMESPACE and not trusted,
             processes=processes,
             nice=nice,
@@ -230,6 +237,20 @@ class Slots:
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(made))
         self.due = min(self.due, made.since + MAKING)
         return made
+
+    def _enter(self, login: str, uid: int, folder: str, living: set[int]) -> None:
+        """Have the user of a slot in our copies of the user database, if we have some."""
+        if self._copies is None:
+            return
+        if not self._copies.in_place():
+            if not self.nameless:
+                self._log("the machine's accounts were changed, which took our copies away: new jobs have no name")
+            self.nameless = True
+            return
+        try:
+            self._copies.enter(login, uid, uid, folder, living)
+        except (OSError, ValueError) as error:
+            self._log(f"the jobs of {login} have no name: {error}")
 
     def _read(self, spawning: Spawning) -> None:
         try:

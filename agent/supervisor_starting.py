@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from distributed_grid.agent.supervisor_slots import Slots, Spawning
+from distributed_grid.agent.walls import accounts
 from distributed_grid.agent.walls.spawner import CannotStart
 from distributed_grid.faults import fault
 
@@ -120,6 +121,9 @@ class Starting:
             env = {"GRID_WORKDIR": own, "PWD": own} | env
         if spawning.slot.own or spawning.slot.private:
             env = {"HOME": folder} | env
+        if spawning.slot.own:
+            login = spawning.slot.login
+            env = {"USER": login, "LOGNAME": login, "SHELL": accounts.SHELL} | env
         start = {"op": "spawn", "id": key, "argv": order["argv"], "env": env, "cores": order["cores"]}
         return start | {"cwd": cwd or own, "make": not cwd, "folder": folder, "outputs": outputs}
 

@@ -71,7 +71,9 @@ def wall_facts(asked: Asked) -> dict[str, Any]:
             why=f"{OWNERS_MOST} are the most",
             hint="agent.trust: everyone, where all may run jobs here",
         )
-    return {"walls": walls.value, "walls_why": why, "owners": owners, "trusts": asked.trust}
+    nameless = available.nameless() if walls is Walls.USER and asked.run_as == AGENT else ""
+    told = {"walls": walls.value, "walls_why": why, "owners": owners, "trusts": asked.trust}
+    return told | ({"nameless": nameless} if nameless else {})
 
 
 def default_owners() -> tuple[str, ...]:

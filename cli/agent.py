@@ -222,6 +222,8 @@ def _show(
     if not facts.gpus:
         lines.append(f"gpu       none{f' ({sample.gpu_error})' if sample.gpu_error else ''}")
     lines.append(f"walls     {facts.walls}{f'; no stronger ones: {facts.walls_why}' if facts.walls_why else ''}")
+    if facts.nameless:
+        lines.append(f"          its jobs have no name, which ssh and whoami need: {facts.nameless}")
     lines.append(f"runs      jobs of {words.whose_jobs(facts.walls, facts.owners, facts.trusts)}")
     lines.append("limits    " + ", ".join(f"{name}: {how}" for name, how in facts.limits.items()))
     for why in dict.fromkeys(missing.values()):

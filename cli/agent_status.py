@@ -61,6 +61,8 @@ def _lines(agent: dict[str, Any]) -> list[str]:
     lines += [f"           {one['allocation']}, for {format_duration(one['started_for'])}" for one in jobs]
     more = f"; no stronger ones: {agent['walls_why']}" if agent["walls_why"] else ""
     lines.append(f"walls      {agent['walls']}{more}")
+    if why := agent["nameless"]:
+        lines.append(f"           its jobs have no name, which ssh and whoami need: {why}")
     lines.append(f"runs       jobs of {words.whose_jobs(agent['walls'], agent['owners'], agent['trusts'])}")
     lines.append(f"offers     {agent['offers']}")
     return lines + [f"           not {one}" for one in agent["withheld"]]

@@ -227,6 +227,7 @@ def node_json(node: NodeView) -> dict[str, Any]:
         "virtual": facts.virtual,
         "walls": facts.walls or None,
         "walls_why": facts.walls_why,
+        "nameless": facts.nameless,
         "owners": list(facts.owners),
         "trusts": facts.trusts,
         "memory": facts.memory,

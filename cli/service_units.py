@@ -15,6 +15,8 @@ ALLOWED_TO_USERS = frozenset(
     " LockPersonality RestrictRealtime RestrictSUIDSGID SystemCallArchitectures".split()
 )
 """What a person's own systemd can do: the rest takes rights that it does not have."""
+COPIED = ("group", "passwd")
+"""The files of /etc of which an agent that is not root gets copies of its own, in this order."""
 OF_ROOT = (
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -60,6 +62,8 @@ def _of_the_machine(unit: Unit) -> dict[str, list[str]]:
         "ExecStartPre": [f"ExecStartPre=+-chown -hRf {user}: {quoted(given)}"],
         "User": [f"User={user}"],
     }
+    if unit.kind == "agent" and user != "root":
+        settings["ExecStartPre"] += [_copy(user, name) for name in COPIED]
     if unit.state_dir.parent == Path("/var/lib/grid"):
         settings["StateDirectory"] = [f"StateDirectory=grid/{unit.state_dir.name}"]
     else:
@@ -67,13 +71,17 @@ def _of_the_machine(unit: Unit) -> dict[str, list[str]]:
     if user == "root":
         # Root's service may become other users, to run jobs as who submitted them.
         bounds = [f"CapabilityBoundingSet={' '.join(OF_ROOT)}"]
-        settings |= {"User": [], "CapabilityBoundingSet": bounds, "AmbientCapabilities": []}
+        settings |= {"User": [], "CapabilityBoundingSet": bounds, "AmbientCapabilities": [], "BindPaths": []}
     needed = [sys.prefix, sys.base_prefix, state, *unit.argv]
     if _any_below(needed, UNDER_HOME):
         settings["ProtectHome"] = ["ProtectHome=read-only"]
     if _any_below(needed, TEMPORARY):
         settings["PrivateTmp"] = []
     return settings
+
+
+def _copy(user: str, name: str) -> str:
+    return f"ExecStartPre=+-install -D -o {user} -m 644 /etc/{name} /run/grid-agent.accounts/{name}"
 
 
 def _any_below(paths: Sequence[str], tops: Sequence[str]) -> bool:
@@ -84,22 +92,24 @@ def _filled(template: str, settings: Mapping[str, list[str]], own: bool) -> Iter
     """The template's lines, with these in the place of some settings of its [Service], and without the comments, which
     explain the template. `own`: as a person's own systemd takes it, which knows no network target and no multi-user."""
     section = ""
+    said: set[str] = set()
     for line in template.splitlines():
-        key, equals, _ = line.partition("=")
+        key, _, value = line.partition("=")
         if line.startswith("["):
             section = line
-        if line.startswith("#") or (own and (_needs_rights(section, key, equals) or "network-online" in line)):
+        if line.startswith("#") or (own and (_needs_rights(section, key, value) or "network-online" in line)):
             continue
         if own and key == "WantedBy":
             yield "WantedBy=default.target"
         elif section == "[Service]" and key in settings:
-            yield from settings[key]
+            yield from settings[key] if key not in said else ()
+            said.add(key)
         else:
             yield line
 
 
-def _needs_rights(section: str, key: str, equals: str) -> bool:
-    return bool(equals) and section == "[Service]" and key not in ALLOWED_TO_USERS
+def _needs_rights(section: str, key: str, value: str) -> bool:
+    return section == "[Service]" and value != "" and (key not in ALLOWED_TO_USERS or value.startswith("+"))
 
 
 def quoted(word: str) -> str:

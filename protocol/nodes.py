@@ -73,6 +73,8 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `walls` is the level behind which jobs run there (protocol/walls.py), `walls_why` why none stronger; empty
     counts as `none`. Below `namespace` the node runs jobs of its `owners` (users of the grid)
     only, unless it `trusts` everyone.
+    `nameless`: why the users of jobs there have no entry in what these see as /etc/passwd, behind walls `user`; empty:
+    they have.
     `unknown`: why the node does not know what ran on it before, and whether it lives; empty: it knows.
     """
 
@@ -101,6 +103,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     owners: Owners = ()
     trusts: Word = Trust.OWNER.value
     unknown: Text = ""
+    nameless: Text = ""
 
 
 _LOSS = "~"

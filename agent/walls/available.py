@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import pwd
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from distributed_grid.agent.walls import enclosure, forkserver, landlock
+from distributed_grid.agent.walls import accounts, enclosure, forkserver, landlock, uids
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, NONE, USER
 
 
@@ -34,6 +35,25 @@ def why_not(walls: str, state_dir: Path) -> str:
     return reasons[walls](state_dir) if walls in reasons else ""
 
 
+def nameless() -> str:
+    """Why jobs that have a user of their own have no name: no entry of that user where programs look for it; and what
+    to do. Empty: they have."""
+    if os.path.exists(accounts.NSCD):
+        return "nscd answers for the machine, and does not know the users of jobs; systemctl disable --now nscd"
+    if os.geteuid() == 0:
+        why = _tried(_name)
+        return f"{why}; the agent needs CAP_SYS_ADMIN, or to be a service: sudo grid agent install" if why else ""
+    return f"{why}; sudo grid agent install makes it one" if (why := accounts.why_no_copy()) else ""
+
+
+def _name() -> None:
+    accounts.mount_over(accounts.NAMELESS, uids.LAST, uids.LAST, "/tmp")  # noqa: S108 - in a namespace of our own
+    try:
+        pwd.getpwuid(uids.LAST)
+    except KeyError:
+        raise OSError(f"/etc/nsswitch.conf does not have {accounts.FILES[0]} looked into") from None
+
+
 def _no_user(state_dir: Path) -> str:
     if not forkserver.privileged():
         return "the agent may not run jobs as other users: that takes root, or a service installed by root"
@@ -46,7 +66,8 @@ def _no_user(state_dir: Path) -> str:
 def _no_namespace(state_dir: Path) -> str:
     if os.geteuid() == 0:
         return "root owns all of the machine's files, in a user namespace as well"
-    return _tried(enclosure.try_namespaces)
+    hint = " (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces)"
+    return f"no user namespace can be made: {why}{hint}" if (why := _tried(enclosure.try_namespaces)) else ""
 
 
 def _no_landlock(state_dir: Path) -> str:
@@ -73,5 +94,4 @@ def _tried(build: Callable[[], None]) -> str:
     finally:
         with contextlib.suppress(ChildProcessError):  # the agent reaps whatever ends
             os.waitpid(pid, 0)
-    hint = " (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces)"
-    return f"no user namespace can be made: {text}{hint}" if text else ""
+    return text

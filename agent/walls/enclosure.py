@@ -29,7 +29,8 @@ _ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
 class Slot:
     """Walls as the supervisor orders them. `folder` is the directory of the slot's jobs; `state` the agent's own one.
 
-    `uid`, `gid`, `groups`: who its processes are; `own`: nobody but this slot uses that uid. `private`: the home of
+    `uid`, `gid`, `groups`: who its processes are; `own`: nobody but this slot uses that uid, and `login` is what its
+    user is called. `private`: the home of
     the agent's user, sessions' sockets, /tmp and /dev/shm are not those of the machine (only behind `namespace`).
     `processes` (0: unlimited), `nice` and `oom` limit each job.
     """
@@ -42,6 +43,7 @@ class Slot:
     gid: int
     groups: tuple[int, ...] = ()
     own: bool = False
+    login: str = ""
     private: bool = False
     processes: int = 0
     nice: int = 0

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from distributed_grid.agent import supervisor_procs as procs
-from distributed_grid.agent.walls import enclosure, files_socket, landlock, syscalls, uids, wire
+from distributed_grid.agent.walls import accounts, enclosure, files_socket, landlock, syscalls, uids, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
 from distributed_grid.agent.walls.spawner import Spawner
 
@@ -32,11 +32,10 @@ def privileged() -> bool:
 
 
 def give_up_privileges() -> None:
-    """Keep the right to start another fork server, and use no capability for anything else. Root stays root."""
+    """Have no capability any more, for good: also no other fork server can be started then. Root stays root. Threads
+    that are there already keep what they have, so this comes before them."""
     if os.geteuid() != 0:
-        permitted = syscalls.capabilities()[1]
-        syscalls.clear_ambient()
-        syscalls.set_capabilities(0, permitted, 0)
+        enclosure.drop_capabilities()
 
 
 def hand_on_privileges() -> None:
@@ -47,16 +46,25 @@ def hand_on_privileges() -> None:
         syscalls.raise_ambient(permitted)
 
 
+class ForkServerGone(Exception):
+    """There is none any more, and this process, which is not root, has given up what another one would need."""
+
+
 class ForkServer:
-    """The supervisor's end. `start` forks; a server that is gone is started again by the next request."""
+    """The supervisor's end. `start` forks; a server that is gone is started again by the next request, which raises
+    ForkServerGone where that cannot be done."""
 
     def __init__(self) -> None:
         self.pid = 0
+        self.only = os.geteuid() != 0 and privileged()
+        """Whether there can be no other one after it."""
         self._channel: socket.socket | None = None
         self.start()
 
     def start(self) -> None:
-        """Fork a fresh one."""
+        """Fork a fresh one. Raises ForkServerGone."""
+        if self.only and self.pid:
+            raise ForkServerGone
         if self._channel is not None:
             self._channel.close()
         ours, theirs = wire.pair()
@@ -174,6 +182,9 @@ def _do(message: wire.Message, fds: list[int]) -> None:
     try:
         _check_user(slot.uid)
         _make_folder(slot)
+        if slot.own and message["op"] == "make" and os.geteuid() == 0:
+            with contextlib.suppress(OSError, ValueError):  # it has no name then, and the node's facts say why
+                accounts.mount_over(slot.login, slot.uid, slot.gid, slot.folder)
         enclosure.enter(slot)
     except OSError as error:
         if message["op"] == "make":

@@ -10,6 +10,7 @@ _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctype
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
+_MNT_DETACH = 2
 
 _MOUNT_SETATTR, _MOUNT_ATTR_RDONLY, _AT_RECURSIVE = 442, 1, 0x8000
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 36, 38, 47
@@ -27,6 +28,11 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     """mount(2). Raises OSError."""
     encoded = os.fsencode(source), os.fsencode(target), kind.encode() or None
     _check(_libc.mount(*encoded, flags, data.encode() or None), f"mount {target}")
+
+
+def unmount(path: str) -> None:
+    """Take away what is mounted at `path`; what is in use of it stays for who uses it. Raises OSError."""
+    _check(_libc.umount2(os.fsencode(path), _MNT_DETACH), f"umount {path}")
 
 
 def make_read_only(path: str) -> None:

@@ -15,10 +15,10 @@ def is_own(uid: int) -> bool:
     return FIRST <= uid <= LAST
 
 
-def pick(folders: Iterable[str], draw: Callable[[int, int], int] = _draw) -> int:
-    """An id of which no process lives on this machine, and which owns none of these folders. Another agent of the
+def pick(folders: Iterable[str], living: set[int], draw: Callable[[int, int], int] = _draw) -> int:
+    """An id that is none of the `living` (see of_processes), and which owns none of these folders. Another agent of the
     machine that draws the same id at the same moment is not seen. Raises OSError where none is left."""
-    taken = {_owner(folder) for folder in folders} | of_processes()
+    taken = {_owner(folder) for folder in folders} | living
     for _ in range(_TRIES):
         uid = draw(FIRST, LAST)
         if uid not in taken:

@@ -82,6 +82,17 @@ def test_the_doctor_warns_of_weak_walls_with_a_remedy(monkeypatch: pytest.Monkey
     assert found.level is Level.WARNING and "jobs of everyone run behind walls none" in found.what
 
 
+def test_a_node_says_why_its_jobs_have_no_name_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    had(monkeypatch, Walls.USER, "")
+    monkeypatch.setattr(available, "nameless", lambda: "no mount can be made; be a service")
+    assert wall_facts.wall_facts(Asked(tmp_path))["nameless"] == "no mount can be made; be a service"
+    found = doctoring.walls(Asked(tmp_path))
+    assert (found.level, found.why, found.remedy) == (Level.WARNING, "no mount can be made", "be a service")
+    assert "have no name" in found.what
+    for other in (Asked(tmp_path, walls="none"), Asked(tmp_path, run_as="submitter")):
+        assert "nameless" not in wall_facts.wall_facts(other)
+
+
 def test_the_doctor_is_content_with_strong_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctoring, "chosen", lambda asked: (Walls.NAMESPACE, "not root"))
     assert doctoring.walls(Asked(tmp_path)).level is Level.OK

@@ -57,9 +57,9 @@ def node(machine: Machine) -> dict[str, object]:
 
 
 def software(machine: Machine) -> tuple[str, str]:
-    """The versions of the agent and of its supervisor."""
-    agent = json.loads(machine.grid("-o", "json", "agent", "status"))["agent"]
-    return agent["software"], agent["supervisor"]["software"]
+    """The versions of the agent and of its supervisor; empty where it is just being started."""
+    agent = json.loads(machine.run(GRID, "-o", "json", "agent", "status").stdout)["agent"]
+    return (agent["software"], agent["supervisor"]["software"]) if agent else ("", "")
 
 
 def test_what_was_installed_runs_with_few_rights_and_starts_with_the_machine(machine: Machine) -> None:
@@ -101,6 +101,45 @@ def test_a_job_has_a_user_of_its_own_that_has_no_rights(machine: Machine) -> Non
     assert node(machine)["walls"] == "user"
     uid, *rights = machine.grid("run-shared", "--no-ship", "sh", "-c", LOOKS).split()
     assert uids.is_own(int(uid)) and rights == ["0000000000000000", "1"]
+
+
+def test_a_job_has_a_name_that_the_machine_does_not_know(machine: Machine) -> None:
+    assert node(machine)["nameless"] == ""
+    # Root is who submits here, and no job is called so.
+    done = machine.grid(
+        "run-shared", "--no-ship", "sh", "-c", "whoami; id -gn; echo $USER; getent passwd $(id -u); id -u"
+    )
+    *names, entry, uid = done.splitlines()
+    assert names == ["job", "job", "job"]
+    fields = entry.replace(" ", "").split(":")
+    assert fields[:5] == ["job", "x", uid, uid, "job"] and fields[5].startswith("/var/lib/grid/agent-n1/jobs/")
+    assert machine.run("getent", "passwd", uid).returncode == 2
+    assert "job:" not in machine.told("cat", "/etc/passwd")
+    written = machine.run(GRID, "run-shared", "--no-ship", "sh", "-c", "echo x >>/etc/passwd || rm -f /etc/passwd")
+    assert written.returncode != 0 and "ermission denied" in written.stderr + written.stdout
+
+
+def test_a_job_logs_in_elsewhere_by_ssh(machine: Machine) -> None:
+    sshd = machine.run("which", "sshd").stdout.strip()
+    if not sshd:
+        pytest.skip("needs sshd (Debian: openssh-server)")
+    machine.told("mkdir", "-p", "/run/sshd", "/run/keys")
+    for what in ("host", "user"):
+        machine.told("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"/run/keys/{what}")
+    settings = ("ListenAddress=127.0.0.1:2022", "HostKey=/run/keys/host", "AuthorizedKeysFile=/run/keys/user.pub",
+                "UsePAM=no", "StrictModes=no", "PidFile=none")  # fmt: skip
+    options = [word for setting in settings for word in ("-o", setting)]
+    machine.told("systemd-run", "--unit", "test-sshd", sshd, "-D", "-e", "-f", "none", *options)
+    log = ("journalctl", "--unit", "test-sshd", "--no-pager", "--output", "cat")
+    machine.until(lambda: "listening" in machine.told(*log), "sshd listens")
+    key = machine.told("cat", "/run/keys/user")
+    known = "[127.0.0.1]:2022 " + " ".join(machine.told("cat", "/run/keys/host.pub").split()[:2])
+    script = (
+        f"umask 077; mkdir -p ~/.ssh; printf '%s' '{key}' >~/.ssh/id_ed25519; echo '{known}' >~/.ssh/known_hosts;"
+        " ssh -o BatchMode=yes -p 2022 root@127.0.0.1 'id -u; echo there'"
+    )
+    assert machine.grid("run-shared", "--no-ship", "sh", "-c", script) == "0\nthere\n"
+    machine.told("systemctl", "stop", "test-sshd")
 
 
 def test_a_service_of_ones_own_runs_without_rights_and_without_a_login(machine: Machine) -> None:
@@ -155,6 +194,51 @@ def test_a_job_lives_through_a_restart_a_kill_and_an_upgrade_of_its_agent(
     assert machine.run(GRID, "run-shared", "--no-ship", "sh", "-c", "exit 3").returncode == 3
 
 
+@pytest.mark.parametrize("victim", ["supervisor", "fork server"])
+def test_a_job_lives_through_the_end_of_those_who_look_after_it(machine: Machine, victim: str) -> None:
+    ending = f"/tmp/end-of-{victim.split()[0]}"
+    job, process = begin(machine, ending)
+    agent, (supervisor, server) = pid(machine), keepers(machine)
+    for one in (agent, supervisor):
+        status = machine.told("cat", f"/proc/{one}/status", *tasks(machine, one))
+        held = re.findall(r"^Cap(?:Inh|Prm|Eff|Amb):\t(\w+)$", status, re.M)
+        assert len(held) >= 8 and {int(bits, 16) for bits in held} == {0}
+    machine.told("kill", "-KILL", str(supervisor if victim == "supervisor" else server))
+    machine.until(lambda: pid(machine) not in (0, agent), "systemd has started an agent with the rights to start them")
+    log = machine.told("journalctl", "--unit", AGENT, "--no-pager", "--output", "cat")
+    assert "the supervisor of this node's jobs is gone" in log and "Traceback" not in log
+    assert machine.run("kill", "-0", str(process)).returncode == 0
+    machine.told("touch", ending)
+    assert ended(machine, job) == 7
+    assert machine.run(GRID, "run-shared", "--no-ship", "sh", "-c", "exit 3").returncode == 3
+    assert not {supervisor, server} & {*keepers(machine)}
+
+
+def keepers(machine: Machine) -> tuple[int, int]:
+    """The supervisor and its fork server."""
+    oldest = ("pgrep", "--oldest", "--full", "supervisor_main.py")
+    supervisor = int(machine.until(lambda: machine.run(*oldest).stdout.strip(), "it runs"))
+    for child in machine.told("pgrep", "--parent", str(supervisor)).split():
+        status = machine.run("cat", f"/proc/{child}/status").stdout
+        if re.search(r"^CapEff:\t0*[1-9a-f]", status, re.M):
+            return supervisor, int(child)
+    pytest.fail("it has no fork server")
+
+
+def tasks(machine: Machine, process: int) -> list[str]:
+    """What tells of each of its threads."""
+    return [f"/proc/{process}/task/{one}/status" for one in machine.told("ls", f"/proc/{process}/task").split()]
+
+
+def test_a_job_has_a_name_again_after_the_machines_accounts_were_changed(machine: Machine) -> None:
+    before = pid(machine)
+    machine.told("useradd", "later")
+    whoami = ("run-shared", "--no-ship", "sh", "-c", "whoami; getent passwd later | cut -d: -f1")
+    machine.grid("run-shared", "--no-ship", "--pids-limit", "77", "true")  # in a slot of its own
+    machine.until(lambda: pid(machine) not in (0, before), "agent and supervisor are replaced when no job runs")
+    assert machine.grid(*whoami) == "job\nlater\n"
+
+
 def test_an_agent_that_hangs_is_replaced_and_its_jobs_go_on(machine: Machine) -> None:
     machine.put(f"/run/systemd/system/{AGENT}.d/test.conf", b"[Service]\nWatchdogSec=5\n")
     machine.told("systemctl", "daemon-reload")
@@ -182,6 +266,7 @@ def test_uninstalling_leaves_nothing_but_what_was_to_be_kept(machine: Machine) -
     assert machine.told("ls", "/var/lib/grid").split() == ["coordinator"]
     for kind in ("agent", "coordinator"):
         assert machine.run(GRID, kind, "status").returncode == 1
+    assert machine.run("test", "-e", "/run/grid-agent.accounts").returncode == 1
     assert machine.shown(AGENT, "LoadState") == machine.shown(COORDINATOR, "LoadState") == "not-found"
     ours = "distributed_grid|bin/grid "
     machine.until(lambda: machine.run("pgrep", "-f", ours).returncode == 1, "no process is left")

@@ -322,6 +322,44 @@ def test_the_fork_server_of_a_service_makes_nobody_a_person_or_root(node: Node) 
     folder.rmdir()
 
 
+def test_only_the_fork_server_of_a_service_has_capabilities(node: Node) -> None:
+    if node.walls != "user" or node.as_root:
+        pytest.skip("needs the capabilities of the unit")
+    node.run("true")
+    server = until(lambda: only_one_with_rights(node), "what the fork server makes has become a slot's user")
+    assert rights(node.pid) == (0, 0, 0, 0)
+    assert rights(server) == (0, forkserver.PRIVILEGES, forkserver.PRIVILEGES, 0)
+
+
+def only_one_with_rights(node: Node) -> int:
+    """The one process below the supervisor that has a capability; 0 if there are more."""
+    found = [pid for pid in procs.descendants([node.pid]) if any(rights(pid))]
+    return found[0] if len(found) == 1 else 0
+
+
+def rights(pid: int) -> tuple[int, ...]:
+    """Its inheritable, permitted, effective and ambient capabilities; none of one that is gone."""
+    if procs.stat(pid) is None:
+        return ()
+    status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return tuple(int(status[f"Cap{name}"], 16) for name in ("Inh", "Prm", "Eff", "Amb"))
+
+
+def test_a_supervisor_that_can_have_no_other_fork_server_leaves_its_jobs_to_the_next_one(node: Node) -> None:
+    if node.walls != "user" or node.as_root:
+        pytest.skip("any other one starts another fork server")
+    runs = node.launch("echo up; sleep 2; exit 9")
+    until(lambda: node.wrote(runs), "it runs")
+    server = until(lambda: only_one_with_rights(node), "the fork server is at rest")
+    os.kill(server, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(node.pid, 0)[1]) == 0
+    assert "the fork server was killed" in node.log()
+    node.wire.close()
+    node.begin()
+    assert node.ended(runs) == (9, "up\n")
+    assert node.run("echo next") == (0, "next\n")
+
+
 def test_each_slot_has_a_user_of_its_own(node: Node) -> None:
     if node.walls != "user":
         pytest.skip("needs walls user")

@@ -1,0 +1,162 @@
+"""Names for the users of slots: an entry in what their jobs see as /etc/passwd and /etc/group, for programs that insist
+on one (ssh, whoami, git). The machine's own files are never changed. Stdlib only.
+
+A spawner that root makes mounts files of its own over them (`mount_over`). A service without that right has got copies
+in their place from systemd, for itself and its jobs alone (systemd/grid-agent.service), and keeps a record for each
+slot at their end (`Copies`). Such a mount is lost when the machine replaces the file below it, as useradd does.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Container
+
+from distributed_grid.agent.walls import syscalls
+
+FILES = ("/etc/passwd", "/etc/group")
+NSCD = "/var/run/nscd/socket"
+SOURCE = b"/grid-agent.accounts"
+"""The directory in /run from which the unit has the copies; whatever else may be mounted there is not ours."""
+NAMELESS = "job"
+SHELL = "/bin/sh"
+_PLAIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_FIRST_PERSON, _NOBODY = 1000, 65534
+_RECORD = 512
+_MOST = 16 << 20
+
+
+def login_name(submitter: str) -> str:
+    """What the submitter's slots are called: as they are in the grid, but never as an account of the machine's own
+    (root, daemon), and only by a plain name."""
+    if _PLAIN.fullmatch(submitter) is None:
+        return NAMELESS
+    for line in _lines(FILES[0]):
+        name, *rest = line.split(b":")
+        if name == submitter.encode() and (len(rest) < 2 or not _is_person(rest[1])):
+            return NAMELESS
+    return submitter
+
+
+def _is_person(uid: bytes) -> bool:
+    return uid.isdigit() and int(uid) >= _FIRST_PERSON and int(uid) != _NOBODY
+
+
+def _entries(login: str, uid: int, gid: int, home: str) -> tuple[bytes, bytes]:
+    """The entry of each file, with `%s` where it may be made longer by blanks. Raises ValueError for a home that no
+    entry can have."""
+    if ":" in home or "\n" in home:
+        raise ValueError(f"the home {home!r} cannot be in {FILES[0]}")
+    after = os.fsencode(f":{home}:{SHELL}\n").replace(b"%", b"%%")
+    return f"{login}:x:{uid}:{gid}:{login}%s".encode() + after, f"{login}:x:{gid}:%s\n".encode()
+
+
+# --- a mount of its own -----------------------------------------------------------------------------------------------
+
+
+def mount_over(login: str, uid: int, gid: int, home: str) -> None:
+    """Put this process into a mount namespace of its own, which gets what is mounted on the machine later, and in which
+    the machine's files have an entry of this user before all others. `home` is a directory that is there. Raises
+    OSError or ValueError."""
+    entries = _entries(login, uid, gid, home)
+    texts = [entry % b"" + _read(path) for entry, path in zip(entries, FILES, strict=True)]
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount("tmpfs", home, "tmpfs", flags, "mode=0755")
+    try:
+        for path, text in zip(FILES, texts, strict=True):
+            _mount_one(f"{home}/{os.path.basename(path)}", text, path, flags)
+    finally:
+        syscalls.unmount(home)  # the files stay where they were mounted
+
+
+def _mount_one(source: str, text: bytes, target: str, flags: int) -> None:
+    fd = os.open(source, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        os.fchmod(fd, 0o644)
+        if os.write(fd, text) != len(text):
+            raise OSError(f"{source}: not all of it was written")
+    finally:
+        os.close(fd)
+    syscalls.mount(source, target, flags=syscalls.MS_BIND)
+    syscalls.mount("none", target, flags=syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY | flags)
+
+
+# --- copies that the service has --------------------------------------------------------------------------------------
+
+
+class Copies:
+    """The service's own copies. A record is a line of fixed width; its first byte, which makes it a comment, is written
+    last and taken back first, so no reader ever sees half of one."""
+
+    def __init__(self, fds: tuple[int, ...]) -> None:
+        self._fds = fds
+        sizes = [os.fstat(fd).st_size for fd in fds]
+        self._begin = [(size // _RECORD + 1) * _RECORD for size in sizes]  # so no record is in two pages
+        self._users: list[int] = []
+        for fd, size, begin in zip(fds, sizes, self._begin, strict=True):
+            gap = begin - size
+            os.pwrite(fd, b"\n" + b"#" * (gap - 2) + b"\n" * (gap > 1), size)
+
+    @classmethod
+    def open(cls) -> "Copies | None":
+        """Those of this process, if its unit has made some for it."""
+        fds: list[int] = []
+        try:
+            for path in FILES:
+                if why_no_copy(path):
+                    raise FileNotFoundError(path)
+                fds.append(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC))
+            return cls(tuple(fds))
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            return None
+
+    def in_place(self) -> bool:
+        """Whether those who begin now see them."""
+        with contextlib.suppress(OSError):
+            return all(os.path.samestat(os.stat(path), os.fstat(fd)) for path, fd in zip(FILES, self._fds, strict=True))
+        return False
+
+    def enter(self, login: str, uid: int, gid: int, home: str, living: Container[int]) -> None:
+        """A record for this user, in the place of one of whom nothing is `living`. Raises OSError or ValueError."""
+        free = next((at for at, user in enumerate(self._users) if user not in living), len(self._users))
+        self._users[free : free + 1] = [uid]
+        for fd, begin, entry in zip(self._fds, self._begin, _entries(login, uid, gid, home), strict=True):
+            record = entry % (b" " * (_RECORD - len(entry % b"")))
+            if len(record) != _RECORD:
+                raise ValueError(f"the home {home!r} is too long")
+            at = begin + free * _RECORD
+            os.pwrite(fd, b"#", at)
+            os.pwrite(fd, b"#" + record[1:], at)
+            os.pwrite(fd, record[:1], at)
+
+
+def why_no_copy(path: str = FILES[0]) -> str:
+    """Why this file is not a copy that a unit has made for this process: it is mounted there by itself, from the unit's
+    directory, and belongs to this process's user, who is not root. Empty: it is."""
+    try:
+        owner = os.stat(path).st_uid
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if os.geteuid() == 0 or owner != os.geteuid():
+        return f"{path} is the machine's own, and no copy for this service"
+    found = b""
+    for line in _lines("/proc/self/mountinfo"):
+        fields = line.split(b" ")
+        if fields[4] == path.encode():
+            found = fields[3]
+    name = os.path.basename(path).encode()
+    return "" if found.endswith(b"%s/%s" % (SOURCE, name)) else f"what is mounted on {path} is not of the unit"
+
+
+def _lines(path: str) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return _read(path).splitlines()
+    return []
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_MOST)
