@@ -11,8 +11,8 @@ from collections.abc import Callable, Container
 
 from distributed_grid.coordinator.core import explain
 from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
-from distributed_grid.coordinator.core.matching import Placement, place
-from distributed_grid.coordinator.core.model import Heard, Job, JobsSubmitted, NodeUp, Send, Told
+from distributed_grid.coordinator.core.matching import place
+from distributed_grid.coordinator.core.model import Heard, Job, JobsSubmitted, NodeUp, Placement, Send, Told
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer, Sample
@@ -93,13 +93,13 @@ def lives(count: int, batch: int, watched: Container[str] = EVERYTHING) -> float
             ledger.handle(Told(of.name, Exited(allocation=name, outcome=done, returned=True)), 1.0)
         ledger.settle(1.0)
         events += 3 * batch
-    assert not ledger.jobs
+    assert not ledger.state.jobs
     return (time.perf_counter() - begin) / events
 
 
 def heartbeats(ledger: Ledger, count: int) -> float:
     """Seconds a heartbeat costs, with a settle for every 64."""
-    names = list(ledger.nodes)
+    names = list(ledger.state.nodes)
     sample = Sample(at=1.0)
     events = [Heard(names[number % len(names)], sample) for number in range(count)]
     begin = time.perf_counter()
@@ -117,12 +117,12 @@ def placements(ledger: Ledger, count: int, rng: random.Random) -> list[float]:
         cpu, gpu = rng.choice((500, 1000, 2000, 4000, 8000)), rng.choice((0, 0, 0, 500, 1000, 2000, 4000))
         request = Request(Resources(cpu, rng.choice((0, 1, 4, 16, 64)) * GIB, gpu))
         begin = time.perf_counter()
-        found = place(ledger.nodes, ledger.index, request)
+        found = place(ledger.state.nodes, ledger.state.index, request)
         if isinstance(found, Placement):
-            node = ledger.nodes[found.node]
+            node = ledger.state.nodes[found.node]
             assert node.room is not None
             node.room.take(found.grant)
-            ledger.index.put(found.node, 1.0, node.room)
+            ledger.state.index.put(found.node, 1.0, node.room)
         took.append(time.perf_counter() - begin)
     return took
 
@@ -141,8 +141,8 @@ def full(kinds: int, users: int = 1) -> Ledger:
 
 def a_pass(ledger: Ledger) -> float:
     """Seconds of a pass after the node has grown by what all of them need."""
-    name = next(iter(ledger.nodes))
-    of = ledger.nodes[name].facts
+    name = next(iter(ledger.state.nodes))
+    of = ledger.state.nodes[name].facts
     ledger.handle(Told(name, offer(of, 1, 8 * GIB, 0)), 0.1)
     begin = time.perf_counter()
     out = ledger.settle(0.1)
@@ -196,7 +196,7 @@ def main() -> None:
 
 def _why(ledger: Ledger, request: Request) -> float:
     begin = time.perf_counter()
-    explain.why(ledger, None, request, 1.0)
+    explain.why(ledger.state, None, request, 1.0)
     return time.perf_counter() - begin
 
 

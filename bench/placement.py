@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from bench.ledger import job
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, place
-from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Told
+from distributed_grid.coordinator.core.matching import place
+from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Placement, Told
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages import Inventory
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer
@@ -119,15 +119,15 @@ def placements(ledger: Ledger, kind: Callable[[random.Random], Request], rng: ra
     for number in range(PLACED):
         request = kind(rng)
         begin = time.perf_counter()
-        found = place(ledger.nodes, ledger.index, request)
+        found = place(ledger.state.nodes, ledger.state.index, request)
         took.append(time.perf_counter() - begin)
         if isinstance(found, Placement):
-            room = ledger.nodes[found.node].room
+            room = ledger.state.nodes[found.node].room
             assert room is not None
             room.take(found.grant)
             if number % 2:
                 room.give(found.grant)
-            ledger.index.put(found.node, 1.0, room)
+            ledger.state.index.put(found.node, 1.0, room)
     return sorted(took)
 
 
@@ -137,7 +137,7 @@ def floor(ledger: Ledger, rng: random.Random) -> float:
     for _ in range(PLACED):
         wanted = amount(rng)
         begin = time.perf_counter()
-        ledger.index.candidates(wanted, 4)
+        ledger.state.index.candidates(wanted, 4)
         took.append(time.perf_counter() - begin)
     return sorted(took)[PLACED // 2]
 
@@ -148,7 +148,7 @@ def main() -> None:
     ledger = grid(rng)
     queue(ledger, rng)
     lowest = floor(ledger, rng)
-    print(f"among {NODES:,} nodes with {len(ledger.queue):,} waiting; the index alone: {lowest * 1e6:.0f} us")
+    print(f"among {NODES:,} nodes with {len(ledger.state.queue):,} waiting; the index alone: {lowest * 1e6:.0f} us")
     for kind in (plain, common, rare, gpu_memory, strategies):
         first = placements(ledger, kind, rng)
         again = placements(ledger, kind, rng)
@@ -157,12 +157,12 @@ def main() -> None:
             f"{kind.__name__}: median {p50:.0f} us ({p50 / lowest / 1e6:.1f} of the floor), p99 {p99:.0f} us"
             f"  (goal 60, 300); slowest while its views were made {first[-1] * 1e3:.1f} ms"
         )
-    name = next(iter(ledger.nodes))
+    name = next(iter(ledger.state.nodes))
     begin = time.perf_counter()
-    ledger.handle(Told(name, offer(ledger.nodes[name].facts, rng)), 0.5)
+    ledger.handle(Told(name, offer(ledger.state.nodes[name].facts, rng)), 0.5)
     ledger.settle(0.5)
     took = (time.perf_counter() - begin) * 1e3
-    print(f"a pass over {len(ledger.queue):,} that wait, after one node has grown: {took:.1f} ms  (goal 50)")
+    print(f"a pass over {len(ledger.state.queue):,} that wait, after one node has grown: {took:.1f} ms  (goal 50)")
 
 
 if __name__ == "__main__":

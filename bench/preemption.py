@@ -34,8 +34,8 @@ def full(rng: random.Random) -> Ledger:
     for number in range(2 * NODES):
         ledger.handle(JobsSubmitted(1, (job(number, half),)), 0.0)
     ledger.settle(0.0)
-    for at, allocation in sorted((rng.uniform(1.0, 60.0), one) for one in ledger.allocations):
-        ledger.handle(Told(ledger.allocations[allocation].node, Started(allocation=allocation)), at)
+    for at, allocation in sorted((rng.uniform(1.0, 60.0), one) for one in ledger.state.allocations):
+        ledger.handle(Told(ledger.state.allocations[allocation].node, Started(allocation=allocation)), at)
     ledger.settle(60.0)
     return ledger
 
@@ -43,13 +43,13 @@ def full(rng: random.Random) -> Ledger:
 def main() -> None:
     """Measure and print."""
     ledger = full(random.Random(7))
-    print(f"{NODES:,} nodes full of {len(ledger.allocations):,} jobs that may give way")
+    print(f"{NODES:,} nodes full of {len(ledger.state.allocations):,} jobs that may give way")
     for gang in GANGS:
         wanted = Request(Resources((CORES - 1) * MILLI), Priority.URGENT, gang=gang)
         took = []
         for _ in range(ROUNDS):
             begin = time.perf_counter()
-            _, found = foresee(ledger, wanted, Reason("Resources"), NOW)
+            _, found = foresee(ledger.state, wanted, Reason("Resources"), NOW)
             took.append(time.perf_counter() - begin)
             assert found is not None
         who = f"a gang of {gang}" if gang else "a job"

@@ -16,9 +16,9 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Job, NodeDoubted
 from distributed_grid.coordinator.core.rollback import LossFound
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Exited, Hello, Inventory, Launch
@@ -38,13 +38,13 @@ class Contradictions:
     def __init__(
         self,
         store: Store,
-        ledger: Ledger,
+        state: GridState,
         put: Callable[[LossFound | NodeDoubted], None],
         clock: Callable[[], float],
         instance: str,
     ) -> None:
         self._store = store
-        self._ledger = ledger
+        self._state = state
         self._put = put
         self._clock = clock
         self._instance = instance
@@ -103,7 +103,7 @@ class Contradictions:
         """An agent says something. The message as it is to be believed: the end of what does not live here has a stamp
         only if that proves it."""
         if type(message) is Exited:
-            if message.stamp is None or message.allocation in self._ledger.allocations:
+            if message.stamp is None or message.allocation in self._state.allocations:
                 return message
             proven = self._proves(message.stamp, node, message.allocation)
             self._look(node, Known(message.allocation, State.ENDED, stamp=message.stamp), proven)
@@ -112,7 +112,7 @@ class Contradictions:
             first = node in self._new
             self._new.discard(node)
             for at, item in enumerate(message.known):
-                if item.allocation not in self._ledger.allocations:
+                if item.allocation not in self._state.allocations:
                     proven = self._proves(item.stamp, node, item.allocation)
                     self._look(node, item, proven, first and at < MOST)
         return message
@@ -122,7 +122,7 @@ class Contradictions:
         store, (name, _, number) = self._store, item.allocation.rpartition(".")
         if not number.isascii() or not number.isdecimal() or len(number) > 9:
             return
-        job: Job | None = self._ledger.jobs.get(name) or (store.job(name) if in_store else None)
+        job: Job | None = self._state.jobs.get(name) or (store.job(name) if in_store else None)
         if job is not None and job.tries < int(number):
             began = self._clock() - item.started_for if item.state is State.RUNNING else 0.0
             if proven or max(job.submitted, began) > store.restored:

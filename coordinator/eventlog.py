@@ -109,7 +109,7 @@ class EventLog:
     def _begin(self, follows: bool) -> None:
         """A new file, with the ledger as it is now."""
         try:
-            header = Header(FORMAT, __version__, self._grid, self._ledger.epoch, follows)
+            header = Header(FORMAT, __version__, self._grid, self._ledger.state.epoch, follows)
             self._files.begin(_encode(header) + checkpoint.encode(checkpoint.take(self._ledger)))
         except Exception as error:
             self._files.pause(error)

@@ -126,7 +126,7 @@ def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored
         text = (
             f"a backup of {taken} was restored, and whether it ran since is not known; submit it again if it should run"
         )
-        records += [one for one in hold_back(ledger, text) if isinstance(one, RECORDS)]
+        records += [one for one in hold_back(ledger.state, text) if isinstance(one, RECORDS)]
     store.commit(store.snapshot(records, now))
     store.close()
     waited = sum(job.state is State.ENDED for job in living.jobs)  # the ledger has ended them

@@ -12,11 +12,10 @@ from operator import attrgetter
 
 import msgspec
 
-from distributed_grid.coordinator.core import dependencies, groups, reasons
-from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core import dependencies, groups, reasons, views
 from distributed_grid.coordinator.core.model import Group, Job, RecordJob
 from distributed_grid.coordinator.core.sight import Sight
-from distributed_grid.coordinator.core.views import job_view
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES
@@ -44,8 +43,8 @@ class Unanswerable(GridError):
 class Lookup:
     """Finds jobs."""
 
-    def __init__(self, ledger: Ledger, store: Store, driver: Driver) -> None:
-        self._ledger = ledger
+    def __init__(self, state: GridState, store: Store, driver: Driver) -> None:
+        self._state = state
         self._store = store
         self._driver = driver
 
@@ -82,18 +81,18 @@ class Lookup:
         """The live jobs and groups that a cancel means. Raises Unanswerable."""
         if sight.only and not message.jobs and (message.every or message.user != sight.only):
             raise Unanswerable("not-allowed", "you may end your own jobs only", hint="--mine ends them all")
-        ledger = self._ledger
+        state = self._state
         if message.jobs:
             named = self.resolve(sight, message.jobs)
-            return [name for name in named if name in ledger.jobs or name in ledger.groups]
-        whose = [job for job in ledger.jobs.values() if message.every or job.user == message.user]
+            return [name for name in named if name in state.jobs or name in state.groups]
+        whose = [job for job in state.jobs.values() if message.every or job.user == message.user]
         if message.states:
             return [job.id for job in whose if job.state in message.states]
         return list(dict.fromkeys(job.group or job.id for job in whose))
 
     def resolve_one(self, sight: Sight, ref: str) -> str:
         """The id that a reference means. Of what is not to be seen the answer is that of what is not there."""
-        if (ref in self._ledger.jobs or ref in self._ledger.groups) and sight.names(ref):
+        if (ref in self._state.jobs or ref in self._state.groups) and sight.names(ref):
             return ref
         found = self._find(sight, ref)
         if len(found) == 1:
@@ -115,7 +114,7 @@ class Lookup:
 
     def job(self, name: str) -> Job | Group | None:
         """A job or group, living or ended, by its id."""
-        return self._ledger.jobs.get(name) or self._store.job(name) or self._group(name)
+        return self._state.jobs.get(name) or self._store.job(name) or self._group(name)
 
     def single(self, sight: Sight, ref: str) -> str:
         """The id of the one job that a reference means. Raises Unanswerable also for a group."""
@@ -129,7 +128,7 @@ class Lookup:
         """The job that a reference means; of a group its first member that waits, else its first."""
         found = self.resolve_one(sight, ref)
         names = self.members([found])
-        jobs = self._ledger.jobs
+        jobs = self._state.jobs
         waiting = (name for name in names if name in jobs and jobs[name].state is State.WAITING)
         return next(waiting, names[0] if names else found)
 
@@ -145,16 +144,16 @@ class Lookup:
         return list(found)
 
     def _group(self, name: str) -> Group | None:
-        members = self._ledger.groups.get(name)
+        members = self._state.groups.get(name)
         return members.group if members is not None else self._store.group(name)
 
     def group_view(self, name: str) -> GroupView | None:
         """A group as it stands; None: it is none."""
-        members = self._ledger.groups.get(name)
+        members = self._state.groups.get(name)
         if members is None:
             group = self._store.group(name)
             return groups.view(group, {}) if group is not None else None
-        return groups.view(members.group, members.states, reasons.of_group(self._ledger, members))
+        return groups.view(members.group, members.states, reasons.of_group(self._state, members))
 
     def show(self, sight: Sight, message: ShowJobs) -> Jobs:
         """These jobs whole; groups as wholes, with their members where they are asked for."""
@@ -167,13 +166,13 @@ class Lookup:
 
     def views(self, jobs: Iterable[str]) -> list[JobView]:
         """The jobs as they stand, from the ledger or the store."""
-        views = []
+        found = []
         for job in jobs:
-            if (view := self._ledger.view(job)) is None and (stored := self._store.job(job)) is not None:
-                view = job_view(stored, stored.reason)
+            if (view := views.job(self._state, job)) is None and (stored := self._store.job(job)) is not None:
+                view = stored.view(stored.reason)
             if view is not None:
-                views.append(view)
-        return views
+                found.append(view)
+        return found
 
     def newest(self, sight: Sight, message: ListJobs) -> Jobs:
         """Those that live and then those that ended, each newest first, as many as are asked for and fit an answer;
@@ -191,7 +190,7 @@ class Lookup:
         views: list[JobView] = []
         size = 0
         for job in found[:most]:
-            view = sight.job(_short(job_view(job, job.reason or self._held(job))))
+            view = sight.job(_short(job.view(job.reason or self._held(job))))
             size += len(msgspec.msgpack.encode(view))
             if size > LIST_BYTES:
                 break
@@ -199,16 +198,16 @@ class Lookup:
         return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(map(sight.group, whole)))
 
     def _held(self, job: Job) -> Reason | None:
-        live = job.id in self._ledger.jobs and dependencies.is_held(self._ledger, job)
-        return dependencies.reason(self._ledger, job) if live else None
+        live = job.id in self._state.jobs and self._state.is_held(job)
+        return dependencies.reason(self._state, job) if live else None
 
     def _groups(self, message: ListJobs, most: int) -> list[GroupView]:
         """Groups as wholes, those that live and then those that have ended, each newest first."""
-        living = [name for name, one in self._ledger.groups.items() if message.user in ("", one.group.user)]
+        living = [name for name, one in self._state.groups.items() if message.user in ("", one.group.user)]
         found = [self.group_view(name) for name in reversed(living[-most:])]
         if message.ended:
             past = self._store.groups_ended(most - len(found), message.user)
-            found += [groups.view(group, {}) for group in past if group.id not in self._ledger.groups]
+            found += [groups.view(group, {}) for group in past if group.id not in self._state.groups]
         wanted = [view for view in found if view is not None]
         if message.states:
             wanted = [view for view in wanted if any(view.states.get(state) for state in message.states)]
@@ -219,7 +218,7 @@ class Lookup:
             return
         _, submitted, last = message.past or (0.0, math.inf, "")
         ending = sorted(self._ending(), key=attrgetter("submitted"), reverse=True)
-        newest = heapq.merge(ending, reversed(list(self._ledger.jobs.values())), key=lambda job: -job.submitted)
+        newest = heapq.merge(ending, reversed(list(self._state.jobs.values())), key=lambda job: -job.submitted)
         for at, together in itertools.groupby(newest, attrgetter("submitted")):
             if at <= submitted:
                 for job in sorted(together, key=attrgetter("id"), reverse=True):
@@ -233,7 +232,7 @@ class Lookup:
         """Jobs that the ledger is done with and whose end is just being stored, as they were before: what is not on
         disk is not told."""
         ids = {record.job.id for record in self._driver.being_stored() if isinstance(record, RecordJob)}
-        stored = (self._store.job(job) for job in ids if job not in self._ledger.jobs)
+        stored = (self._store.job(job) for job in ids if job not in self._state.jobs)
         return [job for job in stored if job is not None]
 
 

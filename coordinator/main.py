@@ -199,7 +199,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     ledger = Ledger(store.epoch, policy=_policy(config))
     lost = store.loss.found if store.loss is not None else ()
     begin = clock(), store.restored, living.orders, living.groups, living.shares, lost
-    ledger.preempting.remember(living.receipts)
+    ledger.state.preempting.remember(living.receipts)
     try:
         restored = ledger.restore(living.jobs, living.allocations, living.nodes, *begin)
     except (AssertionError, KeyError) as error:
@@ -212,7 +212,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
 
     def bundles(user: str | None = None) -> Iterator[str]:
         """The manifests that live jobs, or those of one user, need."""
-        return (job.spec.bundle for job in ledger.jobs.values() if job.spec.bundle and user in (None, job.user))
+        return (job.spec.bundle for job in ledger.state.jobs.values() if job.spec.bundle and user in (None, job.user))
 
     blobs = Blobs(state_dir / "blobs", bundles, quota=own.ship_quota, needed_by=bundles)
     pki = None
@@ -224,15 +224,15 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     bridge = None
     if config.ray.address:
         bridge = Bridge(config.ray.address, environment(config.ray.auth.value, _ray_token(config.ray)))
-    boosts = Boosting(ledger, bridge, config.ray.auth, config.resource_sharing.enabled, driver.put, clock)
-    placing = Placing(ledger, bridge, driver.put)
+    boosts = Boosting(ledger.state, bridge, config.ray.auth, config.resource_sharing.enabled, driver.put, clock)
+    placing = Placing(ledger.state, bridge, driver.put)
     more = own.memory_limit, boosts, placing, own.heartbeat
-    server = Server(ledger, store, driver, blobs, audit, clock, pki, *more)
+    server = Server(ledger.state, store, driver, blobs, audit, clock, pki, *more)
     if lost:
         driver.trouble.alarm(*lost)
     driver.begin(server.perform, restored)
     keep = Keep(own.keep_days, own.keep_jobs, own.keep_size)
-    connected = lambda: [name for name, node in list(ledger.nodes.items()) if node.session]  # noqa: E731
+    connected = lambda: [name for name, node in list(ledger.state.nodes.items()) if node.session]  # noqa: E731
     retention = Retention(state_dir / "grid.db", keep, clock, connected)
     anew = asyncio.create_task(_to_begin_anew(state_dir, driver.trouble, store))
     try:
@@ -245,7 +245,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         stopping = asyncio.create_task(stop.wait())
         background = [asyncio.create_task(feed_watchdog())]
         if bridge is not None:
-            background.append(asyncio.create_task(sweep_until_done(ledger, bridge)))
+            background.append(asyncio.create_task(sweep_until_done(ledger.state, bridge)))
         if pki is not None:
             background.append(asyncio.create_task(_stay_certified(pki, server)))
         ends: list[asyncio.Future[Any]] = [stopping, driver.failed, anew]

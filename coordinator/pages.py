@@ -8,23 +8,24 @@ from typing import TypeVar
 import msgspec
 
 from distributed_grid.coordinator import lookup
-from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.messages import Boosts, BoostView, RayNode, Shared
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 
 T = TypeVar("T")
 
 
-def nodes(ledger: Ledger, now: float, past: str) -> tuple[tuple[NodeView, ...], str]:
+def nodes(state: GridState, now: float, past: str) -> tuple[tuple[NodeView, ...], str]:
     """The nodes behind the one named `past`, in the order of their names; and where to go on (empty: these are all)."""
-    found, last = _page(((view.facts.name, view) for view in ledger.node_views(now)), past)
+    found, last = _page(((view.facts.name, view) for view in views.nodes(state, now)), past)
     return tuple(found), last
 
 
-def shared(ledger: Ledger, sight: Sight, now: float, number: int, only: str, past: str) -> Shared:
+def shared(state: GridState, sight: Sight, now: float, number: int, only: str, past: str) -> Shared:
     """What is offered and what is lent on the nodes behind that one. All of one node is in one answer."""
-    offers, allocations = ledger.shared(now, only)
+    offers, allocations = views.offers(state, now, only), views.allocations(state, only)
     of: dict[str, tuple[list[OfferView], list[AllocationView]]] = {}
     for offer in offers:
         of.setdefault(offer.node, ([], []))[0].append(offer)

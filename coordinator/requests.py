@@ -23,7 +23,6 @@ from distributed_grid.coordinator.audit import RequestLog
 from distributed_grid.coordinator.audit_words import NAMED
 from distributed_grid.coordinator.blobs import Blobs, Uploads
 from distributed_grid.coordinator.core import accounts, explain
-from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Accepted,
     CancelAsked,
@@ -34,6 +33,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.requests import refusal
 from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.group_watch import GroupWatches
 from distributed_grid.coordinator.lookup import LIST_BYTES, Lookup, Unanswerable
@@ -112,7 +112,7 @@ class Requests:
 
     def __init__(
         self,
-        ledger: Ledger,
+        state: GridState,
         store: Store,
         driver: Driver,
         blobs: Blobs,
@@ -128,12 +128,12 @@ class Requests:
         self._memory = memory
         self._boosts = boosts
         self._access = access
-        self._ledger = ledger
+        self._state = state
         self._store = store
         self._driver = driver
         self._blobs = blobs
-        self._lookup = Lookup(ledger, store, driver)
-        self._submissions = Submissions(ledger, store, driver, blobs, self._lookup, clock, memory)
+        self._lookup = Lookup(state, store, driver)
+        self._submissions = Submissions(state, store, driver, blobs, self._lookup, clock, memory)
         self.watches = JobWatches(self._lookup.views)
         self._groups = GroupWatches(self._lookup.group_view)
         self._relay = relay
@@ -213,12 +213,12 @@ class Requests:
             case GetStatus():
                 self._reply(client, self._status(message))
             case GetShared():
-                shared = pages.shared(self._ledger, sight, self._clock(), message.id, message.node, message.past)
+                shared = pages.shared(self._state, sight, self._clock(), message.id, message.node, message.past)
                 self._reply(client, shared)
             case GetShares():
-                users, ledger = accounts.views(self._ledger, self._clock()), self._ledger
-                half_life = ledger.policy.sharing.half_life
-                self._reply(client, Shares(message.id, users, capped(ledger.shares.capacity), half_life))
+                users, state = accounts.views(self._state, self._clock()), self._state
+                half_life = state.policy.sharing.half_life
+                self._reply(client, Shares(message.id, users, capped(state.shares.capacity), half_life))
             case AskWhy():
                 await self._placing.fresh()
                 self._why(client, sight, message)
@@ -354,10 +354,10 @@ class Requests:
 
     def _status(self, message: GetStatus) -> Status:
         # A job that does not wait has its allocation's state; those are few, however long the queue is.
-        counts = Counter(held.state.value for held in self._ledger.allocations.values())
-        if waiting := len(self._ledger.jobs) - len(self._ledger.allocations):
+        counts = Counter(held.state.value for held in self._state.allocations.values())
+        if waiting := len(self._state.jobs) - len(self._state.allocations):
             counts[State.WAITING.value] = waiting
-        nodes, past = pages.nodes(self._ledger, self._clock(), message.past)
+        nodes, past = pages.nodes(self._state, self._clock(), message.past)
         return Status(
             id=message.id,
             grid=self._store.grid,
@@ -380,12 +380,12 @@ class Requests:
         if request is not None:
             if problem := about_request(request):
                 raise problem
-            request = resolved(request, client.host, "", self._ledger.policy)
-            request = neighbours(request, sight, "", self._ledger.index.homes, {})
-            refused = refusal(self._ledger, 0, request)
+            request = resolved(request, client.host, "", self._state.policy)
+            request = neighbours(request, sight, "", self._state.index.homes, {})
+            refused = refusal(self._state, 0, request)
             if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
                 raise BadValue(refused.what, refused.why, refused.hint)
-        why = explain.why(self._ledger, job, request, self._clock(), client.user)
+        why = explain.why(self._state, job, request, self._clock(), client.user)
         if job is not None and why.job is None:
             why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
         self._reply(client, sight.why(msgspec.structs.replace(why, id=message.id)))

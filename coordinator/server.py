@@ -27,7 +27,6 @@ from distributed_grid.coordinator.authentication import authenticate
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.connection import Connection, Wire
 from distributed_grid.coordinator.contradictions import Contradictions
-from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Accepted,
     AckExits,
@@ -44,6 +43,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.entrance import Entrance
 from distributed_grid.coordinator.joining import Joining
@@ -92,7 +92,7 @@ class Server:
 
     def __init__(
         self,
-        ledger: Ledger,
+        state: GridState,
         store: Store,
         driver: Driver,
         blobs: Blobs,
@@ -104,7 +104,7 @@ class Server:
         placing: Placing | None = None,
         heartbeat: float = 2.0,
     ) -> None:
-        self._ledger = ledger
+        self._state = state
         self._heartbeat = heartbeat
         self._store = store
         self._driver = driver
@@ -112,18 +112,18 @@ class Server:
         self._agents: dict[str, Agent] = {}
         self._relay = Relay(self._agents, store, self._job)
         self._seldom = Seldom()
-        renewals = Renewals(pki, audit, ledger.nodes, self._seldom) if pki is not None else None
+        renewals = Renewals(pki, audit, state.nodes, self._seldom) if pki is not None else None
         self._renewals = renewals
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
         """Where who has no identity is heard, by path."""
         access = self._access = AccessDesk(pki, self._cut, renewals)
         self._memory = Memory(memory_limit)
-        boosts = self._boosts = boosts or Boosting(ledger, None, RayAuth.DISABLED, True, driver.put)
-        placing = self._placing = placing or Placing(ledger, None, driver.put)
+        boosts = self._boosts = boosts or Boosting(state, None, RayAuth.DISABLED, True, driver.put)
+        placing = self._placing = placing or Placing(state, None, driver.put)
         self._requests = Requests(
-            ledger, store, driver, blobs, self._relay, audit, clock, access, self._memory, boosts, placing
+            state, store, driver, blobs, self._relay, audit, clock, access, self._memory, boosts, placing
         )
-        ledger.watched = self._requests.watches.watched
+        state.watched = self._requests.watches.watched
         self._people = People(self._requests, driver, self._seldom, self._memory)
         self._pki = pki
         self._admission = Admission(pki, store.grid)
@@ -134,12 +134,12 @@ class Server:
         self._hosts = set(LOOPBACK)
         """What a request may say that it was sent to."""
         self._instance = secrets.token_hex(8)
-        self._contradictions = Contradictions(store, ledger, driver.put, clock, self._instance)
+        self._contradictions = Contradictions(store, state, driver.put, clock, self._instance)
         self._entrance = Entrance(self._serve, self._turn_away, self._seldom)
         self._socket: Path | None = None
 
     def _job(self, job: str) -> Job | None:
-        return self._ledger.jobs.get(job) or self._store.job(job)
+        return self._state.jobs.get(job) or self._store.job(job)
 
     # --- listening ----------------------------------------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ class Server:
 
     def _bundles_on(self, name: str) -> set[str]:
         """The manifests of the jobs that this node was granted: it gets no other shipped file."""
-        node, jobs = self._ledger.nodes.get(name), self._ledger.jobs
+        node, jobs = self._state.nodes.get(name), self._state.jobs
         return {jobs[one.job].spec.bundle for one in node.allocations.values()} - {""} if node is not None else set()
 
     # --- clients ------------------------------------------------------------------------------------------------------
@@ -400,8 +400,8 @@ class Server:
     def _in_time(self, node: str, launch: Launch) -> bool:
         """While a launch waited for the disk it may have been given up, or the node have begun another life, in which
         what was granted before counts as over; or the store lost commits: then it is never to run."""
-        agent, granted = self._agents.get(node), self._ledger.allocations.get(launch.allocation)
-        if agent is None or granted is None or self._ledger.loss:
+        agent, granted = self._agents.get(node), self._state.allocations.get(launch.allocation)
+        if agent is None or granted is None or self._state.loss:
             return False
         return granted.boot in ("", agent.facts.boot_id) and granted.instance in ("", agent.facts.instance)
 

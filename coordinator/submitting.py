@@ -6,11 +6,10 @@ from collections.abc import Callable
 from distributed_grid.coordinator.blobs import Blobs
 from distributed_grid.coordinator.core.conditions import Condition, End
 from distributed_grid.coordinator.core.dependencies import end_words, group_end
-from distributed_grid.coordinator.core.groups import has_begun
-from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Group, Job, JobsSubmitted
 from distributed_grid.coordinator.core.requests import which
 from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.lookup import Lookup, Unanswerable
 from distributed_grid.coordinator.memory import Memory
@@ -52,7 +51,7 @@ class Submissions:
 
     def __init__(
         self,
-        ledger: Ledger,
+        state: GridState,
         store: Store,
         driver: Driver,
         blobs: Blobs,
@@ -61,7 +60,7 @@ class Submissions:
         memory: Memory,
     ) -> None:
         self._memory = memory
-        self._ledger = ledger
+        self._state = state
         self._store = store
         self._driver = driver
         self._blobs = blobs
@@ -80,17 +79,17 @@ class Submissions:
         keys = list(dict.fromkeys(submission.key for submission in message.jobs))
         # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
         known = self._store.known(user, keys)
-        new = [one for one in message.jobs if one.key not in known and (user, one.key) not in self._ledger.keys]
+        new = [one for one in message.jobs if one.key not in known and (user, one.key) not in self._state.keys]
         for bundle in {one.spec.bundle for one in new if one.spec.bundle}:
             if not (self._blobs.has(bundle) and self._blobs.quota.owns_all(user, bundle)):
                 raise Unanswerable(
                     "unavailable", "the shipped files are not here (any more)", hint="send them again, then submit"
                 )
             self._blobs.quota.submits(user, bundle)
-        if any((user, key) not in self._ledger.keys for key in keys if key not in known):
+        if any((user, key) not in self._state.keys for key in keys if key not in known):
             self._driver.trouble.refuse_new()
             self._memory.refuse()
-        same_jobs(message.jobs, lambda key: known.get(key) or self._ledger.keys.get((user, key)), self._lookup.job)
+        same_jobs(message.jobs, lambda key: known.get(key) or self._state.keys.get((user, key)), self._lookup.job)
         now = self._clock()
         found = Sorted(known)
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
@@ -100,8 +99,8 @@ class Submissions:
         before: dict[str, str] = {}  # those before it in this call, by their key and name
         for one in message.jobs:
             if one.key not in known and one.key not in found.jobs:
-                request = resolved(one.request, host, one.spec.bundle, self._ledger.policy)
-                request = neighbours(request, sight, one.spec.name, self._ledger.index.homes, before)
+                request = resolved(one.request, host, one.spec.bundle, self._state.policy)
+                request = neighbours(request, sight, one.spec.name, self._state.index.homes, before)
                 request = requests.setdefault(request, request)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
                 if one.after:
@@ -118,15 +117,15 @@ class Submissions:
 
     def again(self, sight: Sight, key: str) -> Submission | None:
         """What this user submitted under this key before, to be said again; None: nothing."""
-        name = self._ledger.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
+        name = self._state.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
         job = self._lookup.job(name) if name is not None else None
         return Submission(key, job.spec, job.request) if isinstance(job, Job) else None
 
     def _by_key(self, sight: Sight, key: str) -> str | None:
         """What was submitted under this key before: a long list of jobs comes in several calls."""
-        if (key in self._ledger.jobs or key in self._ledger.groups) and sight.names(key):
+        if (key in self._state.jobs or key in self._state.groups) and sight.names(key):
             return key
-        return self._ledger.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
+        return self._state.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
 
     def _condition(self, sight: Sight, dependency: Dependency, before: dict[str, str]) -> Condition:
         """What it waits for, found. Raises GridError where there is no such job."""
@@ -134,7 +133,7 @@ class Submissions:
         name = before.get(on) or self._by_key(sight, on) or self._lookup.resolve_one(sight, on)
         other = self._lookup.job(name)
         end = None
-        if name not in self._ledger.jobs and name not in self._ledger.groups and name not in self._ledger.held.ends:
+        if name not in self._state.jobs and name not in self._state.groups and name not in self._state.held.ends:
             end = _end(other) if other is not None else None
         return Condition(name, dependency.kind, other.spec.name if other is not None else "", end)
 
@@ -147,7 +146,7 @@ def _end(other: Job | Group) -> End | None:
     if outcome is None:
         return None
     ok = outcome.cause is Cause.EXITED and outcome.code == 0
-    return End(ok, outcome.started or has_begun(other), end_words(outcome))
+    return End(ok, outcome.started or other.has_begun, end_words(outcome))
 
 
 def _group(template: Job, kind: GroupKind, array: Array) -> Group:

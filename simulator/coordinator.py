@@ -102,7 +102,7 @@ class Coordinator(Driver):
 
     def _overtaken(self, launch: Launch, node: str) -> bool:
         """Whether it was given up while its launch waited for the disk, or the node has begun another life."""
-        granted, session = self.ledger.allocations.get(launch.allocation), self.agents.get(node)
+        granted, session = self.ledger.state.allocations.get(launch.allocation), self.agents.get(node)
         if granted is None or session is None:
             return True
         return granted.boot not in ("", session.facts.boot_id) or granted.instance not in ("", session.facts.instance)
@@ -219,7 +219,7 @@ class Coordinator(Driver):
         key = (job.user, job.key)
         if (known := self.disk.keys.get(key)) is not None:
             answer(Accepted(0, (known,), 0, 0))
-        elif self.trouble and key not in self.ledger.keys:
+        elif self.trouble and key not in self.ledger.state.keys:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
             job.after = tuple(map(self._looked_up, job.after))
@@ -229,7 +229,7 @@ class Coordinator(Driver):
     def _looked_up(self, condition: Condition) -> Condition:
         """With how it ended, if that is on disk and the ledger does not know."""
         name, ledger = condition.on, self.ledger
-        if name in ledger.jobs or name in ledger.groups or name in ledger.held.ends:
+        if name in ledger.state.jobs or name in ledger.state.groups or name in ledger.state.held.ends:
             return condition
         if (group := self.disk.group(name)) is not None:
             return msgspec.structs.replace(condition, end=group_end(group) if group.ended else None)
@@ -242,7 +242,7 @@ class Coordinator(Driver):
 
     def cancel(self, job: str, answer: Callable[[Any], None]) -> None:
         """A client cancels."""
-        if job not in self.ledger.jobs and job not in self.ledger.groups:
+        if job not in self.ledger.state.jobs and job not in self.ledger.state.groups:
             answer(Granted(0, "ended already"))
         elif self.trouble:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))

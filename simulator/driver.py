@@ -63,8 +63,8 @@ class Driver(Process):
         disk.epoch += 1
         self.epoch = disk.epoch
         self._clock_from = max(wall, disk.clock) - engine.now
-        self.ledger = Watched(self.epoch, policy=policy)
-        self.ledger.preempting.remember(disk.receipts.values())
+        self.ledger = Watched(self.epoch, policy)
+        self.ledger.state.preempting.remember(disk.receipts.values())
         self._take(
             self.ledger.restore(
                 disk.jobs(),
@@ -125,10 +125,10 @@ class Driver(Process):
         """A job whose node has not lost anything is not ended as lost before that node was silent for long."""
         outcome = job.outcome
         if job.request.gang:  # whose end is told later: with the last of it
-            outcome = job.part.outcome if job.part is not None and job.part.at == self.ledger.now else None
+            outcome = job.part.outcome if job.part is not None and job.part.at == self.ledger.state.now else None
         if outcome is not None and outcome.cause is Cause.NODE_LOST and job.node:
-            policy = self.ledger.policy
-            silent = self.clock() - self.ledger.nodes[job.node].heard
+            policy = self.ledger.state.policy
+            silent = self.clock() - self.ledger.state.nodes[job.node].heard
             if silent < policy.disconnected_after + policy.lost_after - 0.001:
                 raise Violation(job.id, f"it is given up, {job.node} was heard {silent:.1f} s ago")
 

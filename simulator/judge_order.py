@@ -15,9 +15,11 @@ from the allocations.
 
 from distributed_grid.coordinator.core.fairness import aged, dominant, weight
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, has_room
-from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.matching import has_room
+from distributed_grid.coordinator.core.model import Allocation, Job, Placement
+from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.reserving import STARTING, asked
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
@@ -29,66 +31,74 @@ CLEARLY = 0.02
 class Watched(Ledger):
     """A ledger of which every grant is looked at before it is made."""
 
-    def start(self, job: Job, placement: Placement, gang: Gang | None = None) -> None:
-        """Grant a waiting job its place. What was kept for it is nobody else's, so nobody is passed by that."""
+    def __init__(self, epoch: int, policy: Policy) -> None:
+        super().__init__(epoch, policy=policy)
+        self.state = _Watched(epoch, policy=policy)
+
+
+class _Watched(GridState):
+    def grant(self, job: Job, placement: Placement, lease: float, gang: Gang | None = None) -> Allocation:
+        """What was kept for a job is nobody else's, so nobody is passed by that."""
         if job.id in self.queue:
             _nobody_is_passed(self, job, placement.node)
             _nobody_is_delayed(self, job, placement)
-        super().start(job, placement, gang)
+        return super().grant(job, placement, lease, gang)
 
 
-def _nobody_is_passed(ledger: Ledger, job: Job, name: str) -> None:
-    node, mine = ledger.nodes[name], ledger.queue.line(job.id)
-    for line in ledger.queue.lines.values():
+def _nobody_is_passed(state: GridState, job: Job, name: str) -> None:
+    node, mine = state.nodes[name], state.queue.line(job.id)
+    for line in state.queue.lines.values():
         if line is mine or line.request.gang or line.request.priority < job.request.priority:
             continue
-        first = ledger.jobs[ledger.queue.head(line)[1]]
-        just_now = first.id in ledger.fresh and not line.blocked
-        if just_now or not _clearly_before(ledger, first, job) or not has_room(node, line.request, ledger.index):
+        first = state.jobs[state.queue.head(line)[1]]
+        just_now = first.id in state.fresh and not line.blocked
+        if just_now or not _clearly_before(state, first, job) or not has_room(node, line.request, state.index):
             continue
-        order = asked(ledger, first.id).order
-        if not any(one.node == name and asked(ledger, one.job).order < order for one in ledger.kept.by_job.values()):
+        order = asked(state, first.id).order
+        if not any(
+            one.node == name and asked(state, one.job).order < order for one in state.reservations.by_job.values()
+        ):
             what = f"{first.id} of {first.user} comes before it and has room there"
             raise Violation(job.id, f"it is granted {name}; {what}")
 
 
-def _clearly_before(ledger: Ledger, first: Job, job: Job) -> bool:
+def _clearly_before(state: GridState, first: Job, job: Job) -> bool:
     if first.request.priority != job.request.priority:
         return first.request.priority > job.request.priority
     if first.user == job.user:
-        return ledger.turns[first.id] < ledger.turns[job.id]
-    return _share(ledger, first) + CLEARLY < _share(ledger, job)
+        return state.turns[first.id] < state.turns[job.id]
+    return _share(state, first) + CLEARLY < _share(state, job)
 
 
-def _share(ledger: Ledger, job: Job) -> float:
+def _share(state: GridState, job: Job) -> float:
     """What decides between the users of a class: the dominant share of what they hold and held, by their weight, less
     the age of what waits of theirs."""
-    user, sharing, now = job.user, ledger.policy.sharing, ledger.now
+    user, sharing, now = job.user, state.policy.sharing, state.now
     held, capacity = Resources(), Resources()
-    for one in ledger.allocations.values():
-        if ledger.jobs[one.job].user == user:
+    for one in state.allocations.values():
+        if state.jobs[one.job].user == user:
             held += one.grant.resources
-    for node in ledger.nodes.values():
+    for node in state.nodes.values():
         capacity += node.facts.lendable
-    account = ledger.shares.accounts.get(user)
-    past = ledger.shares.past(account, now, sharing) if account is not None else 0.0
-    standing = ledger.queue.line(job.id).standing
-    heads = [ledger.queue.head(line) for line in ledger.queue.lines.values() if line.standing is standing]
-    waits_since = ledger.jobs[min(heads)[1]].submitted
+    account = state.shares.accounts.get(user)
+    past = state.shares.past(account, now, sharing) if account is not None else 0.0
+    standing = state.queue.line(job.id).standing
+    heads = [state.queue.head(line) for line in state.queue.lines.values() if line.standing is standing]
+    waits_since = state.jobs[min(heads)[1]].submitted
     return (dominant(held, capacity) + past) / weight(user, sharing) - aged(now - waits_since, sharing)
 
 
-def _nobody_is_delayed(ledger: Ledger, job: Job, placement: Placement) -> None:
-    kept = ledger.kept.by_job.values()
+def _nobody_is_delayed(state: GridState, job: Job, placement: Placement) -> None:
+    kept = state.reservations.by_job.values()
     limit = job.spec.time_limit
-    mine = asked(ledger, job.id).order
+    mine = asked(state, job.id).order
     for one in kept:
-        if one.node != placement.node or one.job == job.id or asked(ledger, one.job).order > mine:
+        if one.node != placement.node or one.job == job.id or asked(state, one.job).order > mine:
             continue
         promised = max(other.at for other in kept if other.job == one.job)
-        if limit and ledger.now + STARTING + limit + job.spec.grace <= promised:
+        if limit and state.now + STARTING + limit + job.spec.grace <= promised:
             continue
-        node, wants = ledger.nodes[one.node], ledger.jobs[one.job].request
+        node, wants = state.nodes[one.node], state.jobs[one.job].request
         assert node.room is not None
         room = node.room.copy()
         for name in one.after:

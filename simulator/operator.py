@@ -66,7 +66,7 @@ class Operator:
         """It was at work for a while: whatever is over by its own clock has been dealt with."""
         if self._over:
             return
-        node = coordinator.ledger.nodes[self.node]
+        node = coordinator.ledger.state.nodes[self.node]
         if (drain := node.orders.drain) is None:
             raise Violation(self.node, "it was acknowledged to be drained, and is not any more")
         if drain.deadline and coordinator.clock() > drain.deadline + LATE:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed_grid.coordinator.core.constraints import unmet
-from distributed_grid.coordinator.core.dependencies import is_held
 from distributed_grid.coordinator.core.matching import could_ever
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.policy import Policy
@@ -200,28 +199,28 @@ class World:
         if (open_yet := self.judge.preemptions.unfinished()) is not None:
             return open_yet
         able = [machine for machine in self.machines if not machine.gone]
-        for job in ledger.jobs.values():
-            if is_held(ledger, job) and self._rightly_held(job):
+        for job in ledger.state.jobs.values():
+            if ledger.state.is_held(job) and self._rightly_held(job):
                 continue
             fitting = sum(_could(machine.facts(), job.request) for machine in able)
-            beside = ledger.index.homes.bounds(job.request.constraints).missing  # another that waits, with reason
+            beside = ledger.state.index.homes.bounds(job.request.constraints).missing  # another that waits, with reason
             if job.state is not State.WAITING or (fitting >= max(1, job.request.gang) and not beside):
                 return job.id, f"it is {job.state.value} for ever, on {job.node or 'no node'}"
         for row in self._disk.rows.values():
-            if row.state is not State.ENDED and row.id not in ledger.jobs:
+            if row.state is not State.ENDED and row.id not in ledger.state.jobs:
                 return row.id, f"it is {row.state.value} on disk and not in the ledger"
         return next(filter(None, map(self._not_at_rest, able)), None)
 
     def _rightly_held(self, job: Job) -> bool:
         """Whether it waits for another one that lives, which is looked at by itself."""
         ledger = self.coordinator.ledger
-        if (unmet := ledger.held.unmet.get(job.group or job.id)) is not None:
+        if (unmet := ledger.state.held.unmet.get(job.group or job.id)) is not None:
             return bool(unmet)
-        return not job.request.gang and ledger.groups[job.group].active > 0
+        return not job.request.gang and ledger.state.groups[job.group].active > 0
 
     def _not_at_rest(self, machine: Machine) -> tuple[str, str] | None:
         name, agent = machine.name, machine.agent
-        node = self.coordinator.ledger.nodes.get(name)
+        node = self.coordinator.ledger.state.nodes.get(name)
         if agent.dead:
             return name, "its agent has left for good"
         if node is None or node.state is not NodeState.UP or not node.synced:

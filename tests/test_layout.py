@@ -10,6 +10,7 @@ import functools
 import gc
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -165,6 +166,9 @@ OPENS_BY_PATH: dict[str, str] = {
 PATH_CALLS = {"open", "io.open", "os.open", "os.truncate"}
 PATH_MODULES = {"shutil"}
 PATH_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch"}
+
+# Modules that are in a circle still, by types only, and are to come out of it.
+CIRCLES = {"simulator.faults", "simulator.world", "simulator.judge", "simulator.judge_many"}
 
 BARE_NAMES = {"agent", "cli", "coordinator", "protocol", "simulator", "standins", "systemd"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "shelve", "marshal"}
@@ -389,6 +393,36 @@ def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
                 yield one.at(seen.line, f"the supervisor is single-threaded and stdlib only, without {top}")
 
 
+def modules_in_circles(sources: list[Source]) -> Iterator[str]:
+    """Imports under TYPE_CHECKING and within functions included: who needs another's types is not read without it."""
+    names = {one.name for one in sources}
+    needs: dict[str, dict[str, int]] = {one.name: {} for one in sources}
+    for one in sources:
+        for seen in imports(one):
+            target = ours(seen.target) or ""
+            target = target if target in names else target.rpartition(".")[0]
+            if target in names and target != one.name:
+                needs[one.name].setdefault(target, seen.line)
+    for one in sources:
+        if one.name not in CIRCLES and (back := _way_back(needs, one.name)):
+            yield one.at(needs[one.name][back[0]], f"is in a circle: {' -> '.join((one.name, *back))}")
+
+
+def _way_back(needs: dict[str, dict[str, int]], name: str) -> tuple[str, ...]:
+    """The shortest way of imports from a module to itself; empty: there is none."""
+    seen: set[str] = set()
+    ways: deque[tuple[str, ...]] = deque([(name,)])
+    while ways:
+        way = ways.popleft()
+        for target in needs[way[-1]]:
+            if target == name:
+                return (*way[1:], name)
+            if target not in seen:
+                seen.add(target)
+                ways.append((*way, target))
+    return ()
+
+
 # --- the tree keeps them ---------------------------------------------------------------------------------------------
 
 
@@ -437,6 +471,10 @@ def test_the_supervisor_needs_nothing_but_the_standard_library() -> None:
 
 def test_the_agent_opens_nothing_by_path_that_a_job_could_have_touched() -> None:
     check(files_opened_by_path)
+
+
+def test_no_module_is_in_a_circle_of_imports() -> None:
+    check(modules_in_circles)
 
 
 # --- the rules can fail ----------------------------------------------------------------------------------------------
@@ -488,6 +526,20 @@ OFFENCES = [
     (supervisors_that_lean_on_others, "agent/supervisor.py", "from distributed_grid.protocol import errors"),
     (supervisors_that_lean_on_others, "agent/walls/beneath.py", "import msgspec"),
 ]
+
+
+def test_a_circle_of_imports_is_found_wherever_they_are_written() -> None:
+    state, gangs, ledger = "coordinator/core/state.py", "coordinator/core/gangs.py", "coordinator/core/ledger.py"
+    core = "from distributed_grid.coordinator.core"
+    for back in ("{}", "if TYPE_CHECKING:\n    {}", "def f():\n    {}"):
+        sources = [
+            source(ledger, f"{core} import gangs"),
+            source(gangs, f"{core}.state import GridState"),
+            source(state, back.format(f"{core}.gangs import meet")),
+        ]
+        found = list(modules_in_circles(sources))
+        assert len(found) == 2 and not any(ledger in one for one in found), "only these two import each other"
+        assert "coordinator.core.state -> coordinator.core.gangs -> coordinator.core.state" in found[1]
 
 
 @pytest.mark.parametrize(

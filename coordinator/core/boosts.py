@@ -2,8 +2,6 @@
 where Ray does not show it in time, it ends. All else about a boost is as with any job.
 """
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core import stopping
@@ -19,13 +17,11 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     Send,
 )
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import last_words
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Extend
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
 MOST = 366 * 86400.0
 DRAINED = "; exited with code 1"
@@ -37,54 +33,54 @@ def awaited(job: Job) -> bool:
     return job.spec.boost is not None and not job.begun
 
 
-def started(ledger: "Ledger", job: Job, allocation: Allocation) -> None:
+def started(state: GridState, job: Job, allocation: Allocation) -> None:
     """Its raylet runs. Now Ray has to show it."""
-    ledger.tell(job, f"raylet started on {allocation.node}, Ray is to show it")
-    ledger.out += (RecordAllocation(allocation), RecordJob(job))
-    ledger.publish(job)
-    arm(ledger, allocation)
+    state.tell(job, f"raylet started on {allocation.node}, Ray is to show it")
+    state.out += (RecordAllocation(allocation), RecordJob(job))
+    state.publish(job)
+    arm(state, allocation)
 
 
-def found(ledger: "Ledger", job: Job, allocation: Allocation) -> None:
+def found(state: GridState, job: Job, allocation: Allocation) -> None:
     """Its node is back, and its raylet runs there. One that Ray had not shown when the node fell silent is ended: it
     may have given up meanwhile, and nobody uses it."""
     if allocation.state is State.LOST:
-        stopping.ask(ledger, allocation, Cause.NOT_JOINED, f"{allocation.node} was away while it was to join", 0.0)
+        stopping.ask(state, allocation, Cause.NOT_JOINED, f"{allocation.node} was away while it was to join", 0.0)
     else:
-        started(ledger, job, allocation)
+        started(state, job, allocation)
 
 
-def arm(ledger: "Ledger", allocation: Allocation) -> None:
+def arm(state: GridState, allocation: Allocation) -> None:
     """Have it looked at when Ray should show it."""
-    ledger.deadlines.arm("join", allocation.id, allocation.started + ledger.policy.join_within)
+    state.deadlines.arm("join", allocation.id, allocation.started + state.policy.join_within)
 
 
-def joined(ledger: "Ledger", event: Joined) -> None:
+def joined(state: GridState, event: Joined) -> None:
     """Ray shows it, with all that was borrowed."""
-    allocation = ledger.allocations.get(event.allocation)
+    allocation = state.allocations.get(event.allocation)
     if allocation is None or allocation.state is not State.STARTING or not allocation.started:
         return
-    ledger.move(allocation, State.RUNNING, f"in Ray as node {event.node[:12]}")
-    ledger.changed(ledger.jobs[allocation.job], allocation)
+    state.move(allocation, State.RUNNING, f"in Ray as node {event.node[:12]}")
+    state.changed(state.jobs[allocation.job], allocation)
 
 
-def left(ledger: "Ledger", event: Left) -> None:
+def left(state: GridState, event: Left) -> None:
     """Nobody can use it any more: its node has it back."""
-    allocation = ledger.allocations.get(event.allocation)
+    allocation = state.allocations.get(event.allocation)
     if allocation is not None and allocation.state is State.RUNNING:
-        stopping.ask(ledger, allocation, Cause.NOT_JOINED, event.why, 0.0)
+        stopping.ask(state, allocation, Cause.NOT_JOINED, event.why, 0.0)
 
 
-def due(ledger: "Ledger", name: str) -> None:
+def due(state: GridState, name: str) -> None:
     """It should be in Ray by now."""
-    allocation = ledger.allocations.get(name)
+    allocation = state.allocations.get(name)
     if allocation is None or allocation.state is not State.STARTING:
         return
-    if ledger.now < allocation.started + ledger.policy.join_within:
-        arm(ledger, allocation)
+    if state.now < allocation.started + state.policy.join_within:
+        arm(state, allocation)
         return
-    text = f"Ray did not show it within {ledger.policy.join_within:g} s"
-    stopping.ask(ledger, allocation, Cause.NOT_JOINED, text, 0.0)
+    text = f"Ray did not show it within {state.policy.join_within:g} s"
+    stopping.ask(state, allocation, Cause.NOT_JOINED, text, 0.0)
 
 
 def told(job: Job, outcome: Outcome) -> Outcome:
@@ -101,26 +97,26 @@ def told(job: Job, outcome: Outcome) -> Outcome:
     return replace(outcome, cause=Cause.NOT_JOINED, text=f"its raylet did not join: {said}")
 
 
-def extend(ledger: "Ledger", event: ExtendAsked) -> None:
+def extend(state: GridState, event: ExtendAsked) -> None:
     """Have it end so much later than it would."""
-    job = ledger.jobs.get(event.job)
+    job = state.jobs.get(event.job)
     if job is None or job.spec.boost is None or job.state is State.STOPPING:
         what = f"{event.job} has ended" if job is None else f"{job.id} is no boost that could be extended"
-        ledger.out.append(Rejected(event.token, "not-allowed", what, "", "see `grid boost status`"))
+        state.out.append(Rejected(event.token, "not-allowed", what, "", "see `grid boost status`"))
         return
     limit = job.spec.time_limit + event.seconds
     if not event.seconds > 0 or limit > MOST:
         what, why = f"it cannot be extended by {event.seconds:g} s", f"a boost lasts {format_duration(MOST)} at most"
-        ledger.out.append(Rejected(event.token, "bad-value", what, why))
+        state.out.append(Rejected(event.token, "bad-value", what, why))
         return
     job.spec = replace(job.spec, time_limit=limit)
-    ledger.tell(job, f"extended by {format_duration(event.seconds)}")
-    ledger.changed(job)
-    again(ledger, job)
-    ledger.out.append(Granted(event.token, f"{job.id} lasts {format_duration(limit)} in all"))
+    state.tell(job, f"extended by {format_duration(event.seconds)}")
+    state.changed(job)
+    again(state, job)
+    state.out.append(Granted(event.token, f"{job.id} lasts {format_duration(limit)} in all"))
 
 
-def again(ledger: "Ledger", job: Job) -> None:
+def again(state: GridState, job: Job) -> None:
     """Tell its node how long it lasts: said again where that may not have been heard."""
-    if job.spec.boost is not None and job.allocation in ledger.allocations:
-        ledger.out.append(Send(job.node, Extend(allocation=job.allocation, limit=job.spec.time_limit)))
+    if job.spec.boost is not None and job.allocation in state.allocations:
+        state.out.append(Send(job.node, Extend(allocation=job.allocation, limit=job.spec.time_limit)))

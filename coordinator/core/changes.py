@@ -3,19 +3,18 @@ said. Nothing is changed here.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.core.matching import Refusal, candidates
+from distributed_grid.coordinator.core.matching import candidates
+from distributed_grid.coordinator.core.model import Refusal
 from distributed_grid.coordinator.core.reserving import Places
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints
 from distributed_grid.protocol.resources import MIB, MILLI, Resources, format_milli
 from distributed_grid.protocol.walls import Walls
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
 FRACTION = 10
 """Parts of a GPU are asked for in hundredths (milli-GPUs)."""
@@ -32,11 +31,11 @@ class Change(msgspec.Struct, frozen=True):
     cost: float
 
 
-def changes(ledger: "Ledger", request: Request, place: Callable[[Request], Places]) -> list[Change]:
+def changes(state: GridState, request: Request, place: Callable[[Request], Places]) -> list[Change]:
     """All that would help, one of each kind, the least loss first. For a request that cannot start as it is; `place`
     says where another one would."""
     found = []
-    for what, other, text, cost in _others(ledger, request, place):
+    for what, other, text, cost in _others(state, request, place):
         placed = place(other)
         if not isinstance(placed, Refusal):
             where = ", ".join(one.node for one in placed)
@@ -47,7 +46,7 @@ def changes(ledger: "Ledger", request: Request, place: Callable[[Request], Place
 Other = tuple[str, Request, str, float]
 
 
-def _others(ledger: "Ledger", request: Request, place: Callable[[Request], Places]) -> Iterator[Other]:
+def _others(state: GridState, request: Request, place: Callable[[Request], Places]) -> Iterator[Other]:
     if request.gang:
         count = _largest(request.gang - 1, lambda count: _starts(place, msgspec.structs.replace(request, gang=count)))
         if count > 1:
@@ -56,15 +55,15 @@ def _others(ledger: "Ledger", request: Request, place: Callable[[Request], Place
     else:
         for kind in ("memory", "cpu", "gpu"):
             asked = getattr(request.resources, kind)
-            if asked and 0 < (most := _most_of(ledger, request, kind, place)) < asked:
+            if asked and 0 < (most := _most_of(state, request, kind, place)) < asked:
                 other = _with(request, kind, most)
                 yield kind, other, f"with {_option(kind, most)}", 1 - most / asked
     if request.constraints is not None:
-        yield from _relaxed(ledger, request, request.constraints, place)
+        yield from _relaxed(state, request, request.constraints, place)
 
 
 def _relaxed(
-    ledger: "Ledger", request: Request, asked: Constraints, place: Callable[[Request], Places]
+    state: GridState, request: Request, asked: Constraints, place: Callable[[Request], Places]
 ) -> Iterator[Other]:
     """One condition left out, or as much of it as has to be."""
 
@@ -73,7 +72,7 @@ def _relaxed(
         return msgspec.structs.replace(request, constraints=left if left != NO_CONSTRAINTS else None)
 
     if asked.gpu_memory:
-        free = {count // MIB for node in ledger.nodes.values() if node.room for count in node.room.gpu_memory.values()}
+        free = {count // MIB for node in state.nodes.values() if node.room for count in node.room.gpu_memory.values()}
         sizes = sorted(size for size in free if 0 < size * MIB < asked.gpu_memory)
         at = _largest(len(sizes), lambda at: _starts(place, without(gpu_memory=sizes[at - 1] * MIB)))
         if at:
@@ -119,14 +118,14 @@ def _largest(most: int, holds: Callable[[int], bool]) -> int:
     return least
 
 
-def _most_of(ledger: "Ledger", request: Request, kind: str, place: Callable[[Request], Places]) -> int:
+def _most_of(state: GridState, request: Request, kind: str, place: Callable[[Request], Places]) -> int:
     """The most of one kind with which it would start, all else being as it is."""
 
     def has_room(count: int) -> bool:
-        return bool(candidates(ledger.nodes, ledger.index, _with(request, kind, count), ledger.policy))
+        return bool(candidates(state.nodes, state.index, _with(request, kind, count), state.policy))
 
     most = _most(kind, getattr(request.resources, kind) - 1, has_room)
-    if not most or not ledger.kept.by_job:
+    if not most or not state.reservations.by_job:
         return most
     # What is kept for others is in no room that could be asked: it is tried.
     return _most(kind, most, lambda count: _starts(place, _with(request, kind, count)))

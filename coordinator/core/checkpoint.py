@@ -10,20 +10,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from distributed_grid.coordinator.core import dependencies, gangs, homes
+from distributed_grid.coordinator.core import dependencies
 from distributed_grid.coordinator.core.agents import arm
 from distributed_grid.coordinator.core.conditions import End
 from distributed_grid.coordinator.core.fairness import Account, Shares
-from distributed_grid.coordinator.core.groups import Members
-from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
-from distributed_grid.coordinator.core.matching import labels, usable
+from distributed_grid.coordinator.core.holds import takers_of
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import Allocation, Group, Job, Node
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.preempting import Book, takers_of
 from distributed_grid.coordinator.core.queue import Queue, key_of
-from distributed_grid.coordinator.core.reserving import Kept
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.coordinator.core.unused import Idle
+from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle, Members, Reservations
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
@@ -117,7 +115,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     past_keys: list[tuple[str, str, str]]
     queue: QueueAt
     shares: SharesAt
-    kept: Kept
+    kept: Reservations
     due: list[tuple[float, int, str, str]]
     armed: list[tuple[str, str, float]]
     number: int
@@ -139,19 +137,20 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def take(ledger: Ledger) -> Checkpoint:
     """The ledger as it is between two events."""
-    assert not ledger.out, "commands have not been taken out"
-    queue, deadlines = ledger.queue, ledger.deadlines
+    state = ledger.state
+    assert not state.out, "commands have not been taken out"
+    queue, deadlines = state.queue, state.deadlines
     jobs_of: dict[int, list[str]] = {id(line): [] for line in queue.lines.values()}
     for job in sorted(queue.turns, key=queue.turns.__getitem__):
         jobs_of[id(queue.line(job))].append(job)
     return Checkpoint(
-        epoch=ledger.epoch,
-        policy=ledger.policy,
-        now=ledger.now,
-        nodes=ledger.nodes,
-        jobs=ledger.jobs,
-        allocations=list(ledger.allocations),
-        past_keys=[(user, key, job) for (user, key), job in ledger.past_keys.items()],
+        epoch=state.epoch,
+        policy=state.policy,
+        now=state.now,
+        nodes=state.nodes,
+        jobs=state.jobs,
+        allocations=list(state.allocations),
+        past_keys=[(user, key, job) for (user, key), job in state.past_keys.items()],
         queue=QueueAt(
             [LineAt(jobs_of[id(line)], line.blocked, line.reason) for line in queue.lines.values()],
             queue.lowest,
@@ -159,30 +158,30 @@ def take(ledger: Ledger) -> Checkpoint:
             sorted((int(one.priority), one.user, one.rank) for one in queue.standings.values()),
         ),
         shares=SharesAt(
-            ledger.shares.accounts,
-            list(ledger.shares.stale),
-            list(ledger.shares.unsaved),
-            ledger.shares.ranked if ledger.shares.ranked > -math.inf else None,
+            state.shares.accounts,
+            list(state.shares.stale),
+            list(state.shares.unsaved),
+            state.shares.ranked if state.shares.ranked > -math.inf else None,
         ),
-        kept=ledger.kept,
+        kept=state.reservations,
         due=sorted(deadlines.heap),
         armed=[(kind, name, at) for (kind, name), at in deadlines.armed.items()],
         number=deadlines.number,
-        turns=ledger.turns,
-        next_turn=ledger.next_turn,
-        grown=ledger.grown,
-        fresh=ledger.fresh,
-        holding=ledger.holding,
-        loss=ledger.loss,
-        unknown_before=ledger.unknown_before,
-        failing=ledger.failing,
-        idle=ledger.idle,
-        snapshot=ledger.snapshot,
-        ray_trouble=ledger.ray_trouble,
-        held=HeldAt(list(ledger.held.unmet), ledger.held.ends),
-        groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in ledger.groups.values()],
+        turns=state.turns,
+        next_turn=state.next_turn,
+        grown=state.grown,
+        fresh=state.fresh,
+        holding=state.holding,
+        loss=state.loss,
+        unknown_before=state.unknown_before,
+        failing=state.failing,
+        idle=state.idle,
+        snapshot=state.snapshot,
+        ray_trouble=state.ray_trouble,
+        held=HeldAt(list(state.held.unmet), state.held.ends),
+        groups=[GroupAt(one.group, list(one.pending), one.active, one.ending) for one in state.groups.values()],
         preempting=BookAt(
-            dict(ledger.preempting.urgent), list(ledger.preempting.spent), list(ledger.preempting.said.items())
+            dict(state.preempting.urgent), list(state.preempting.spent), list(state.preempting.said.items())
         ),
     )
 
@@ -221,50 +220,53 @@ def resume(at: Checkpoint, policy: Policy | None = None) -> Ledger:
     """A ledger that goes on from here, with the same policy or another one. It takes over what the checkpoint holds, so
     a checkpoint that was not decoded is of no more use after it."""
     ledger = Ledger(at.epoch, EVERYTHING, policy or at.policy)
-    ledger.now = at.now
-    ledger.nodes.update(at.nodes)
-    ledger.jobs.update(at.jobs)
+    state = ledger.state
+    state.now = at.now
+    state.nodes.update(at.nodes)
+    state.jobs.update(at.jobs)
     found = {name: one for node in at.nodes.values() for name, one in node.allocations.items()}
-    ledger.allocations = {name: found[name] for name in at.allocations}
-    for allocation in ledger.allocations.values():
-        gangs.granted(ledger, allocation)
-    ledger.keys = {(job.user, job.key): job.id for job in at.jobs.values() if not job.group}
-    _regroup(ledger, at)
-    dependencies.resume(ledger, at.held.waiters, at.held.ends)
-    ledger.past_keys = {(user, key): job for user, key, job in at.past_keys}
-    ledger.turns, ledger.next_turn = at.turns, at.next_turn
-    ledger.grown, ledger.fresh, ledger.holding, ledger.loss = at.grown, at.fresh, at.holding, at.loss
-    ledger.snapshot, ledger.ray_trouble = at.snapshot, at.ray_trouble
-    ledger.unknown_before = at.unknown_before
-    ledger.failing, ledger.idle = at.failing, at.idle
+    for name in at.allocations:
+        state.hold(found[name])
+    state.keys = {(job.user, job.key): job.id for job in at.jobs.values() if not job.group}
+    _regroup(state, at)
+    dependencies.resume(state, at.held.waiters, at.held.ends)
+    state.past_keys = {(user, key): job for user, key, job in at.past_keys}
+    state.turns, state.next_turn = at.turns, at.next_turn
+    state.grown, state.fresh, state.holding, state.loss = at.grown, at.fresh, at.holding, at.loss
+    state.snapshot, state.ray_trouble = at.snapshot, at.ray_trouble
+    state.unknown_before = at.unknown_before
+    state.failing, state.idle = at.failing, at.idle
     book = at.preempting
-    ledger.preempting = Book(dict(book.urgent), takers_of(at.jobs.values()), list(book.spent), dict(book.said))
-    _requeue(ledger.queue, at)
-    homes.take_up(ledger)
-    _share(ledger.shares, at)
-    ledger.kept = at.kept
+    state.preempting = Book(dict(book.urgent), takers_of(at.jobs.values()), list(book.spent), dict(book.said))
+    _requeue(state.queue, at)
+    for job in sorted(state.jobs.values(), key=lambda job: state.turns[job.id]):
+        state.settle_in(job)
+        if job.id in state.queue:
+            state.index.homes.want(job)
+    _share(state.shares, at)
+    state.reservations = at.kept
     for name, node in at.nodes.items():
-        ledger.index.learn(node, labels(node))
-        if usable(node):
+        state.index.learn(node, labels(node))
+        if node.usable:
             assert node.room is not None
-            ledger.index.put(name, node.facts.priority, node.room)
-    ledger.deadlines.heap = at.due
-    ledger.deadlines.armed = {(kind, name): when for kind, name, when in at.armed}
-    ledger.deadlines.number = at.number
-    if ledger.policy != at.policy:
+            state.index.put(name, node.facts.priority, node.room)
+    state.deadlines.heap = at.due
+    state.deadlines.armed = {(kind, name): when for kind, name, when in at.armed}
+    state.deadlines.number = at.number
+    if state.policy != at.policy:
         for node in at.nodes.values():
-            arm(ledger, node)
+            arm(state, node)
     return ledger
 
 
-def _regroup(ledger: Ledger, at: Checkpoint) -> None:
+def _regroup(state: GridState, at: Checkpoint) -> None:
     for kept in at.groups:
         group = kept.group
-        ledger.groups[group.id] = Members(group, pending=deque(kept.pending), active=kept.active, ending=kept.ending)
-        ledger.keys[(group.user, group.key)] = group.id
+        state.groups[group.id] = Members(group, pending=deque(kept.pending), active=kept.active, ending=kept.ending)
+        state.keys[(group.user, group.key)] = group.id
     for job in at.jobs.values():
         if job.group:
-            members = ledger.groups[job.group]
+            members = state.groups[job.group]
             members.live[job.id] = None
             members.states[job.state] = members.states.get(job.state, 0) + 1
 

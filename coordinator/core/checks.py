@@ -1,100 +1,95 @@
 """What must be true of the ledger after every event. Tests ask it; nothing is changed here."""
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import gangs
-from distributed_grid.coordinator.core.groups import Members
-from distributed_grid.coordinator.core.matching import usable
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.groups import GroupKind
 from distributed_grid.protocol.jobs import HOLDING, State
 from distributed_grid.protocol.resources import MILLI
 
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
-
-def check(ledger: "Ledger") -> None:
+def check(state: GridState) -> None:
     """Raise AssertionError, in words, at the first thing that is not so."""
-    for job in ledger.jobs.values():
-        allocation = ledger.allocations.get(job.allocation)
+    for job in state.jobs.values():
+        allocation = state.allocations.get(job.allocation)
         if job.state is State.WAITING:
             assert allocation is None, f"{job.id} waits and holds {job.allocation}"
-            held = job.id in (ledger.groups[job.group].pending if job.group else ledger.held.unmet)
-            waits = held + (job.id in ledger.queue) + (job.kept is not None)
+            held = job.id in (state.groups[job.group].pending if job.group else state.held.unmet)
+            waits = held + (job.id in state.queue) + (job.kept is not None)
             assert job.request.gang or waits == 1, f"{job.id} waits: held, in the queue, or for what is kept for it"
         else:
             assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
             assert allocation is not None, f"{job.id} is {job.state.value} without an allocation"
             assert allocation.state is job.state, f"{job.id} is {job.state.value}, its allocation {allocation.state}"
-            assert job.id not in ledger.queue, f"{job.id} is {job.state.value} and in the queue"
+            assert job.id not in state.queue, f"{job.id} is {job.state.value} and in the queue"
         if job.kept is not None:
             assert job.state is State.WAITING, f"{job.id} is {job.state.value} and something is kept for it"
             for place in job.kept.places:
-                there = ledger.nodes[place.node].kept.get(job.id)
+                there = state.nodes[place.node].kept.get(job.id)
                 assert there == place.grant, f"{place.node} does not keep what is kept for {job.id}"
         if not job.group:
-            assert ledger.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
-    grouped = sum(_check_group(ledger, members) for members in ledger.groups.values())
-    keyed = len(ledger.jobs) - grouped + len(ledger.groups)
-    assert len(ledger.keys) == keyed, "a key is left of a job that is gone"
-    assert len(ledger.turns) == len(ledger.jobs), "a turn is left of a job that is gone"
-    assert not (ledger.endings or ledger.held.new or ledger.held.begun or ledger.held.over), "an end was not followed"
-    _check_held(ledger)
-    assert all(name in ledger.jobs for name in ledger.queue.turns), "the queue holds a job that is gone"
-    by_node = {name: dict(node.allocations) for name, node in ledger.nodes.items()}
-    for allocation in ledger.allocations.values():
-        job_of = ledger.jobs.get(allocation.job)
+            assert state.keys[(job.user, job.key)] == job.id, f"the key of {job.id} stands for another job"
+    grouped = sum(_check_group(state, members) for members in state.groups.values())
+    keyed = len(state.jobs) - grouped + len(state.groups)
+    assert len(state.keys) == keyed, "a key is left of a job that is gone"
+    assert len(state.turns) == len(state.jobs), "a turn is left of a job that is gone"
+    assert not state.facts, "an end was not followed"
+    _check_held(state)
+    assert all(name in state.jobs for name in state.queue.turns), "the queue holds a job that is gone"
+    by_node = {name: dict(node.allocations) for name, node in state.nodes.items()}
+    for allocation in state.allocations.values():
+        job_of = state.jobs.get(allocation.job)
         assert job_of is not None and job_of.allocation == allocation.id, f"{allocation.id} is nobody's"
         assert by_node[allocation.node].pop(allocation.id, None) is allocation, f"{allocation.id} is not on its node"
     assert not any(by_node.values()), f"nodes hold what the ledger does not know: {by_node}"
-    for node in ledger.nodes.values():
-        _check_node(ledger, node)
+    for node in state.nodes.values():
+        _check_node(state, node)
         for name in node.kept:
-            assert (waiting := ledger.jobs.get(name)) and waiting.kept, f"{node.facts.name} keeps a set for {name}"
+            assert (waiting := state.jobs.get(name)) and waiting.kept, f"{node.facts.name} keeps a set for {name}"
             here = node.facts.name in {place.node for place in waiting.kept.places}
             assert here, f"{node.facts.name} keeps a set for {name}, which has its own elsewhere"
 
 
-def _check_held(ledger: "Ledger") -> None:
-    held = ledger.held
+def _check_held(state: GridState) -> None:
+    held = state.held
     assert not held.roots, f"the ends of {list(held.roots)} were not followed"
     for name, unmet in held.unmet.items():
-        waiter = ledger.groups[name].group if name in ledger.groups else ledger.jobs[name]
+        waiter = state.groups[name].group if name in state.groups else state.jobs[name]
         assert waiter.after == tuple(unmet), f"{name} waits for {list(unmet)}, and {waiter.after} is recorded"
         for one in unmet:
             assert held.on[one.kind][one.on][name] == one, f"{name} would not be told of {one.on}"
-            assert one.on in ledger.jobs or one.on in ledger.groups, f"{name} waits for {one.on}, which is over"
-        assert unmet or ("begin", name) in ledger.deadlines.armed, f"{name} waits for nothing"
+            assert one.on in state.jobs or one.on in state.groups, f"{name} waits for {one.on}, which is over"
+        assert unmet or ("begin", name) in state.deadlines.armed, f"{name} waits for nothing"
     told = sum(len(waiters) for kind in held.on.values() for waiters in kind.values())
     assert told == sum(map(len, held.unmet.values())), "somebody would be told who does not wait"
 
 
-def _check_group(ledger: "Ledger", members: Members) -> int:
+def _check_group(state: GridState, members: Members) -> int:
     """How many members live."""
     name = members.group.id
-    jobs = [ledger.jobs[job] for job in members.live]
+    jobs = [state.jobs[job] for job in members.live]
     assert jobs, f"{name} is over and still in the ledger"
     assert all(job.group == name for job in jobs), f"{name} holds a job of others"
     states = Counter(job.state for job in jobs)
     kept = {state: count for state, count in members.states.items() if count and state is not State.ENDED}
     assert states == kept, f"{name} counts {kept}, its members are {states}"
     if members.group.kind is GroupKind.GANG:
-        gangs.check(ledger, jobs, members.group.count)
+        gangs.check(state, jobs, members.group.count)
         return len(jobs)
-    active = sum(job.state is not State.WAITING or job.id in ledger.queue or job.kept is not None for job in jobs)
+    active = sum(job.state is not State.WAITING or job.id in state.queue or job.kept is not None for job in jobs)
     assert active == members.active, f"{name} counts {members.active} at work, {active} are"
     assert not members.most or active <= members.most, f"{active} of {name} are at work, {members.most} may be"
     held = len(jobs) - active
-    if name in ledger.held.unmet:
+    if name in state.held.unmet:
         assert not active, f"{active} of {name} are at work, and it waits"
     else:
         assert not held or (members.most and active == members.most), f"{held} of {name} are held for nothing"
     return len(jobs)
 
 
-def _check_node(ledger: "Ledger", node: Node) -> None:
+def _check_node(state: GridState, node: Node) -> None:
     name, facts = node.facts.name, node.facts
     cores: dict[int, int] = {}
     gpus: dict[str, int] = {}
@@ -115,7 +110,7 @@ def _check_node(ledger: "Ledger", node: Node) -> None:
         assert milli <= MILLI, f"{uuid} of {name} is held {milli} times a thousandth"
         assert any(gpu.uuid == uuid for gpu in facts.gpus), f"{uuid} of {name} is held and does not exist"
     assert memory <= facts.memory, f"{memory} bytes of {name} are held, it has {facts.memory}"
-    assert (name in ledger.index) == usable(node), f"the index is wrong on whether {name} is usable"
+    assert (name in state.index) == node.usable, f"the index is wrong on whether {name} is usable"
     room = node.room
     if room is None:
         return

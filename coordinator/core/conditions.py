@@ -2,7 +2,7 @@
 
 import msgspec
 
-from distributed_grid.protocol.after import After
+from distributed_grid.protocol.after import After, Dependency
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,3 +23,8 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: After
     name: str = ""
     end: End | None = None
+
+
+def dependencies(after: tuple[Condition, ...]) -> tuple[Dependency, ...]:
+    """What a job or group waits for still, as clients see it."""
+    return tuple(Dependency(one.on, one.kind) for one in after) if after else ()

@@ -1,15 +1,11 @@
 """What of a node was refused a moment ago is left alone for a while, longer each time: a device, its memory, all of it,
 or what Ray has there."""
 
-from typing import TYPE_CHECKING
-
 from distributed_grid.coordinator.core.model import Allocation, Node
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.state import GridState
 
 
-def decline(ledger: "Ledger", node: Node, device: str) -> None:
+def decline(state: GridState, node: Node, device: str) -> None:
     """Leave alone what was not spare after all: the device where it is one, else the node; longer every time."""
     if device == "port":
         return  # the next attempt has another one
@@ -17,27 +13,27 @@ def decline(ledger: "Ledger", node: Node, device: str) -> None:
     core = device.isdigit() and int(device) in node.facts.cores
     if not core and device != "memory" and all(gpu.uuid != device for gpu in node.facts.gpus):
         device = ""
-    leave_alone(ledger, node, device, ledger.policy.decline_first, ledger.policy.decline_most)
+    leave_alone(state, node, device, state.policy.decline_first, state.policy.decline_most)
 
 
-def leave_alone(ledger: "Ledger", node: Node, device: str, first: float, most: float) -> None:
+def leave_alone(state: GridState, node: Node, device: str, first: float, most: float) -> None:
     """Do not ask for this for so long, doubled each time from the first to the most."""
     until, seconds = node.declined.get(device, (0.0, 0.0))
-    if ledger.now > until + most:
+    if state.now > until + most:
         seconds = 0.0
     seconds = min(most, seconds * 2 or first)
-    node.declined[device] = (ledger.now + seconds, seconds)
-    ledger.rebuild(node)
-    ledger.deadlines.arm("decline", node.facts.name, ledger.now + seconds)
+    node.declined[device] = (state.now + seconds, seconds)
+    state.rebuild(node)
+    state.deadlines.arm("decline", node.facts.name, state.now + seconds)
 
 
-def due(ledger: "Ledger", name: str) -> None:
+def due(state: GridState, name: str) -> None:
     """Something that was left alone may be tried again."""
-    node = ledger.nodes[name]
-    ledger.rebuild(node)
-    waiting = [until for until, _ in node.declined.values() if until > ledger.now]
+    node = state.nodes[name]
+    state.rebuild(node)
+    waiting = [until for until, _ in node.declined.values() if until > state.now]
     if waiting:
-        ledger.deadlines.arm("decline", name, min(waiting))
+        state.deadlines.arm("decline", name, min(waiting))
 
 
 def started(node: Node, allocation: Allocation) -> None:

@@ -1,7 +1,7 @@
 """Who deals with each kind of event, and with each kind of deadline."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distributed_grid.coordinator.core import (
     accounts,
@@ -38,21 +38,19 @@ from distributed_grid.coordinator.core.model import (
     UndrainAsked,
 )
 from distributed_grid.coordinator.core.ray_events import RayLooked, Reserved, ReserveRefused
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.state import GridState
 
 
-def _hold(ledger: "Ledger", event: Hold) -> None:
+def _hold(state: GridState, event: Hold) -> None:
     """Who came to wait and where room grew meanwhile is kept, and looked at when it is over."""
-    ledger.holding = event.on
+    state.holding = event.on
 
 
-def _tick(ledger: "Ledger", event: Tick) -> None:
+def _tick(state: GridState, event: Tick) -> None:
     """Time is looked at when settling."""
 
 
-ON: dict[type, Callable[["Ledger", Any], None]] = {
+ON: dict[type, Callable[[GridState, Any], None]] = {
     NodeUp: agents.node_up,
     NodeDown: agents.node_down,
     Heard: agents.heard,
@@ -75,7 +73,7 @@ ON: dict[type, Callable[["Ledger", Any], None]] = {
     LossFound: losing.found,
     NodeDoubted: orders.doubted,
 }
-DUE: dict[str, Callable[["Ledger", str], None]] = {
+DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,
     "begin": dependencies.begin_due,
     "join": boosts.due,

@@ -6,16 +6,12 @@ A launch fails where the command never ran for a reason that lies with the node:
 fails on a second node as well lies with the job, and is held against neither of them.
 """
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Audit, Job, Node, RecordOrders
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.orders import REASON_CHARS, Aside
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
 BLAMED = frozenset({Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED})
 """A program that is not there, or not one, is not among them: it is the user's, on nearly all nodes alike."""
@@ -29,79 +25,79 @@ def what(job: Job) -> str:
     return "\0".join((job.user, job.spec.argv[0] if job.spec.argv else "", job.spec.bundle))
 
 
-def ended(ledger: "Ledger", node: Node, job: Job, outcome: Outcome) -> None:
+def ended(state: GridState, node: Node, job: Job, outcome: Outcome) -> None:
     """An attempt has ended there. Whether it failed to start, and whose fault that is."""
     if outcome.started or outcome.cause not in BLAMED or job.spec.workdir:
         return  # a directory that a user names may well not be there
     command, name = what(job), node.facts.name
-    before = ledger.failing.get(command)
+    before = state.failing.get(command)
     if before is None:
-        if len(ledger.failing) >= KEPT:
-            del ledger.failing[next(iter(ledger.failing))]
-        ledger.failing[command] = name
+        if len(state.failing) >= KEPT:
+            del state.failing[next(iter(state.failing))]
+        state.failing[command] = name
     elif before != name:
-        ledger.failing[command] = EVERYWHERE
+        state.failing[command] = EVERYWHERE
         if before != EVERYWHERE:
-            _forgive(ledger, ledger.nodes.get(before), command)
+            _forgive(state, state.nodes.get(before), command)
         return
     node.failed.append(command)
     aside = node.orders.aside
-    if len(node.failed) >= (1 if aside is not None else ledger.policy.aside_after):
-        _set_aside(ledger, node, outcome)
+    if len(node.failed) >= (1 if aside is not None else state.policy.aside_after):
+        _set_aside(state, node, outcome)
 
 
-def _set_aside(ledger: "Ledger", node: Node, outcome: Outcome) -> None:
-    policy, before, name = ledger.policy, node.orders.aside, node.facts.name
+def _set_aside(state: GridState, node: Node, outcome: Outcome) -> None:
+    policy, before, name = state.policy, node.orders.aside, node.facts.name
     if before is not None and before.until:
         return  # what was on its way there already
     seconds = policy.aside_first if before is None else min(policy.aside_most, 2 * before.seconds)
     failures = len(node.failed) + (before.failures if before is not None else 0)
     why = outcome.text[:REASON_CHARS] or outcome.cause.value
-    aside = Aside(until=ledger.now + seconds, seconds=seconds, failures=failures, why=why)
-    _order(ledger, node, aside)
+    aside = Aside(until=state.now + seconds, seconds=seconds, failures=failures, why=why)
+    _order(state, node, aside)
     times = "1 launch" if failures == 1 else f"{failures} launches"
-    ledger.out.append(Audit(name, f"set aside for {seconds:g} s after {times} failed in a row: {aside.why}"))
-    arm(ledger, node)
+    state.out.append(Audit(name, f"set aside for {seconds:g} s after {times} failed in a row: {aside.why}"))
+    arm(state, node)
 
 
-def _forgive(ledger: "Ledger", node: Node | None, command: str) -> None:
+def _forgive(state: GridState, node: Node | None, command: str) -> None:
     """What was held against this node was not its fault. Where that was all, it is not set aside any more."""
     if node is not None and command in node.failed:
         node.failed = [one for one in node.failed if one != command]
         if not node.failed and node.orders.aside is not None:
-            _order(ledger, node, None)
+            _order(state, node, None)
 
 
-def arm(ledger: "Ledger", node: Node) -> None:
+def arm(state: GridState, node: Node) -> None:
     """Have its time looked at when it is over."""
     if (aside := node.orders.aside) is not None and aside.until:
-        ledger.deadlines.arm("aside", node.facts.name, aside.until)
+        state.deadlines.arm("aside", node.facts.name, aside.until)
 
 
-def due(ledger: "Ledger", name: str) -> None:
+def due(state: GridState, name: str) -> None:
     """A node may have been set aside for long enough. It is on trial then: one more failure, and it is set aside for
     twice as long; one start, and all is forgotten."""
-    node = ledger.nodes[name]
+    node = state.nodes[name]
     aside = node.orders.aside
     if aside is None or not aside.until:
         return
-    if ledger.now < aside.until:
-        arm(ledger, node)
+    if state.now < aside.until:
+        arm(state, node)
     else:
         node.failed.clear()
-        _order(ledger, node, replace(aside, until=0.0))
+        _order(state, node, replace(aside, until=0.0))
 
 
-def started(ledger: "Ledger", node: Node, job: Job) -> None:
+def started(state: GridState, node: Node, job: Job) -> None:
     """A command runs there: the node is in order, and so is the command."""
-    if ledger.failing:
-        ledger.failing.pop(what(job), None)
+    if state.failing:
+        state.failing.pop(what(job), None)
     node.failed.clear()
     if node.orders.aside is not None:
-        _order(ledger, node, None)
+        _order(state, node, None)
 
 
-def _order(ledger: "Ledger", node: Node, aside: Aside | None) -> None:
+def _order(state: GridState, node: Node, aside: Aside | None) -> None:
     node.orders = replace(node.orders, aside=aside)
-    ledger.out.append(RecordOrders(node.facts.name, node.orders))
-    ledger.refresh(node)
+    state.out.append(RecordOrders(node.facts.name, node.orders))
+    state.refresh(node)

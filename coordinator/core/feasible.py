@@ -1,21 +1,15 @@
 """What no node of the grid could ever do, and why not, with numbers."""
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core.constraints import Condition, conditions, opened, owners_words
 from distributed_grid.coordinator.core.matching import able, amount, could_ever, labels
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints, LabelRule, Sign, same_model
+from distributed_grid.protocol.placing import NO_CONSTRAINTS, LabelRule, Sign, same_model
 from distributed_grid.protocol.resources import Resources, format_bytes
 from distributed_grid.protocol.walls import level_of
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
-
-Asked = tuple[Resources, Constraints | None, str | None]
-"""What of a request says whether a node could ever meet it."""
 
 ASKED_KEPT = 10_000
 """Different requests for which it is remembered how many nodes could ever meet them."""
@@ -25,41 +19,41 @@ FEW = 3
 """Of so many nodes it is said why they do not run a user's jobs."""
 
 
-def can_fit(ledger: "Ledger", request: Request) -> int:
+def can_fit(state: GridState, request: Request) -> int:
     """How many of the known nodes could ever meet this."""
-    key = (request.resources, request.constraints, ledger.index.whose(request.user))
-    count = ledger.ever.get(key)
+    key = (request.resources, request.constraints, state.index.whose(request.user))
+    count = state.ever.get(key)
     if count is None:
-        if len(ledger.ever) >= ASKED_KEPT:
-            ledger.ever.clear()
-        count = ledger.ever[key] = sum(able(node, request) for node in ledger.nodes.values())
+        if len(state.ever) >= ASKED_KEPT:
+            state.ever.clear()
+        count = state.ever[key] = sum(able(node, request) for node in state.nodes.values())
     return count
 
 
-def unknown_name(ledger: "Ledger", request: Request) -> str:
+def unknown_name(state: GridState, request: Request) -> str:
     """A node that the request names and that nobody knows; empty: there is none."""
     asked = request.constraints
     names = request.nodes if asked is None else (*request.nodes, *asked.only, *asked.exclude)
-    return next((name for name in names if name not in ledger.nodes), "")
+    return next((name for name in names if name not in state.nodes), "")
 
 
-def never_fits(ledger: "Ledger", request: Request) -> tuple[str, str, str]:
+def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
     """What, why and a hint, with the numbers, for a request that no known node could ever meet."""
-    nodes = list(ledger.nodes.values())
-    tests = conditions(request, owners=ledger.index.whose(request.user) is not None)
+    nodes = list(state.nodes.values())
+    tests = conditions(request, owners=state.index.whose(request.user) is not None)
     for done, one in enumerate(tests):
         left = [node for node in nodes if one.met(node.facts, labels(node))]
         if not left:
-            return _no_node(ledger, request, nodes, tests[: done + 1])
+            return _no_node(state, request, nodes, tests[: done + 1])
         nodes = left
     return _too_much(nodes, request.resources, " in question" if tests else "")
 
 
-def _no_node(ledger: "Ledger", request: Request, nodes: list[Node], tests: list[Condition]) -> tuple[str, str, str]:
+def _no_node(state: GridState, request: Request, nodes: list[Node], tests: list[Condition]) -> tuple[str, str, str]:
     """None of these nodes, which meet all constraints but the last of these, meets that one."""
     asked, missed = request.constraints or NO_CONSTRAINTS, tests[-1]
     so_far = " and ".join(one.step for one in tests[:-1])
-    among = "" if len(nodes) == len(ledger.nodes) else f" among {_count(nodes)} {so_far}"
+    among = "" if len(nodes) == len(state.nodes) else f" among {_count(nodes)} {so_far}"
     what = f"asks for a node {missed.step}; there is none{among}"
     if missed.code in ("not-named", "excluded"):
         return what, "no node could ever run it", "see `grid nodes`"

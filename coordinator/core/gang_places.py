@@ -8,8 +8,8 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.catalogue import Catalogue
-from distributed_grid.coordinator.core.matching import Placement, Refusal, candidates
-from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.matching import candidates
+from distributed_grid.coordinator.core.model import Node, Placement, Refusal
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.gangs import Gang

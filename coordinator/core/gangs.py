@@ -7,30 +7,26 @@ another, and whatever is decided is on disk in one transaction.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core import oom, retries, stopping
+from distributed_grid.coordinator.core import granting, oom, outcomes, retries, stopping
 from distributed_grid.coordinator.core.feasible import can_fit
 from distributed_grid.coordinator.core.gang_places import meeting
-from distributed_grid.coordinator.core.matching import Placement
-from distributed_grid.coordinator.core.model import Allocation, Job, RecordAllocation
+from distributed_grid.coordinator.core.model import Allocation, Job, Placement, RecordAllocation
 from distributed_grid.coordinator.core.parts import Fate, Part
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.gangs import Gang
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
 from distributed_grid.protocol.nodes import NodeState
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
 ORIGINS = (Fate.NEVER_BEGAN, Fate.TAKEN_BACK, Fate.TO_RETRY, Fate.FAILED)
 """Ends that end a gang. The others are no reason to, or what followed from it."""
 
 
-def members(ledger: "Ledger", job: Job) -> list[Job]:
+def members(state: GridState, job: Job) -> list[Job]:
     """All members of a job's gang by their rank: none of them ends before all do."""
-    return [ledger.jobs[name] for name in ledger.groups[job.group].live]
+    return [state.jobs[name] for name in state.groups[job.group].live]
 
 
 def leads(job: Job) -> bool:
@@ -41,58 +37,46 @@ def leads(job: Job) -> bool:
 # --- beginning --------------------------------------------------------------------------------------------------------
 
 
-def meet(ledger: "Ledger", leader: Job, nodes: Sequence[str]) -> tuple[Gang, ...] | None:
+def meet(state: GridState, leader: Job, nodes: Sequence[str]) -> tuple[Gang, ...] | None:
     """What each member is told if they start on these nodes now; None: there is no port left for them to meet at."""
-    facts = [ledger.nodes[name].facts for name in nodes]
-    return meeting(f"{leader.id}.{leader.tries + 1}", facts, ledger.meetings, ledger.policy)
+    facts = [state.nodes[name].facts for name in nodes]
+    return meeting(f"{leader.id}.{leader.tries + 1}", facts, state.meetings, state.policy)
 
 
-def start(ledger: "Ledger", leader: Job, found: Sequence[Placement], met: Sequence[Gang]) -> None:
+def start(state: GridState, leader: Job, found: Sequence[Placement], met: Sequence[Gang]) -> None:
     """Grant all members their places and have them launched."""
-    for job, placement, part in zip(members(ledger, leader), found, met, strict=True):
-        ledger.start(job, placement, part)
-
-
-def granted(ledger: "Ledger", allocation: Allocation) -> None:
-    """An allocation holds from now on (or did on disk): where its gang meets is nobody else's."""
-    if allocation.gang is not None and allocation.gang.rank == 0:
-        ledger.meetings[(allocation.gang.addresses[0], allocation.gang.port)] = allocation.id
-
-
-def released(ledger: "Ledger", allocation: Allocation) -> None:
-    """An allocation holds no more."""
-    if allocation.gang is not None and allocation.gang.rank == 0:
-        ledger.meetings.pop((allocation.gang.addresses[0], allocation.gang.port), None)
+    for job, placement, part in zip(members(state, leader), found, met, strict=True):
+        granting.start(state, job, placement, part)
 
 
 # --- ending -----------------------------------------------------------------------------------------------------------
 
 
 def part_over(
-    ledger: "Ledger", job: Job, allocation: Allocation, outcome: Outcome | None, text: str, again: bool = True
+    state: GridState, job: Job, allocation: Allocation, outcome: Outcome | None, text: str, again: bool = True
 ) -> None:
     """The part of one member is over; without an `outcome` it never began, since its node would not have it. `again`:
     nothing of it is alive for sure."""
-    mates = [mate for one in members(ledger, job) if (mate := ledger.allocations.get(one.allocation)) is not None]
-    away = any(not _reached(ledger, mate) for mate in mates if mate is not allocation)
+    mates = [mate for one in members(state, job) if (mate := state.allocations.get(one.allocation)) is not None]
+    away = any(not _reached(state, mate) for mate in mates if mate is not allocation)
     told = retries.told(allocation, outcome) if outcome is not None else None
     fate = _fate(job, allocation, outcome) if again else Fate.UNSURE
-    job.part, job.suspended = Part(ledger.now, fate, told, away), None
+    job.part, job.suspended = Part(state.now, fate, told, away), None
     allocation.outcome = outcome
-    ledger.move(allocation, State.ENDED)
-    ledger.move(job, State.WAITING, text)
-    ledger.out.append(RecordAllocation(allocation))
+    state.move(allocation, State.ENDED)
+    state.move(job, State.WAITING, text)
+    state.out.append(RecordAllocation(allocation))
     if len(mates) == 1:
-        _decide(ledger, members(ledger, job))
+        _decide(state, members(state, job))
         return
     if fate is not Fate.DONE:
-        stopping.ask_gang(ledger, job, f"{job.id} of its gang: {text}", -1.0)
-    job.reason = reason(ledger, job)
-    ledger.changed(job)
+        stopping.ask_gang(state, job, f"{job.id} of its gang: {text}", -1.0)
+    job.reason = reason(state, job)
+    state.changed(job)
 
 
-def _reached(ledger: "Ledger", allocation: Allocation) -> bool:
-    node = ledger.nodes[allocation.node]
+def _reached(state: GridState, allocation: Allocation) -> bool:
+    node = state.nodes[allocation.node]
     return node.state is NodeState.UP and node.synced
 
 
@@ -111,46 +95,46 @@ def _fate(job: Job, allocation: Allocation, outcome: Outcome | None) -> Fate:
     return Fate.TO_RETRY if retries.wanted(job, allocation, outcome) else Fate.FAILED
 
 
-def waiting_over(ledger: "Ledger", job: Job, outcome: Outcome, text: str) -> None:
+def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> None:
     """A member that holds nothing is to be over: cancelled, or never placed. So are all, once none of them holds
     anything."""
-    whole = members(ledger, job)
-    if not any(one.allocation in ledger.allocations for one in whole):
+    whole = members(state, job)
+    if not any(one.allocation in state.allocations for one in whole):
         for one in whole:  # of which some may have begun before, in vain
             began = one.retried > 0 or one.taken_back > 0
-            ledger.conclude(one, replace(outcome, started=outcome.started or began), text=text)
+            outcomes.conclude(state, one, replace(outcome, started=outcome.started or began), text=text)
     elif job.part is not None and job.part.fate not in (Fate.DONE, Fate.FAILED, Fate.UNSURE):
         began = job.part.outcome is not None and job.part.outcome.started
-        job.part = Part(ledger.now, Fate.FAILED, replace(outcome, started=outcome.started or began))
-        ledger.changed(job)
+        job.part = Part(state.now, Fate.FAILED, replace(outcome, started=outcome.started or began))
+        state.changed(job)
 
 
 # --- the decision -----------------------------------------------------------------------------------------------------
 
 
-def _decide(ledger: "Ledger", whole: list[Job]) -> None:
+def _decide(state: GridState, whole: list[Job]) -> None:
     """The last part is over."""
     first = _first(whole)
     parts = [one.part for one in whole if one.part is not None]
     cancelled = any(part.outcome is not None and part.outcome.cause is Cause.CANCELLED for part in parts)
     unsure = any(part.fate is Fate.UNSURE for part in parts)
-    request = _next_request(ledger, first) if first is not None and not cancelled and not unsure else None
+    request = _next_request(state, first) if first is not None and not cancelled and not unsure else None
     if first is not None and first.part is not None and request is not None:
-        _wait_again(ledger, whole, first, first.part.fate, request)
+        _wait_again(state, whole, first, first.part.fate, request)
     else:
         for one in whole:
-            ledger.conclude(one, _outcome(one, first, cancelled))
+            outcomes.conclude(state, one, _outcome(one, first, cancelled))
 
 
-def _next_request(ledger: "Ledger", first: Job) -> Request | None:
+def _next_request(state: GridState, first: Job) -> Request | None:
     """What all members ask for when they wait again, after this one's end; None: they do not."""
     part = first.part
     if part is None or part.fate is Fate.FAILED:
         return None
     if part.fate is not Fate.TO_RETRY or part.outcome is None:
         return first.request
-    request = oom.next_request(ledger, first, part.outcome)
-    return request if request is not None and can_fit(ledger, request) >= request.gang else None
+    request = oom.next_request(state, first, part.outcome)
+    return request if request is not None and can_fit(state, request) >= request.gang else None
 
 
 def _first(whole: list[Job]) -> Job | None:
@@ -172,7 +156,7 @@ def _outcome(job: Job, first: Job | None, cancelled: bool) -> Outcome:
     return Outcome(cause=cause, text=because, started=job.retried > 0 or job.taken_back > 0)
 
 
-def _wait_again(ledger: "Ledger", whole: list[Job], first: Job, fate: Fate, request: Request) -> None:
+def _wait_again(state: GridState, whole: list[Job], first: Job, fate: Fate, request: Request) -> None:
     """All of them, with the age of the first."""
     again = f"; to be run again{oom.with_more(first.request, request)} ({first.retried + 1} of {request.retries})"
     text = f"its gang waits again, since {first.id} {_WORDS[fate]}{again if fate is Fate.TO_RETRY else ''}"
@@ -183,10 +167,10 @@ def _wait_again(ledger: "Ledger", whole: list[Job], first: Job, fate: Fate, requ
         one.taken_back += fate is not Fate.TO_RETRY and began
         one.node, one.grant, one.started, one.suspended_for, one.reason = "", None, 0.0, 0.0, None
         one.request = request
-        ledger.tell(one, text)
+        state.tell(one, text)
         if leads(one):
-            ledger.wait(one)
-        ledger.changed(one)
+            state.enqueue(one)
+        state.changed(one)
 
 
 _WORDS = {
@@ -199,23 +183,23 @@ _WORDS = {
 # --- words and checks -------------------------------------------------------------------------------------------------
 
 
-def reason(ledger: "Ledger", job: Job) -> Reason:
+def reason(state: GridState, job: Job) -> Reason:
     """Why a member waits that is not in the queue."""
-    whole = members(ledger, job)
+    whole = members(state, job)
     if job.part is not None:
-        left = sum(one.allocation in ledger.allocations for one in whole)
+        left = sum(one.allocation in state.allocations for one in whole)
         return Reason("Gang", f"its part is over; {left} of the {len(whole)} of its gang go{'es' * (left == 1)} on")
     leader = whole[0]
-    told = ledger.queue.line(leader.id).reason if leader.id in ledger.queue else leader.reason
+    told = state.queue.line(leader.id).reason if leader.id in state.queue else leader.reason
     return told or Reason("Gang", f"it waits with {leader.id}, the first of its gang")
 
 
-def check(ledger: "Ledger", whole: list[Job], count: int) -> None:
+def check(state: GridState, whole: list[Job], count: int) -> None:
     """Raise AssertionError where a gang is not as one."""
     name = whole[0].group
     assert [one.index for one in whole] == list(range(count)), f"members of the gang {name} are gone before the others"
     assert len({one.tries for one in whole}) == 1, f"members of the gang {name} are at different attempts"
-    holding = [one for one in whole if one.allocation in ledger.allocations]
+    holding = [one for one in whole if one.allocation in state.allocations]
     assert not any(one.kept is not None for one in whole[1:]), f"not the first of the gang {name} has its places kept"
     if not holding:
         assert all(one.part is None for one in whole), f"the gang {name} is over, and nothing was decided"
@@ -223,10 +207,10 @@ def check(ledger: "Ledger", whole: list[Job], count: int) -> None:
     assert whole[0].kept is None, f"the gang {name} holds something, and places are kept for it"
     nodes = {one.node for one in holding}
     assert len(nodes) == len(holding), f"two members of the gang {name} are on one node"
-    assert not any(one.id in ledger.queue for one in whole), f"the gang {name} is in the queue and holds something"
+    assert not any(one.id in state.queue for one in whole), f"the gang {name} is in the queue and holds something"
     for one in whole:
         assert (one.part is None) == (one in holding), f"{one.id} holds something and is over, or neither"
     broken = any(one.part is not None and one.part.fate is not Fate.DONE for one in whole)
     for one in holding:
-        asked = ledger.allocations[one.allocation].stop
+        asked = state.allocations[one.allocation].stop
         assert asked is not None or not broken, f"{one.id} goes on, though a part of its gang is over"

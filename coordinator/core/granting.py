@@ -1,70 +1,68 @@
 """A waiting job is granted its place, and launched there: at once, or when Ray has reserved it (by_ray.py)."""
 
-from typing import TYPE_CHECKING
+from msgspec.structs import replace
 
-from distributed_grid.coordinator.core import accounts, by_ray, gangs, groups, homes, retries
-from distributed_grid.coordinator.core.matching import Placement
-from distributed_grid.coordinator.core.model import Allocation, Job, Send
-from distributed_grid.coordinator.core.reserving import release
+from distributed_grid.coordinator.core import retries
+from distributed_grid.coordinator.core.model import Allocation, Job, Placement, Send
+from distributed_grid.coordinator.core.ray_events import RayPlace, Reserve
+from distributed_grid.coordinator.core.ray_room import bundle
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.gangs import Gang
-from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.groups import GroupKind
+from distributed_grid.protocol.jobs import JobSpec, State
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.walls import Walls
 
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
-
-def start(ledger: "Ledger", job: Job, placement: Placement, gang: Gang | None) -> None:
+def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = None) -> None:
     """Grant a waiting job its place and have it launched."""
-    node = ledger.nodes[placement.node]
-    if job.id in ledger.queue:
-        ledger.queue.remove(job.id)
-        release(ledger, job.id)
-    job.tries += 1
-    allocation = Allocation(
-        id=f"{job.id}.{job.tries}",
-        job=job.id,
-        node=placement.node,
-        grant=placement.grant,
-        state=State.WAITING,
-        granted=ledger.now,
-        lease=retries.lease(job, ledger.policy),
-        boot=node.facts.boot_id,
-        instance=node.facts.instance,
-        gang=gang,
-    )
-    gangs.granted(ledger, allocation)
-    ledger.allocations[allocation.id] = node.allocations[allocation.id] = allocation
-    ledger.placements[allocation.id] = placement
-    accounts.granted(ledger, job.user, placement.grant.resources)
-    job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
-    job.unused = job.walls = ""
-    assert node.room is not None
-    node.room.take(placement.grant)
-    homes.started(ledger, job)
-    ledger.index.put(placement.node, node.facts.priority, node.room)
-    by_ray.ask(ledger, job, allocation)
+    allocation = state.grant(job, placement, retries.lease(job, state.policy), gang)
+    on = state.nodes[allocation.node].ray
+    if job.request.ray and (wanted := bundle(on, allocation.grant.resources)):
+        allocation.ray = RayPlace(on.id if on is not None else "", wanted)
     more = "; Ray is to reserve it" if allocation.awaits_ray else ""
-    ledger.move(allocation, State.STARTING, f"granted on {placement.node}, confidence {placement.confidence:.2f}{more}")
-    ledger.changed(job, allocation)
+    state.move(allocation, State.STARTING, f"granted on {placement.node}, confidence {placement.confidence:.2f}{more}")
+    state.changed(job, allocation)
     if allocation.awaits_ray:
-        by_ray.reserve(ledger, allocation)
+        reserve(state, allocation)
     else:
-        ledger.out.append(Send(placement.node, launch(ledger, job, allocation)))
+        state.out.append(Send(placement.node, launch(state, job, allocation)))
 
 
-def launch(ledger: "Ledger", job: Job, allocation: Allocation) -> Launch:
+def reserve(state: GridState, allocation: Allocation) -> None:
+    """Have Ray reserve it; it has so long to answer."""
+    place = allocation.ray
+    assert place is not None, f"{allocation.id} is not placed by Ray"
+    state.out.append(Reserve(allocation.id, place.node, place.resources))
+    state.deadlines.arm("reserve", allocation.id, state.now + state.policy.reserve_within)
+
+
+def launch(state: GridState, job: Job, allocation: Allocation) -> Launch:
     """The message that starts an allocation, the same however often it is sent."""
     return Launch(
         allocation=allocation.id,
         job=job.id,
         user=job.user,
-        epoch=ledger.epoch,
+        epoch=state.epoch,
         grant=allocation.grant,
-        spec=groups.spec_of(ledger, job),
+        spec=_spec(state, job),
         gang=allocation.gang,
         lease=allocation.lease,
         walls=job.request.constraints.walls if job.request.constraints is not None else Walls.NONE,
-        heard=sample.at if allocation.lease and (sample := ledger.nodes[allocation.node].sample) else 0.0,
+        heard=sample.at if allocation.lease and (sample := state.nodes[allocation.node].sample) else 0.0,
     )
+
+
+def _spec(state: GridState, job: Job) -> JobSpec:
+    """What a job is started with: a member of a group is told which it is."""
+    if not job.group:
+        return job.spec
+    group = state.groups[job.group].group
+    if group.kind is GroupKind.GANG:
+        return replace(job.spec, env={**job.spec.env, "GRID_GANG_ID": group.id})
+    mine = {
+        "GRID_ARRAY_ID": group.id,
+        "GRID_ARRAY_INDEX": str(job.index),
+        "GRID_ARRAY_COUNT": str(group.count),
+    }
+    return replace(job.spec, env={**job.spec.env, **mine})

@@ -4,15 +4,11 @@ A job that asks for such a place waits for more than room: for its neighbour to 
 is kept as well, and looked at again when it comes about.
 """
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from distributed_grid.coordinator.core.model import Allocation, Job
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.queue import Key, key_of
 from distributed_grid.protocol.placing import Constraints
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
-
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -140,66 +136,3 @@ def _take_off(lists: dict[str, dict[K, V]], word: str, key: K) -> None:
     del lists[word][key]
     if not lists[word]:
         del lists[word]
-
-
-# --- what the ledger tells ------------------------------------------------------------------------------------------
-
-
-def entered(ledger: "Ledger", job: Job) -> None:
-    """A job is in the ledger."""
-    homes = ledger.index.homes
-    homes.enter(job)
-    if job.allocation in ledger.allocations:
-        homes.place(job, job.node)
-
-
-def waits(ledger: "Ledger", job: Job) -> None:
-    """A job is in the queue."""
-    ledger.index.homes.want(job)
-
-
-def started(ledger: "Ledger", job: Job) -> None:
-    """A job was granted its place."""
-    ledger.fresh.pop(job.id, None)  # it was looked at again before its turn had come in the same pass
-    node = ledger.nodes[job.node]
-    ledger.index.homes.want_no_more(job)
-    ledger.index.homes.place(job, job.node)
-    if len(node.allocations) == 1:
-        ledger.index.touch(job.node)
-    if job.spec.bundle:
-        ledger.index.shipped(node, job.spec.bundle)
-    _look_again(ledger, job)
-
-
-def released(ledger: "Ledger", allocation: Allocation) -> None:
-    """A job holds its place no more."""
-    job = ledger.jobs[allocation.job]
-    ledger.index.homes.displace(job, allocation.node)
-    if not ledger.nodes[allocation.node].allocations:
-        ledger.index.touch(allocation.node)
-    _look_again(ledger, job)
-
-
-def left(ledger: "Ledger", job: Job) -> None:
-    """A job has ended."""
-    ledger.index.homes.want_no_more(job)
-    ledger.index.homes.leave(job)
-    _look_again(ledger, job)
-
-
-def take_up(ledger: "Ledger") -> None:
-    """Know where the jobs of a ledger are that was made again."""
-    for job in sorted(ledger.jobs.values(), key=lambda job: ledger.turns[job.id]):
-        entered(ledger, job)
-        if job.id in ledger.queue:
-            waits(ledger, job)
-
-
-def _look_again(ledger: "Ledger", job: Job) -> None:
-    """Who wants to be near to this job, or apart from it, may have a place now."""
-    if not ledger.index.homes.wanted or not (keys := ledger.index.homes.waiting_for(job)):
-        return
-    lines = [line for key in keys if (line := ledger.queue.lines.get(key)) is not None]
-    for _, head, line in sorted((*ledger.queue.head(line), line) for line in lines):
-        line.blocked = False
-        ledger.fresh[head] = None

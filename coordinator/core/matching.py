@@ -4,14 +4,12 @@ its scores, a Refusal what was in question. The explanation asks the same functi
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from distributed_grid.coordinator.core import ray_room
 from distributed_grid.coordinator.core.catalogue import Catalogue, Pool
 from distributed_grid.coordinator.core.constraints import admitted, conditions, meets, unmet
 from distributed_grid.coordinator.core.homes import ANYWHERE, Bounds
 from distributed_grid.coordinator.core.index import Accept
-from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.model import Node, Placement, Refusal
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.strategies import parts, weighted
@@ -19,36 +17,12 @@ from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
 from distributed_grid.protocol.orders import Drain
 from distributed_grid.protocol.placing import NO_CONSTRAINTS, Strategy, called
-from distributed_grid.protocol.resources import MILLI, Grant, Resources, format_bytes, format_milli
+from distributed_grid.protocol.resources import MILLI, Resources, format_bytes, format_milli
 
 NO_ROOMS: Mapping[str, Room] = {}
 
 
-class Placement(msgspec.Struct, frozen=True, gc=False):
-    """Where a request goes and with which cores and GPUs; `confidence` is the weighted mean of the scores, 0 to 1."""
-
-    node: str
-    grant: Grant
-    confidence: float
-    scores: dict[str, float]
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """No node has room now. `offering` is how many nodes were in question; `kept_for`: the job for which a node is kept
-    that has room."""
-
-    offering: int
-    kept_for: str = ""
-
-
 # --- filters --------------------------------------------------------------------------------------------------------
-
-
-def usable(node: Node) -> bool:
-    """Whether the node can be given work at all now: up, with its inventory told and an offer that has not expired
-    (the ledger takes the room away when it does), and neither drained nor set aside."""
-    there = node.state is NodeState.UP and node.synced and node.room is not None
-    return there and "" not in node.closed and node.orders.open
 
 
 def labels(node: Node) -> dict[str, str]:

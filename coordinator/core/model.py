@@ -11,7 +11,7 @@ import msgspec
 from distributed_grid.coordinator.core.boost_events import ExtendAsked as ExtendAsked
 from distributed_grid.coordinator.core.boost_events import Joined as Joined
 from distributed_grid.coordinator.core.boost_events import Left as Left
-from distributed_grid.coordinator.core.conditions import Condition
+from distributed_grid.coordinator.core.conditions import Condition, dependencies
 from distributed_grid.coordinator.core.fairness import RecordShare
 from distributed_grid.coordinator.core.group import Group as Group
 from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
@@ -159,6 +159,42 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     walls: str = ""
     """The walls behind which its last attempt ran."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has ever started to run."""
+        return self.begun or self.started > 0
+
+    def view(self, reason: Reason | None) -> JobView:
+        """What clients see of it, with this reason for waiting. Also of jobs that are read from the store."""
+        return JobView(
+            id=self.id,
+            user=self.user,
+            state=self.state,
+            spec=self.spec,
+            request=self.request,
+            submitted=self.submitted,
+            attempt=self.tries,
+            allocation=self.allocation,
+            node=self.node,
+            grant=self.grant,
+            started=self.started,
+            ended=self.ended,
+            reason=reason,
+            outcome=self.outcome,
+            story=tuple(self.story),
+            retried=self.retried,
+            taken_back=self.taken_back,
+            group=self.group,
+            index=self.index,
+            suspended=self.suspended,
+            suspended_for=self.suspended_for,
+            used=self.used,
+            unused=self.unused,
+            after=dependencies(self.after),
+            begin=self.begin,
+            walls=self.walls,
+        )
+
 
 @dataclass(slots=True)
 class Node:
@@ -196,6 +232,30 @@ class Node:
     """What Ray has there; None: nothing, or nobody asked."""
     ray_said: str = ""
     """Why it refused something there last."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be given work at all now: up, with its inventory told and an offer that has not expired (the
+        room is taken away when it does), and neither drained nor set aside."""
+        there = self.state is NodeState.UP and self.synced and self.room is not None
+        return there and "" not in self.closed and self.orders.open
+
+
+class Placement(msgspec.Struct, frozen=True, gc=False):
+    """Where a request goes and with which cores and GPUs; `confidence` is the weighted mean of the scores, 0 to 1."""
+
+    node: str
+    grant: Grant
+    confidence: float
+    scores: dict[str, float]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """No node has room now. `offering` is how many nodes were in question; `kept_for`: the job for which a node is kept
+    that has room."""
+
+    offering: int
+    kept_for: str = ""
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------

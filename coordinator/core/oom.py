@@ -1,20 +1,16 @@
 """What a job asks for when it is run again after it ran out of memory."""
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from distributed_grid.coordinator.core.feasible import can_fit
 from distributed_grid.coordinator.core.matching import able
 from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.resources import MILLI, format_bytes
 
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
-
-def next_request(ledger: "Ledger", job: Job, outcome: Outcome) -> Request | None:
+def next_request(state: GridState, job: Job, outcome: Outcome) -> Request | None:
     """What the next attempt asks for: with more memory where its owner wants that, and it ran out of its own and not
     its node's. As much of that as any node could ever lend; None if that is not more than it had."""
     request = job.request
@@ -23,8 +19,8 @@ def next_request(ledger: "Ledger", job: Job, outcome: Outcome) -> Request | None
     had = request.resources
     wanted = msgspec.structs.replace(had, memory=had.memory * request.retry_memory // MILLI)
     more = msgspec.structs.replace(request, resources=wanted)
-    if not can_fit(ledger, more):
-        could = (node.facts.lendable.memory for node in ledger.nodes.values() if able(node, request))
+    if not can_fit(state, more):
+        could = (node.facts.lendable.memory for node in state.nodes.values() if able(node, request))
         most = max(could, default=0)
         if most <= had.memory:
             return None

@@ -5,7 +5,10 @@ Ray does not say which GPUs a group has got. So the first job with GPUs on a nod
 of its tasks can then come to the GPU that the job runs on, and until the job ends no other one with GPUs goes there.
 """
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.ray_events import OnRay
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import Resources, format_bytes, format_milli
@@ -13,6 +16,12 @@ from distributed_grid.protocol.resources import Resources, format_bytes, format_
 REFUSED = "ray"
 """What is left alone on a node after Ray has refused something there: see `Node.declined`."""
 KINDS = ("gpu", "cpu", "memory")
+
+
+def marked(policy: Policy, request: Request, boost: bool = False) -> Request:
+    """The request, with whether it is placed by Ray; a boost is lent to Ray, and not reserved by it."""
+    by_ray = policy.by_ray and not boost
+    return request if request.ray == by_ray else replace(request, ray=by_ray)
 
 
 def bundle(on: OnRay | None, wanted: Resources) -> Resources:

@@ -1,30 +1,25 @@
 """Taking up what was on disk."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from distributed_grid.coordinator.core import (
     accounts,
     agents,
     boosts,
     by_ray,
-    dependencies,
-    following,
-    gangs,
     groups,
+    lifecycle,
     orders,
 )
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.orders import NodeOrders
 
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
-
 
 def take_up(
-    ledger: "Ledger",
+    state: GridState,
     jobs: Iterable[Job],
     allocations: Iterable[Allocation],
     nodes: Iterable[NodeFacts],
@@ -35,23 +30,21 @@ def take_up(
     """Take up what lives, in the order it was submitted. All nodes are disconnected since now, so their agents have
     time to return before anything is taken for lost."""
     for facts in nodes:
-        agents.know(ledger, facts)
-    orders.restore(ledger, ordered)
+        agents.know(state, facts)
+    orders.restore(state, ordered)
     for allocation in allocations:
         if allocation.state is not State.ENDED:
-            ledger.allocations[allocation.id] = allocation
-            ledger.nodes[allocation.node].allocations[allocation.id] = allocation
-            gangs.granted(ledger, allocation)
+            state.hold(allocation)
             if allocation.state is State.STARTING and allocation.started:
-                boosts.arm(ledger, allocation)
+                boosts.arm(state, allocation)
     for group in many:
-        groups.begin(ledger, group)
-        if group.after or group.begin > ledger.now:
-            dependencies.hold(ledger, group)
+        state.begin_group(group)
+        if group.after or group.begin > state.now:
+            state.hold_back(group)
     for job in sorted(jobs, key=lambda job: job.submitted):
         if job.state is not State.ENDED:
-            ledger.enter(job)
-    accounts.restore(ledger, past)
-    by_ray.restore(ledger)
-    following.follow(ledger)
-    groups.go_on(ledger)
+            lifecycle.enter(state, job)
+    accounts.restore(state, past)
+    by_ray.restore(state)
+    lifecycle.follow(state)
+    groups.go_on(state)

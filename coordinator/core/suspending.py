@@ -2,16 +2,12 @@
 decides; here it is kept, so that everybody can see it and a time limit is not thought to run meanwhile.
 """
 
-from typing import TYPE_CHECKING
-
 from distributed_grid.coordinator.core import stopping
 from distributed_grid.coordinator.core.model import Audit, Job, Node
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.jobs import Cause, State, Suspension
 from distributed_grid.protocol.messages import Recalled, Suspended
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
 
 def put_off(job: Job, now: float) -> float:
@@ -19,32 +15,32 @@ def put_off(job: Job, now: float) -> float:
     return job.suspended_for + (max(0.0, now - job.suspended.since) if job.suspended is not None else 0.0)
 
 
-def suspended(ledger: "Ledger", node: Node, message: Suspended) -> None:
+def suspended(state: GridState, node: Node, message: Suspended) -> None:
     """It was frozen, or goes on. Told again after a reconnect, when nothing new may have happened."""
     allocation = node.allocations.get(message.allocation)
     if allocation is None:
-        ledger.out.append(Audit(node.facts.name, f"{message.allocation} is suspended there, and not known here"))
+        state.out.append(Audit(node.facts.name, f"{message.allocation} is suspended there, and not known here"))
         return
-    job = ledger.jobs[allocation.job]
-    ledger.idle.pop(allocation.id, None)  # what it does not use while it is frozen says nothing
+    job = state.jobs[allocation.job]
+    state.idle.pop(allocation.id, None)  # what it does not use while it is frozen says nothing
     before = job.suspended
     job.suspended_for = max(0.0, message.in_all - (message.lasted if message.why else 0.0))
     if message.why:
-        job.suspended = Suspension(ledger.now - message.lasted, message.why)
+        job.suspended = Suspension(state.now - message.lasted, message.why)
         if before is not None:
             job.suspended = Suspension(before.since, message.why)
             return
-        ledger.tell(job, f"suspended: the owner of {node.facts.name} is back ({message.why})")
+        state.tell(job, f"suspended: the owner of {node.facts.name} is back ({message.why})")
     else:
         job.suspended = None
         if before is None:
             return
-        ledger.tell(job, f"goes on after {format_duration(message.lasted)}")
-    ledger.refresh(node, grown=False)  # who waits for its end may be told of another moment
-    ledger.changed(job, allocation, soon=True)
+        state.tell(job, f"goes on after {format_duration(message.lasted)}")
+    state.refresh(node, grown=False)  # who waits for its end may be told of another moment
+    state.changed(job, allocation, soon=True)
 
 
-def recalled(ledger: "Ledger", node: Node, message: Recalled) -> None:
+def recalled(state: GridState, node: Node, message: Recalled) -> None:
     """It was told to end, and waits again when it has."""
     allocation = node.allocations.get(message.allocation)
     if allocation is None or allocation.state is State.STOPPING:
@@ -52,4 +48,4 @@ def recalled(ledger: "Ledger", node: Node, message: Recalled) -> None:
     name = node.facts.name
     why = f"{name} stops lending ({message.why})" if message.closing else f"the owner of {name} is back ({message.why})"
     text = f"recalled: {why}; it has {message.grace:g} s to end"
-    stopping.ask(ledger, allocation, Cause.RECALLED, text, message.grace)
+    stopping.ask(state, allocation, Cause.RECALLED, text, message.grace)

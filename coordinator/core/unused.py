@@ -10,21 +10,16 @@ whose GPUs was used for that much longer is ended as `released`. It is not queue
 """
 
 import math
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from distributed_grid.coordinator.core import stopping
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.policy import Unused
+from distributed_grid.coordinator.core.state import GridState, Idle, Streak
 from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.jobs import Cause, State
 from distributed_grid.protocol.messages import InUse
 from distributed_grid.protocol.resources import MILLI, format_milli
 from distributed_grid.protocol.usage import Use, Used
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
 GAP = 60.0
 """Seconds without a word after which nothing is known of what was in between."""
@@ -33,47 +28,27 @@ SAMPLES = 3
 CPU = "cpu"
 
 
-class Streak(msgspec.Struct, frozen=True):
-    """Something was below the threshold all the time `since` then: over so many tellings, with this much used in all
-    (core-seconds) and at the most (cores)."""
-
-    since: float
-    told: int = 0
-    used: float = 0.0
-    peak: float = 0.0
-
-
-class Idle(msgspec.Struct, frozen=True):
-    """An allocation: when it was last told of, the streaks of its cores and of each of its GPUs, of which of them its
-    owner knows, and since when it uses none of its GPUs."""
-
-    heard: float
-    streaks: dict[str, Streak]
-    told: tuple[str, ...] = ()
-    warned: float = 0.0
-
-
-def told(ledger: "Ledger", node: Node, message: InUse) -> None:
+def told(state: GridState, node: Node, message: InUse) -> None:
     """A node tells what runs there uses."""
     for use in message.uses:
-        allocation = ledger.allocations.get(use.allocation)
+        allocation = state.allocations.get(use.allocation)
         if allocation is not None and allocation.node == node.facts.name and allocation.state is State.RUNNING:
-            job = ledger.jobs[allocation.job]
+            job = state.jobs[allocation.job]
             if job.suspended is not None:
                 continue
             before = job.used if job.used is not None and job.used.allocation == allocation.id else None
             job.used = (before or Used(allocation=allocation.id)).plus(use)
-            _judge(ledger, job, allocation, use)
+            _judge(state, job, allocation, use)
 
 
-def _judge(ledger: "Ledger", job: Job, allocation: Allocation, use: Use) -> None:
-    policy, now = ledger.policy.unused, ledger.now
-    before = ledger.idle.get(allocation.id)
+def _judge(state: GridState, job: Job, allocation: Allocation, use: Use) -> None:
+    policy, now = state.policy.unused, state.now
+    before = state.idle.get(allocation.id)
     if before is None or now - before.heard > max(GAP, 3 * use.seconds):
         before = Idle(now, {})
     streaks = _streaks(before.streaks, allocation, use, policy, now)
     if not streaks and not job.unused:  # all that it holds is in use, as with most jobs
-        ledger.idle[allocation.id] = Idle(now, streaks)
+        state.idle[allocation.id] = Idle(now, streaks)
         return
     long = {
         name: streak
@@ -83,23 +58,23 @@ def _judge(ledger: "Ledger", job: Job, allocation: Allocation, use: Use) -> None
     known = [name for name in before.told if name in streaks]
     names, text = _sentence(job, allocation, long, now)
     if any(name not in known for name in names):
-        _say(ledger, job, allocation, text, text)
+        _say(state, job, allocation, text, text)
     elif job.unused and not streaks:
-        _say(ledger, job, allocation, "", "it uses what it holds again")
+        _say(state, job, allocation, "", "it uses what it holds again")
     gpus = [gpu.uuid for gpu in allocation.grant.gpus]
     none_used = bool(gpus) and all(uuid in long for uuid in gpus)
     warned = (before.warned or now) if none_used else 0.0
-    ledger.idle[allocation.id] = Idle(now, streaks, tuple(dict.fromkeys([*known, *names])), warned)
+    state.idle[allocation.id] = Idle(now, streaks, tuple(dict.fromkeys([*known, *names])), warned)
     if policy.release_after and none_used and now - warned >= policy.release_after:
         since = max(long[uuid].since for uuid in gpus)
         text = f"its {_count(len(gpus), 'GPU')} went unused for {format_duration(now - since)} (unused.policy)"
-        stopping.ask(ledger, allocation, Cause.RELEASED, text, job.spec.grace)
+        stopping.ask(state, allocation, Cause.RELEASED, text, job.spec.grace)
 
 
-def _say(ledger: "Ledger", job: Job, allocation: Allocation, unused: str, text: str) -> None:
+def _say(state: GridState, job: Job, allocation: Allocation, unused: str, text: str) -> None:
     job.unused = unused
-    ledger.tell(job, text)
-    ledger.changed(job, allocation, soon=True)
+    state.tell(job, text)
+    state.changed(job, allocation, soon=True)
 
 
 def _streaks(

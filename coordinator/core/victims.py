@@ -6,24 +6,19 @@ with the request as mere amounts; that is cheap, and what fails it can never mak
 gone through one by one, those first where something was granted last: there is the least to lose.
 """
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
 from distributed_grid.coordinator.core import gangs, ray_room
 from distributed_grid.coordinator.core.constraints import admitted
 from distributed_grid.coordinator.core.gang_places import fits
 from distributed_grid.coordinator.core.homes import Bounds
-from distributed_grid.coordinator.core.matching import able, usable
+from distributed_grid.coordinator.core.matching import able
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.preemption import View, hold_for, may, work
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.receipts import Victim
 from distributed_grid.protocol.resources import MILLI
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
 NODES = 64
 """Of so many nodes where victims would make room the cheapest is taken."""
@@ -32,46 +27,31 @@ TRIED = 1024
 not on any one core or device."""
 
 
-@dataclass(slots=True)
-class Gives:
-    """What those hold on a node who may ever give way, or end already: an amount, remembered for as long as the same
-    allocations are there. Of a node's allocations, in the order of their grants, the number and the last one say
-    whether they are the same: one can only be added behind the last."""
-
-    known: dict[str, tuple[int, str, int, int, int, float]] = field(default_factory=dict)
-    """By node: how many allocations, the last of them, the cores, memory and GPUs that may become free, and when the
-    newest who holds any of that was granted it."""
-
-    def told(self, node: str) -> None:
-        """One that holds something there was told to stop."""
-        self.known.pop(node, None)
-
-
-def _sum(ledger: "Ledger", node: Node) -> tuple[int, str, int, int, int, float]:
+def _sum(state: GridState, node: Node) -> tuple[int, str, int, int, int, float]:
     cpu = memory = gpu = 0
     newest = -1.0
     for one in node.allocations.values():
-        if one.stop is not None or may(Priority.URGENT, ledger.jobs[one.job].request.priority):
+        if one.stop is not None or may(Priority.URGENT, state.jobs[one.job].request.priority):
             has = one.grant.resources
             cpu, memory, gpu, newest = cpu + has.cpu, memory + has.memory, gpu + has.gpu, one.granted
     return len(node.allocations), next(reversed(node.allocations)), cpu, memory, gpu, newest
 
 
-def views(ledger: "Ledger", request: Request, now: float) -> list[View]:
+def views(state: GridState, request: Request, now: float) -> list[View]:
     """The nodes where victims would make room for this (`NODES` of them, for a gang so many more as it has members),
     and as many others where somebody may give way, but not enough of it or not yet. For a gang, foremost the nodes
     where a member fits as it is."""
-    passed = _large_enough(ledger, request)
-    bounds = ledger.index.homes.bounds(request.constraints)
-    free = _free(ledger, request) if request.gang else {}
+    passed = _large_enough(state, request)
+    bounds = state.index.homes.bounds(request.constraints)
+    free = _free(state, request) if request.gang else {}
     most = NODES + request.gang
     enough: list[View] = list(free.values())
     others: list[View] = []
     for _, name in passed[: TRIED + len(free) + 2 * request.gang]:
-        node = ledger.nodes[name]
+        node = state.nodes[name]
         lets = name not in free and (not request.ray or ray_room.fits(node, request, alone=True))
-        if lets and usable(node) and able(node, request) and _in_bounds(bounds, name):
-            view = _view(ledger, node, request, now)
+        if lets and node.usable and able(node, request) and _in_bounds(bounds, name):
+            view = _view(state, node, request, now)
             if view.makes_room(request):
                 enough.append(view)
                 if len(enough) >= most:
@@ -81,31 +61,31 @@ def views(ledger: "Ledger", request: Request, now: float) -> list[View]:
     return enough + others
 
 
-def _free(ledger: "Ledger", request: Request) -> dict[str, View]:
+def _free(state: GridState, request: Request) -> dict[str, View]:
     """The nodes that have room for a member of a gang as they are, and are not kept for another urgent request."""
-    first = (ledger.jobs[one.job].request for one in ledger.kept.by_job.values())
-    waiting = zip(ledger.kept.by_job.values(), first, strict=True)
+    first = (state.jobs[one.job].request for one in state.reservations.by_job.values())
+    waiting = zip(state.reservations.by_job.values(), first, strict=True)
     kept = {one.node for one, its in waiting if its.priority is Priority.URGENT and its != request}
     found: dict[str, View] = {}
-    for name in fits(ledger.nodes, ledger.index, request, ledger.policy):
-        room = ledger.nodes[name].room
+    for name in fits(state.nodes, state.index, request, state.policy):
+        room = state.nodes[name].room
         if name not in kept and room is not None:
             found[name] = View(name, room, ())
     return found
 
 
-def _large_enough(ledger: "Ledger", request: Request) -> list[tuple[float, str]]:
+def _large_enough(state: GridState, request: Request) -> list[tuple[float, str]]:
     """The nodes where somebody may give way or ends already and has, with what is free there, as much as is asked for:
     those with the newest first."""
-    wanted, known = request.resources, ledger.preempting.gives.known
+    wanted, known = request.resources, state.preempting.gives.known
     found: list[tuple[float, str]] = []
-    for name, node in ledger.nodes.items():
+    for name, node in state.nodes.items():
         held, room = node.allocations, node.room
         if not held or room is None:
             continue
         there = known.get(name)
         if there is None or there[0] != len(held) or there[1] != next(reversed(held)):
-            there = known[name] = _sum(ledger, node)
+            there = known[name] = _sum(state, node)
         _, _, cpu, memory, gpu, newest = there
         if (
             newest >= 0
@@ -124,20 +104,20 @@ def _in_bounds(bounds: Bounds, node: str) -> bool:
     return not bounds.missing and (bounds.near is None or node in bounds.near) and node not in bounds.apart
 
 
-def _view(ledger: "Ledger", node: Node, request: Request, now: float) -> View:
+def _view(state: GridState, node: Node, request: Request, now: float) -> View:
     room = node.room
     assert room is not None
     who: list[Victim] = []
     ending, young = 0, 0.0
     for one in node.allocations.values():
-        job = ledger.jobs[one.job]
+        job = state.jobs[one.job]
         if one.state is State.STOPPING:
-            if end_of(ledger, one, now):
+            if end_of(state, one, now):
                 room = room.copy()
                 room.give(one.grant)
                 ending += 1
-        elif may(request.priority, job.request.priority) and _whole(ledger, job, one):
-            able_at, lost = _to_lose(ledger, job, one, now)
+        elif may(request.priority, job.request.priority) and _whole(state, job, one):
+            able_at, lost = _to_lose(state, job, one, now)
             if able_at > now:
                 young = min(young or able_at, able_at)
             else:
@@ -149,14 +129,14 @@ def _view(ledger: "Ledger", node: Node, request: Request, now: float) -> View:
     return View(node.facts.name, room, tuple(who), ending, young)
 
 
-def _whole(ledger: "Ledger", job: Job, allocation: Allocation) -> bool:
+def _whole(state: GridState, job: Job, allocation: Allocation) -> bool:
     """Whether this holds a place that can be given now; of a gang, with which all members end, each that has one."""
     if not job.request.gang:
         return _can_give(allocation)
     return all(
-        _can_give(held) and ledger.nodes[held.node].state is NodeState.UP
-        for member in gangs.members(ledger, job)
-        if (held := ledger.allocations.get(member.allocation)) is not None
+        _can_give(held) and state.nodes[held.node].state is NodeState.UP
+        for member in gangs.members(state, job)
+        if (held := state.allocations.get(member.allocation)) is not None
     )
 
 
@@ -164,20 +144,20 @@ def _can_give(allocation: Allocation) -> bool:
     return allocation.state in (State.STARTING, State.RUNNING)
 
 
-def _to_lose(ledger: "Ledger", job: Job, allocation: Allocation, now: float) -> tuple[float, float]:
+def _to_lose(state: GridState, job: Job, allocation: Allocation, now: float) -> tuple[float, float]:
     """From when on this may be made to give way, and the core-seconds that would be lost; of a gang, by all members,
     those of whose part is over as well: all of it is run again."""
-    policy = ledger.policy.preempting
+    policy = state.policy.preempting
     if not job.request.gang:
-        lost = ran(job, allocation, now) * work(allocation.grant, ledger.nodes[allocation.node].facts.lendable)
+        lost = ran(job, allocation, now) * work(allocation.grant, state.nodes[allocation.node].facts.lendable)
         return allocation.granted + hold_for(policy, job.taken_back), lost
     able_at = total = 0.0
-    for member in gangs.members(ledger, job):
-        held = ledger.allocations.get(member.allocation)
+    for member in gangs.members(state, job):
+        held = state.allocations.get(member.allocation)
         if held is not None:
             able_at = max(able_at, held.granted + hold_for(policy, member.taken_back))
         if member.grant is not None:
-            worth = work(member.grant, ledger.nodes[member.node].facts.lendable)
+            worth = work(member.grant, state.nodes[member.node].facts.lendable)
             total += (ran(member, held, now) if held is not None else _part_ran(member)) * worth
     return able_at, total
 
@@ -192,8 +172,8 @@ def _part_ran(member: Job) -> float:
     return max(0.0, member.part.at - member.started) if member.part is not None and member.started else 0.0
 
 
-def end_of(ledger: "Ledger", stopping: Allocation, now: float) -> float:
+def end_of(state: GridState, stopping: Allocation, now: float) -> float:
     """By when one that was told to stop has ended; 0: not soon, or it should have and did not."""
-    policy = ledger.policy.preempting
+    policy = state.policy.preempting
     end = stopping.stopped + (stopping.stop.grace if stopping.stop is not None else 0.0)
     return end if now - policy.hold < end <= now + policy.grace_most else 0.0

@@ -1,13 +1,12 @@
 """What clients see of the ledger. Nothing is decided or changed here."""
 
-from typing import TYPE_CHECKING
-
-from distributed_grid.coordinator.core.groups import dependencies_of
+from distributed_grid.coordinator.core import reasons
 from distributed_grid.coordinator.core.matching import labels
-from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, Node
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.boosts import title
-from distributed_grid.protocol.jobs import JobView, Reason
+from distributed_grid.protocol.jobs import JobView
 from distributed_grid.protocol.nodes import (
     AllocationView,
     GpuOffer,
@@ -18,40 +17,11 @@ from distributed_grid.protocol.nodes import (
 )
 from distributed_grid.protocol.resources import Resources
 
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.core.ledger import Ledger
 
-
-def job_view(job: Job, reason: Reason | None) -> JobView:
-    """A job as it stands, with this reason for waiting. Also for jobs that are read from the store."""
-    return JobView(
-        id=job.id,
-        user=job.user,
-        state=job.state,
-        spec=job.spec,
-        request=job.request,
-        submitted=job.submitted,
-        attempt=job.tries,
-        allocation=job.allocation,
-        node=job.node,
-        grant=job.grant,
-        started=job.started,
-        ended=job.ended,
-        reason=reason,
-        outcome=job.outcome,
-        story=tuple(job.story),
-        retried=job.retried,
-        taken_back=job.taken_back,
-        group=job.group,
-        index=job.index,
-        suspended=job.suspended,
-        suspended_for=job.suspended_for,
-        used=job.used,
-        unused=job.unused,
-        after=dependencies_of(job),
-        begin=job.begin,
-        walls=job.walls,
-    )
+def job(state: GridState, name: str) -> JobView | None:
+    """A live job as it stands; None: not known here (it may have ended)."""
+    found = state.jobs.get(name)
+    return None if found is None else found.view(reasons.now_for(state, found))
 
 
 def _lent(node: Node) -> Resources:
@@ -67,10 +37,10 @@ def _withheld(node: Node) -> tuple[Withheld, ...]:
     return told + ours
 
 
-def offers(ledger: "Ledger", now: float, only: str = "") -> tuple[OfferView, ...]:
+def offers(state: GridState, now: float, only: str = "") -> tuple[OfferView, ...]:
     """The offers that stand, of the nodes that can be reached."""
     views = []
-    for name, node in ledger.nodes.items():
+    for name, node in state.nodes.items():
         reachable = node.state in (NodeState.UP, NodeState.SUSPECT)
         if (only and name != only) or not reachable or node.offer is None or node.room is None:
             continue
@@ -98,17 +68,17 @@ def offers(ledger: "Ledger", now: float, only: str = "") -> tuple[OfferView, ...
     return tuple(views)
 
 
-def allocations(ledger: "Ledger", only: str = "") -> tuple[AllocationView, ...]:
+def allocations(state: GridState, only: str = "") -> tuple[AllocationView, ...]:
     """What is lent, in the order it was granted."""
     if only:
-        node = ledger.nodes.get(only)
-        return tuple(allocation_view(ledger, one) for one in node.allocations.values()) if node is not None else ()
-    return tuple(allocation_view(ledger, one) for one in ledger.allocations.values())
+        node = state.nodes.get(only)
+        return tuple(allocation_view(state, one) for one in node.allocations.values()) if node is not None else ()
+    return tuple(allocation_view(state, one) for one in state.allocations.values())
 
 
-def allocation_view(ledger: "Ledger", allocation: Allocation) -> AllocationView:
+def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
     """An allocation as it stands, and when it ends at the latest, where that is known."""
-    job = ledger.jobs[allocation.job]
+    job = state.jobs[allocation.job]
     limit = job.spec.time_limit
     return AllocationView(
         id=allocation.id,
@@ -119,13 +89,13 @@ def allocation_view(ledger: "Ledger", allocation: Allocation) -> AllocationView:
         grant=allocation.grant,
         priority=job.request.priority.word,
         since=allocation.granted,
-        ends=allocation.started + limit + put_off(job, ledger.now) if allocation.started and limit else 0.0,
+        ends=allocation.started + limit + put_off(job, state.now) if allocation.started and limit else 0.0,
         name=job.spec.name or (title(job.spec.boost) if job.spec.boost is not None else ""),
         suspended=job.suspended.why if job.suspended is not None else "",
     )
 
 
-def nodes(ledger: "Ledger", now: float) -> tuple[NodeView, ...]:
+def nodes(state: GridState, now: float) -> tuple[NodeView, ...]:
     """All known nodes, in the order they first came."""
     return tuple(
         NodeView(
@@ -140,5 +110,5 @@ def nodes(ledger: "Ledger", now: float) -> tuple[NodeView, ...]:
             orders=node.orders,
             labels=labels(node),
         )
-        for node in ledger.nodes.values()
+        for node in state.nodes.values()
     )

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Event, Job, Joined, Left
 from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 from distributed_grid.coordinator.ray.comparing import compared, differs, marked, ray_node
 from distributed_grid.coordinator.ray.exclusive import Groups
@@ -60,14 +60,14 @@ class Boosting:
 
     def __init__(
         self,
-        ledger: Ledger,
+        state: GridState,
         bridge: Bridge | None,
         auth: RayAuth,
         lends: bool,
         put: Callable[[Event], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._ledger = ledger
+        self._state = state
         self._bridge = bridge
         self._auth = auth
         self._lends = lends
@@ -78,10 +78,10 @@ class Boosting:
         self._warming: asyncio.Task[None] | None = None
         self._trouble = ""
         self._clock = clock
-        self._groups = Groups(bridge, ledger.jobs.values())
+        self._groups = Groups(bridge, state.jobs.values())
         self._unseen: dict[str, float] = {}
         """Boosts that had joined and that Ray, which answers, does not show any more, and since when."""
-        self._boosts = {name: None for name, job in ledger.jobs.items() if job.spec.boost is not None}
+        self._boosts = {name: None for name, job in state.jobs.items() if job.spec.boost is not None}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Boosting:
         if not asked.duration > 0:  # as a job's time limit it would be none
             raise BadValue(f"a boost cannot last {asked.duration:g} s", hint="give seconds above 0")
         bridge = self._there()
-        abroad = asked.target not in self._ledger.nodes
+        abroad = asked.target not in self._state.nodes
         cluster = await bridge.ask("cluster", seconds=FIRST_SECONDS, node=asked.target if abroad else "")
         if abroad and not cluster["knows"]:
             await self._known(asked.target)
@@ -121,7 +121,7 @@ class Boosting:
     def _with_ray(self, boost: Boost) -> Constraints | None:
         """Only nodes whose Ray can join, where there are any. Else the node that is chosen says what it lacks."""
         wanted = boost.ray, boost.python.split(".")[:2]
-        nodes = [node.facts for node in self._ledger.nodes.values()]
+        nodes = [node.facts for node in self._state.nodes.values()]
         others = tuple(facts.name for facts in nodes if (facts.ray, facts.ray_python.split(".")[:2]) != wanted)
         return Constraints(exclude=others) if 0 < len(others) < len(nodes) else None
 
@@ -132,9 +132,9 @@ class Boosting:
 
     def _one_of(self, name: str, nodes: Collection[RayNode], what: str = "") -> None:
         """Raise BadValue where nobody has this name: neither a node of ours nor one of these of Ray's."""
-        if name in self._ledger.nodes or any(name in (node.name, node.host, node.ip) for node in nodes):
+        if name in self._state.nodes or any(name in (node.name, node.host, node.ip) for node in nodes):
             return
-        names = sorted({*self._ledger.nodes, *(node.name or node.host or node.ip for node in nodes if not node.boost)})
+        names = sorted({*self._state.nodes, *(node.name or node.host or node.ip for node in nodes if not node.boost)})
         among = f"{name[:CHARS]!r} is neither a node of the grid nor of Ray; there are"
         raise unknown_node(name, names, what, among, "grid cluster status")
 
@@ -193,7 +193,7 @@ class Boosting:
 
     def live(self) -> list[Job]:
         """The boosts that have not ended, the oldest first."""
-        known = self._ledger.jobs
+        known = self._state.jobs
         self._boosts = {name: None for name in self._boosts if name in known}
         return [known[name] for name in self._boosts]
 
@@ -216,7 +216,7 @@ class Boosting:
 
     def stops(self, allocation: str) -> None:
         """Its node is told to end this: if it is a boost, its group goes now."""
-        held = self._ledger.allocations.get(allocation)
+        held = self._state.allocations.get(allocation)
         if held is not None and held.job in self._boosts:
             self.stir()
 

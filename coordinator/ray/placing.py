@@ -9,7 +9,6 @@ from typing import Any
 
 import structlog
 
-from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Event, Node
 from distributed_grid.coordinator.core.ray_events import (
     OnRay,
@@ -19,6 +18,7 @@ from distributed_grid.coordinator.core.ray_events import (
     ReserveRefused,
     Unreserve,
 )
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray.agreed import JOBS
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 from distributed_grid.protocol.boosts import LABEL
@@ -47,15 +47,15 @@ log = structlog.get_logger("placing")
 class Placing:
     """All that Ray reserves for this coordinator's jobs. `bridge` None: there is no Ray."""
 
-    def __init__(self, ledger: Ledger, bridge: Bridge | None, put: Callable[[Event], None]) -> None:
-        self._ledger = ledger
+    def __init__(self, state: GridState, bridge: Bridge | None, put: Callable[[Event], None]) -> None:
+        self._state = state
         self._bridge = bridge
         self._put = put
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._looked = self._compared = -FRESH - COMPARED
-        self._unsure = ledger.policy.by_ray or any(one.ray is not None for one in ledger.allocations.values())
+        self._unsure = state.policy.by_ray or any(one.ray is not None for one in state.allocations.values())
         """What Ray has reserved may not be what the ledger holds: a coordinator or Ray was not there to be told."""
         self._regained: set[str] = set()
         """Allocations for which that is put right just now."""
@@ -76,12 +76,12 @@ class Placing:
 
     async def _reserve(self, command: Reserve) -> None:
         name = command.allocation
-        if not self._ledger.policy.by_ray or not command.node:
-            why = "it has no node there" if self._ledger.policy.by_ray else "jobs are not placed by Ray any more"
+        if not self._state.policy.by_ray or not command.node:
+            why = "it has no node there" if self._state.policy.by_ray else "jobs are not placed by Ray any more"
             self._put(ReserveRefused(name, why))
             return
         async with self._gate:
-            if name not in self._ledger.allocations:
+            if name not in self._state.allocations:
                 return  # it was ended while it waited for its turn
             try:
                 await self._ask_for(name, command.node, command.resources)
@@ -121,23 +121,23 @@ class Placing:
 
     async def fresh(self) -> None:
         """See to it that the ledger knows what Ray has now, for who is to be placed at once or not at all."""
-        if self._bridge is not None and self._ledger.policy.by_ray and self._age(self._looked) > FRESH:
+        if self._bridge is not None and self._state.policy.by_ray and self._age(self._looked) > FRESH:
             await self._look()
 
     def _busy(self) -> bool:
         """Where jobs are not placed by Ray (any more), only what was reserved before is let go of."""
-        return self._unsure or (self._ledger.policy.by_ray and bool(self._ledger.jobs))
+        return self._unsure or (self._state.policy.by_ray and bool(self._state.jobs))
 
     def _age(self, since: float) -> float:
         return asyncio.get_running_loop().time() - since
 
     async def _look_on(self) -> None:
         while self._busy():
-            if self._ledger.policy.by_ray:
+            if self._state.policy.by_ray:
                 await self._look()
             if not self._trouble and (self._unsure or self._age(self._compared) > COMPARED):
                 await self._compare()
-            await asyncio.sleep(SOON if self._ledger.queue.lines else SELDOM)
+            await asyncio.sleep(SOON if self._state.queue.lines else SELDOM)
 
     async def _look(self) -> None:
         try:
@@ -150,10 +150,10 @@ class Placing:
             self._trouble = ""
             log.info("ray can be asked again")
         self._looked = asyncio.get_running_loop().time()
-        nodes = self._ledger.nodes
+        nodes = self._state.nodes
         found = matched(nodes, told)
         changed = {name: found.get(name) for name, node in nodes.items() if node.ray != found.get(name)}
-        if changed or self._ledger.ray_trouble:
+        if changed or self._state.ray_trouble:
             self._put(RayLooked(changed))
 
     def _in_trouble(self, why: str) -> None:
@@ -167,7 +167,7 @@ class Placing:
         has forgotten it, and what was on a node that is gone waits for that one."""
         try:
             there = await self._ask("reserved")
-            held = {JOBS + name: one for name, one in self._ledger.allocations.items() if one.ray is not None}
+            held = {JOBS + name: one for name, one in self._state.allocations.items() if one.ray is not None}
             for name in there:
                 if name.startswith(JOBS) and name not in held:
                     log.info("let go of what was reserved for a job that is over", group=name)
@@ -187,7 +187,7 @@ class Placing:
     async def _regain(self, lost: Allocation, waits: bool) -> None:
         """Have reserved on the node of Ray that is there now what one holds that was launched. If Ray has given it to
         others meanwhile, that is tried again at the next look."""
-        on = self._ledger.nodes[lost.node].ray
+        on = self._state.nodes[lost.node].ray
         if lost.ray is None or on is None:
             return
         self._regained.add(lost.id)
@@ -197,7 +197,7 @@ class Placing:
                     await self._ask("release", name=JOBS + lost.id)
                 await self._ask_for(lost.id, on.id, lost.ray.resources)
             log.info("reserved once more what ray had lost", allocation=lost.id)
-            if lost.id not in self._ledger.allocations:
+            if lost.id not in self._state.allocations:
                 await self._release(lost.id)
         except NoRay as error:
             log.warning("ray does not reserve once more what a job holds", allocation=lost.id, why=_words(error))

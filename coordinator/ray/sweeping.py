@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray.agreed import BOOSTS, JOBS
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 
@@ -17,13 +17,13 @@ ASK_SECONDS = 60.0
 log = structlog.get_logger("ray")
 
 
-async def sweep_until_done(ledger: Ledger, bridge: Bridge) -> None:
+async def sweep_until_done(state: GridState, bridge: Bridge) -> None:
     """Let go of them as soon as Ray can be asked. By a bridge of its own: one that asks for groups is a program of the
     cluster, which few coordinators need."""
     pause, own = FIRST, bridge.another()
     while True:
         try:
-            left = await sweep(ledger, own)
+            left = await sweep(state, own)
             break
         except NoRay:  # who asks for a boost or a job is told why
             pass
@@ -35,18 +35,18 @@ async def sweep_until_done(ledger: Ledger, bridge: Bridge) -> None:
         log.warning("placement groups were left over, and are gone", groups=left)
 
 
-async def sweep(ledger: Ledger, bridge: Bridge) -> list[str]:
+async def sweep(state: GridState, bridge: Bridge) -> list[str]:
     """Let go of the groups of jobs and boosts that hold none; their names. Raises NoRay."""
     left = []
     for name in list(await bridge.ask("reserved", seconds=ASK_SECONDS)):
-        if _is_for_nobody(ledger, name):
+        if _is_for_nobody(state, name):
             await bridge.ask("release", seconds=ASK_SECONDS, name=name)
             left.append(name)
     return left
 
 
-def _is_for_nobody(ledger: Ledger, name: str) -> bool:
+def _is_for_nobody(state: GridState, name: str) -> bool:
     if name.startswith(JOBS):
-        held = ledger.allocations.get(name.removeprefix(JOBS))
+        held = state.allocations.get(name.removeprefix(JOBS))
         return held is None or held.ray is None
-    return name.startswith(BOOSTS) and name.removeprefix(BOOSTS) not in ledger.jobs
+    return name.startswith(BOOSTS) and name.removeprefix(BOOSTS) not in state.jobs

@@ -41,7 +41,7 @@ async def line_with(process: Process, word: str) -> str:
 
 
 def waiting(grid: Coordinator) -> list[str]:
-    return [job.id for job in grid.ledger.jobs.values() if job.state is State.WAITING]
+    return [job.id for job in grid.ledger.state.jobs.values() if job.state is State.WAITING]
 
 
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP

@@ -79,11 +79,11 @@ class Coordinator:
         )
         self.driver = Driver(self.ledger, self.store, self.clock)
         self.audit = RequestLog(state_dir / "audit.log")
-        bundles = lambda: (job.spec.bundle for job in self.ledger.jobs.values() if job.spec.bundle)  # noqa: E731
+        bundles = lambda: (job.spec.bundle for job in self.ledger.state.jobs.values() if job.spec.bundle)  # noqa: E731
         self.blobs = Blobs(state_dir / "blobs", bundles)
-        self.boosts = Boosting(self.ledger, ray, RayAuth.DISABLED, lends, self.driver.put)
+        self.boosts = Boosting(self.ledger.state, ray, RayAuth.DISABLED, lends, self.driver.put)
         self.server = Server(
-            self.ledger, self.store, self.driver, self.blobs, self.audit, self.clock, self.pki, boosts=self.boosts
+            self.ledger.state, self.store, self.driver, self.blobs, self.audit, self.clock, self.pki, boosts=self.boosts
         )
         self.driver.begin(self.server.perform, restored)
         self.url = ""
@@ -246,7 +246,7 @@ class AgentEnd(End):
         grid, welcome = _here.get(self.url), self.link.welcome
         async with asyncio.timeout(PATIENCE):
             while grid is not None and welcome is not None and not self.closed:
-                known = grid.ledger.nodes.get(self.facts.name)
+                known = grid.ledger.state.nodes.get(self.facts.name)
                 if known is not None and known.session == welcome.session and known.offer is not None:
                     return
                 await asyncio.sleep(0.001)

@@ -27,7 +27,7 @@ async def comes(grid: Coordinator, folder: Path, name: str, labels: dict[str, st
     own = msgspec.structs.replace(facts(name), labels=labels)
     hello = Hello(protocol=PROTOCOL, software=__version__, role="agent", name=name, facts=own)
     session = await dial(grid.url, hello, identity=folder)
-    known = grid.ledger.nodes[name].facts.labels
+    known = grid.ledger.state.nodes[name].facts.labels
     await session.close()
     return known
 
@@ -134,4 +134,4 @@ async def test_a_node_cannot_come_by_a_bearer_token(tmp_path: Path) -> None:
             hello = Hello(protocol=PROTOCOL, software=__version__, role="agent", name="lab1", facts=facts("lab1"))
             await wire.send(encode(0, [hello]))
             answer = decode("ToAgent", bytes(await wire.recv()))[1][0]
-        assert isinstance(answer, Refused) and "may not speak for node" in answer.what and not grid.ledger.nodes
+        assert isinstance(answer, Refused) and "may not speak for node" in answer.what and not grid.ledger.state.nodes

@@ -114,7 +114,7 @@ async def test_a_nodes_both_connections_end_with_its_certificate_and_its_jobs_ar
     await lab.gone()
     await lab.data.gone()
     assert end_of(folder) <= time.time() < end_of(folder) + LATE
-    assert grid.ledger.jobs[made].state is not State.ENDED
+    assert grid.ledger.state.jobs[made].state is not State.ENDED
     await asker.close()
 
 

@@ -267,7 +267,7 @@ async def test_who_knows_a_hash_of_anothers_file_neither_learns_nor_gets_anythin
         crafted = encode_manifest(Manifest((Entry("mine", size=len(SECRET), blob=THEIRS),)))
         await ship(eve, crafted)
         refused.append(await submitted(eve, 3, blob_hash(crafted)))
-        assert [(one.code, one.why) for one in refused] == [("unavailable", "")] * 2 and not grid.ledger.jobs
+        assert [(one.code, one.why) for one in refused] == [("unavailable", "")] * 2 and not grid.ledger.state.jobs
         await ship(eve, SECRET)  # who has it may use it
         assert (await eve.ask(WantBlobs(4, (THEIRS,)))).blobs == ()
         assert isinstance(await submitted(eve, 5, blob_hash(crafted)), Submitted)

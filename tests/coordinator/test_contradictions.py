@@ -30,7 +30,7 @@ class Judge:
     def __init__(self, store: Store, instance: str = "me") -> None:
         self.found: list[Any] = []
         self.ledger = Ledger()
-        self.judge = Contradictions(store, self.ledger, self.found.append, lambda: NOW + 1, instance)
+        self.judge = Contradictions(store, self.ledger.state, self.found.append, lambda: NOW + 1, instance)
 
     def hello(self, *obeyed: object, stamp: Stamp | None = None, name: str = "n1") -> list[type]:
         said = obeyed if obeyed else None
@@ -168,7 +168,7 @@ def test_an_end_keeps_its_stamp_only_where_that_proves_it(lived: tuple[Store, di
     store, stamps = lived
     name, outcome = f"{KNOWN_JOB}.2", Outcome(Cause.EXITED)
     scene = Judge(store)
-    scene.ledger.jobs[KNOWN_JOB] = waiting(KNOWN_JOB, Request(Resources(cpu=1000)), 1.0)
+    scene.ledger.state.jobs[KNOWN_JOB] = waiting(KNOWN_JOB, Request(Resources(cpu=1000)), 1.0)
     told = scene.judge.told("n1", Exited(name, outcome, stamp=stamps[name]))
     assert told.stamp == stamps[name] and scene._shown() == [LossFound]
     told = scene.judge.told("n2", Exited(name, outcome, stamp=stamps[name]))
@@ -213,7 +213,7 @@ async def test_one_lying_node_stops_itself_and_nobody_else(tmp_path: Path) -> No
         assert (await ann.ended(first)).outcome == Outcome(Cause.EXITED)
         assert [one.allocation for one in honest.launched] == [f"{first}.1"] and liar.launched == []
         assert grid.store.loss is None and not grid.driver.trouble.found
-        drain = grid.ledger.nodes["liar"].orders.drain
+        drain = grid.ledger.state.nodes["liar"].orders.drain
         assert drain is not None and drain.by == "the grid" and f"liar knows of {first}.1" in drain.reason
         for one in (liar, honest, ann):
             await one.close()

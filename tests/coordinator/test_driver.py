@@ -29,7 +29,6 @@ from distributed_grid.coordinator.core.model import (
     Tick,
 )
 from distributed_grid.coordinator.core.rollback import Point
-from distributed_grid.coordinator.core.views import job_view
 from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.store import Store
 from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
@@ -492,7 +491,7 @@ async def test_a_commit_that_does_not_come_back_is_trouble_until_it_does(
 
 
 def test_what_waits_for_the_disk_does_not_grow_with_the_time() -> None:
-    view = [job_view(record(number).job, None) for number in (1, 2)]
+    view = [record(number).job.view(None) for number in (1, 2)]
     launch = Launch(allocation="j-1.1", job="j-1", user="ann", epoch=1, grant=Grant(), spec=JobSpec(("true",)))
     once: list[Command] = [
         Accepted(7, ("j-1",), 1, 1),

@@ -18,6 +18,7 @@ from distributed_grid.coordinator import eventlog
 from distributed_grid.coordinator.core import serving
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Command, Event, Heard, JobsSubmitted, Tick
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import EventLog
 from distributed_grid.coordinator.eventlog_read import Header, Turn, files, read
@@ -166,7 +167,7 @@ async def test_a_full_disk_pauses_it_and_it_goes_on_with_a_new_file(tmp_path: Pa
     report = replay(tmp_path)
     assert report.difference is None
     assert {job for one in read(last) if isinstance(one, Turn) for job in map(str, one.events) if "j6" in job}
-    assert set(ledger.jobs) == {"j1", "j2", "j3", "j4", "j6"}
+    assert set(ledger.state.jobs) == {"j1", "j2", "j3", "j4", "j6"}
 
 
 async def test_nothing_comes_after_a_gap(tmp_path: Path, monkeypatch: Any) -> None:
@@ -226,10 +227,10 @@ async def test_a_ledger_larger_than_the_log_may_be_is_not_written(tmp_path: Path
 async def test_what_broke_the_ledger_is_in_the_log_and_breaks_it_again(tmp_path: Path, monkeypatch: Any) -> None:
     right = serving.match
 
-    def sabotaged(ledger: Ledger) -> None:
-        if "j3" in ledger.jobs:
+    def sabotaged(state: GridState) -> None:
+        if "j3" in state.jobs:
             raise AssertionError("j3 must not be")
-        right(ledger)
+        right(state)
 
     store = Store(tmp_path / "grid.db")
     ledger = Ledger()

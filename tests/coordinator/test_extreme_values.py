@@ -139,7 +139,7 @@ async def test_a_node_beyond_all_bounds_is_turned_away_with_one_line(tmp_path: P
             end = await _dial_plain(made.url, hello)
         assert isinstance(end, Refused) and "facts.lendable.memory" in end.what + end.why
         assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["turned away"]
-        assert made.ledger.nodes == {}
+        assert made.ledger.state.nodes == {}
         await all_lists_are_told(made)
 
 

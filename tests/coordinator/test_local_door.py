@@ -95,7 +95,7 @@ async def test_a_node_does_not_come_in_by_the_socket(master: Coordinator) -> Non
         await wire.send(encode(0, [hello]))
         answer = decode("ToAgent", bytes(await wire.recv()))[1][0]  # type: ignore[arg-type]
     assert isinstance(answer, Refused) and answer.final and "may not speak for node 'n1'" in answer.what
-    assert not master.ledger.nodes
+    assert not master.ledger.state.nodes
 
 
 ASK = """

@@ -77,7 +77,7 @@ async def test_boosts_that_have_ended_are_found_among_jobs_however_many_newest_f
             made.state, made.ended = State.ENDED, 10.0 + number
             ended.append(RecordJob(made))
         grid.store.commit(grid.store.snapshot(ended, 400.0))
-        found, sight = Lookup(grid.ledger, grid.store, grid.driver), Sight("ann", Reach.ALL)
+        found, sight = Lookup(grid.ledger.state, grid.store, grid.driver), Sight("ann", Reach.ALL)
         asked = ListJobs(id=1, ended=True, states=(State.ENDED,), limit=2, boosts=True)
         first = found.newest(sight, asked)
         assert ([view.id[-3:] for view in first.jobs], first.more) == (["250", "150"], True)

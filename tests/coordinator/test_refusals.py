@@ -59,7 +59,7 @@ class Scene:
         """All that the coordinator keeps."""
         with contextlib.closing(sqlite3.connect(self.grid.state_dir / "grid.db")) as store:
             kept = [line for line in store.iterdump() if 'INTO "meta"' not in line]
-        return kept, [*self.pki.identities._db.iterdump()], set(self.grid.ledger.nodes)
+        return kept, [*self.pki.identities._db.iterdump()], set(self.grid.ledger.state.nodes)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -286,7 +286,7 @@ async def test_from_a_new_certificate_on_connections_are_made_with_it_and_those_
         scene.pki.certify_self(["localhost"])
         scene.grid.server.take_certificate()
         assert await asyncio.to_thread(shown) != before
-        assert scene.grid.ledger.nodes["lab9"].session == session.welcome.session
+        assert scene.grid.ledger.state.nodes["lab9"].session == session.welcome.session
         await session.close()
 
 

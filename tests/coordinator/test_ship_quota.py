@@ -166,5 +166,5 @@ async def test_a_manifest_counts_with_its_files_for_who_submits_it(tmp_path: Pat
         grid.blobs.quota.limit = 500
         refused = await bob.ask(Submit(3, (job(bundle=blob_hash(manifest)),)))
         assert isinstance(refused, Failed) and "bob has shipped" in refused.what
-        assert not grid.ledger.jobs
+        assert not grid.ledger.state.jobs
         await bob.close()

@@ -73,7 +73,7 @@ def test_members_are_taken_up_in_the_order_of_their_indexes(path: Path, ledger: 
     again = Ledger()
     again.restore(living.jobs, living.allocations, living.nodes, 3.0, many=living.groups)
     again.check()
-    assert again.queue.turns == ledger.queue.turns
+    assert again.state.queue.turns == ledger.state.queue.turns
 
 
 def test_an_array_goes_with_the_last_of_its_members(path: Path, ledger: Ledger) -> None:

@@ -134,10 +134,10 @@ async def test_a_launch_that_waited_while_its_node_began_another_life_is_not_sen
     worker, ann = await agent(grid.url, node(cores=2), runs_on), await client(grid.url)
     await ann.submit(job("sleep"))
     launch = await worker.until(Launch)
-    before = grid.ledger.allocations[launch.allocation]
-    grid.ledger.allocations[launch.allocation] = msgspec.structs.replace(before, boot="the one before")
+    before = grid.ledger.state.allocations[launch.allocation]
+    grid.ledger.state.allocations[launch.allocation] = msgspec.structs.replace(before, boot="the one before")
     grid.server.perform(Send("n1", launch))
-    grid.ledger.allocations[launch.allocation] = before
+    grid.ledger.state.allocations[launch.allocation] = before
     grid.server.perform(Send("n1", launch))
     await worker.until(lambda seen: len(worker.launched) == 2)
     await ann.ask(ListJobs(1))

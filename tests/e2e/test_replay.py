@@ -83,10 +83,10 @@ def turned_over(events: Path) -> int:
 BROKEN = """
 from distributed_grid.coordinator.core import serving
 right = serving.match
-def match(ledger):
-    if any(job.spec.name == "poison" for job in ledger.jobs.values()):
+def match(state):
+    if any(job.spec.name == "poison" for job in state.jobs.values()):
         raise AssertionError("poison in the ledger")
-    right(ledger)
+    right(state)
 serving.match = match
 """
 

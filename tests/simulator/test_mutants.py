@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core import (
     groups,
     holds,
     matching,
-    preempting,
+    outcomes,
     requests,
     reserving,
     retries,
@@ -35,6 +35,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Job, JobsSubmitted, Node, Send
 from distributed_grid.coordinator.core.model import State as JobState
 from distributed_grid.coordinator.core.parts import Fate
+from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Stale
 from distributed_grid.protocol.placing import LabelRule, Sign
@@ -87,17 +88,17 @@ def forget_what_waits_for_a_commit_that_failed(patch: Patch) -> None:
 
 
 def run_again_before_it_is_known_to_be_over(patch: Patch) -> None:
-    def lose(ledger: Ledger, allocation: Allocation, text: str) -> None:
-        ledger.move(allocation, JobState.LOST, text)
-        ledger.requeue(ledger.jobs[allocation.job], allocation, text)
+    def lose(state: GridState, allocation: Allocation, text: str) -> None:
+        state.move(allocation, JobState.LOST, text)
+        outcomes.requeue(state, state.jobs[allocation.job], allocation, text)
 
     patch(agents, "_lose", lose)
 
 
 def give_up_at_once(patch: Patch) -> None:
-    def lose(ledger: Ledger, allocation: Allocation, text: str) -> None:
-        ledger.move(allocation, JobState.LOST, text)
-        agents._end_lost(ledger, allocation, Cause.NODE_LOST, text, again=True)
+    def lose(state: GridState, allocation: Allocation, text: str) -> None:
+        state.move(allocation, JobState.LOST, text)
+        agents._end_lost(state, allocation, Cause.NODE_LOST, text, again=True)
 
     patch(agents, "_lose", lose)
 
@@ -111,18 +112,18 @@ def leases_are_not_kept(patch: Patch) -> None:
 
 
 def say_nothing_again_to_a_node_that_is_back(patch: Patch) -> None:
-    patch(agents, "_found", lambda ledger, node, allocation, running, started_for=0.0: None)
+    patch(agents, "_found", lambda state, node, allocation, running, started_for=0.0: None)
 
 
 def let_strangers_run(patch: Patch) -> None:
-    patch(agents, "_stranger", lambda ledger, node, item: None)
+    patch(agents, "_stranger", lambda state, node, item: None)
 
 
 def forget_keys(patch: Patch) -> None:
-    def submit(ledger: Ledger, event: JobsSubmitted) -> None:
-        kept, ledger.keys = ledger.keys, {}
-        requests.submit(ledger, event)
-        ledger.keys = kept | ledger.keys
+    def submit(state: GridState, event: JobsSubmitted) -> None:
+        kept, state.keys = state.keys, {}
+        requests.submit(state, event)
+        state.keys = kept | state.keys
 
     patch(events, "ON", {**events.ON, JobsSubmitted: submit})
 
@@ -130,22 +131,22 @@ def forget_keys(patch: Patch) -> None:
 def take_a_result_for_another(patch: Patch) -> None:
     exited = agents._exited
 
-    def wrong(ledger: Ledger, node: Node, message: Exited) -> None:
-        exited(ledger, node, msgspec.structs.replace(message, outcome=msgspec.structs.replace(message.outcome, code=0)))
+    def wrong(state: GridState, node: Node, message: Exited) -> None:
+        exited(state, node, msgspec.structs.replace(message, outcome=msgspec.structs.replace(message.outcome, code=0)))
 
     patch(agents, "_ON", {**agents._ON, Exited: wrong})
 
 
 def count_offers_twice(patch: Patch) -> None:
     """And the node's own books, which would not let it, look away."""
-    rebuild = Ledger.rebuild
+    rebuild = GridState.rebuild
 
-    def blind(self: Ledger, node: Node) -> None:
+    def blind(self: GridState, node: Node) -> None:
         if node.offer is not None:
             node.offer = msgspec.structs.replace(node.offer, counting=tuple(node.allocations))
         rebuild(self, node)
 
-    patch(Ledger, "rebuild", blind)
+    patch(GridState, "rebuild", blind)
     patch(Table, "_in_the_way", lambda self, launch: ("", ""))
     patch(Lender, "verify", lambda self, grant, sample, holdings, allocation: None)
 
@@ -198,14 +199,14 @@ def decide_about_a_gang_before_all_of_it_is_over(patch: Patch) -> None:
     """And the ledger does not look."""
     part_over = gangs.part_over
 
-    def early(ledger: Ledger, job: Job, allocation: Allocation, *rest: Any, **more: Any) -> None:
-        part_over(ledger, job, allocation, *rest, **more)
+    def early(state: GridState, job: Job, allocation: Allocation, *rest: Any, **more: Any) -> None:
+        part_over(state, job, allocation, *rest, **more)
         if job.part is not None and job.part.fate is Fate.TO_RETRY:
-            for one in gangs.members(ledger, job):
-                if one.allocation in ledger.allocations:
-                    ledger.move(ledger.allocations[one.allocation], JobState.ENDED)
-                    ledger.move(one, JobState.WAITING, "too early")
-            gangs._decide(ledger, gangs.members(ledger, job))
+            for one in gangs.members(state, job):
+                if one.allocation in state.allocations:
+                    state.move(state.allocations[one.allocation], JobState.ENDED)
+                    state.move(one, JobState.WAITING, "too early")
+            gangs._decide(state, gangs.members(state, job))
 
     patch(gangs, "part_over", early)
     patch(Ledger, "check", lambda self: None)
@@ -218,9 +219,9 @@ def let_the_others_of_a_gang_go_on(patch: Patch) -> None:
 def end_the_members_of_a_gang_one_by_one(patch: Patch) -> None:
     """And the ledger does not look."""
 
-    def alone(ledger: Ledger, job: Job, allocation: Allocation, outcome: Any, text: str, again: bool = True) -> None:
-        job.index, ledger.groups[job.group].live = 0, {job.id: None}
-        gangs_part_over(ledger, job, allocation, outcome, text, again)
+    def alone(state: GridState, job: Job, allocation: Allocation, outcome: Any, text: str, again: bool = True) -> None:
+        job.index, state.groups[job.group].live = 0, {job.id: None}
+        gangs_part_over(state, job, allocation, outcome, text, again)
 
     gangs_part_over = gangs.part_over
     patch(gangs, "part_over", alone)
@@ -228,7 +229,7 @@ def end_the_members_of_a_gang_one_by_one(patch: Patch) -> None:
 
 
 def let_go_who_waits_for_others(patch: Patch) -> None:
-    patch(dependencies, "_judge", lambda ledger, condition: True)
+    patch(dependencies, "_judge", lambda state, condition: True)
 
 
 def take_every_end_for_a_good_one(patch: Patch) -> None:
@@ -242,10 +243,10 @@ def end_who_waits_for_others_at_any_end(patch: Patch) -> None:
 def let_all_of_an_array_go_at_once(patch: Patch) -> None:
     """And the ledger does not look."""
 
-    def all_of_it(ledger: Ledger, members: groups.Members) -> None:
-        while members.group.id not in ledger.held.unmet and members.pending:
-            if (job := ledger.jobs.get(members.pending.popleft())) is not None:
-                ledger.wait(job)
+    def all_of_it(state: GridState, members: Members) -> None:
+        while members.group.id not in state.held.unmet and members.pending:
+            if (job := state.jobs.get(members.pending.popleft())) is not None:
+                state.enqueue(job)
 
     patch(groups, "let_go", all_of_it)
     patch(Ledger, "check", lambda self: None)
@@ -305,7 +306,7 @@ def do_not_wake_who_is_to_end(patch: Patch) -> None:
 
 
 def serve_whoever_came_first_whatever_he_holds(patch: Patch) -> None:
-    patch(serving, "_rank_of", lambda ledger, standing, now: 0.0)
+    patch(serving, "_rank_of", lambda state, standing, now: 0.0)
 
 
 def let_anybody_start_where_a_node_is_kept(patch: Patch) -> None:
@@ -315,30 +316,30 @@ def let_anybody_start_where_a_node_is_kept(patch: Patch) -> None:
 def start_the_members_of_a_gang_elsewhere_than_others_gave_way_for_them(patch: Patch) -> None:
     whole = holds.whole
 
-    def turned(ledger: Ledger, job: Job, kept: Any) -> Any:
-        places = whole(ledger, job, kept)
+    def turned(state: GridState, job: Job, kept: Any) -> Any:
+        places = whole(state, job, kept)
         return places[::-1] if places is not None else None
 
     patch(holds, "whole", turned)
-    patch(preempting, "_close", _without_words(preempting._close))
+    patch(holds, "close", _without_words(holds.close))
 
 
 def _without_words(close: Callable[..., None]) -> Callable[..., None]:
-    return lambda ledger, receipt, result, text: close(ledger, receipt, result, "")
+    return lambda state, receipt, result, text: close(state, receipt, result, "")
 
 
 def start_an_urgent_gang_with_one_member_less(patch: Patch) -> None:
     """And the ledger does not look."""
     start = gangs.start
 
-    def short(ledger: Ledger, leader: Job, found: Any, met: Any) -> None:
-        live = ledger.groups[leader.group].live
+    def short(state: GridState, leader: Job, found: Any, met: Any) -> None:
+        live = state.groups[leader.group].live
         if leader.plans and len(live) > 1:
             last = live.popitem()
-            start(ledger, leader, found[:-1], met[:-1])
+            start(state, leader, found[:-1], met[:-1])
             live[last[0]] = None
         else:
-            start(ledger, leader, found, met)
+            start(state, leader, found, met)
 
     patch(gangs, "start", short)
     patch(Ledger, "check", lambda self: None)

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import events, failing, orders
-from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Granted, Node, RecordOrders
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.orders import NodeOrders
 from distributed_grid.simulator import run
 from distributed_grid.simulator.disk import Disk
@@ -52,15 +52,15 @@ def answer_a_drain_before_it_is_on_disk(patch: Patch) -> None:
 
 
 def take_nothing_back_at_the_deadline(patch: Patch) -> None:
-    patch(events, "DUE", {**events.DUE, "drain": lambda ledger, name: None})
+    patch(events, "DUE", {**events.DUE, "drain": lambda state, name: None})
 
 
 def forget_deadlines_at_a_restart(patch: Patch) -> None:
     restore = orders.restore
 
-    def forgetful(ledger: Ledger, ordered: Any) -> None:
-        restore(ledger, ordered)
-        ledger.deadlines.armed = {key: at for key, at in ledger.deadlines.armed.items() if key[0] != "drain"}
+    def forgetful(state: GridState, ordered: Any) -> None:
+        restore(state, ordered)
+        state.deadlines.armed = {key: at for key, at in state.deadlines.armed.items() if key[0] != "drain"}
 
     patch(orders, "restore", forgetful)
 
@@ -71,9 +71,9 @@ def set_nobody_aside_for_long(patch: Patch) -> None:
     patch(failing, "EVERYWHERE", "nowhere")
 
 
-def order_on_disk_only(ledger: Ledger, node: Node, aside: Any) -> None:
+def order_on_disk_only(state: GridState, node: Node, aside: Any) -> None:
     ordered = msgspec.structs.replace(node.orders, aside=aside)
-    ledger.out.append(RecordOrders(node.facts.name, ordered))
+    state.out.append(RecordOrders(node.facts.name, ordered))
 
 
 BREACHES: dict[Callable[[Patch], None], int] = {

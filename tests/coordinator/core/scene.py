@@ -148,7 +148,7 @@ class Scene:
         if verb == "why":
             return self._why(name, now)
         if verb == "story":
-            story = self.ledger.jobs[name].story
+            story = self.ledger.state.jobs[name].story
             return [f"{entry.at:g} {entry.state.value}: {entry.text}" for entry in story]
         out: list[str] = []
         for event in self._events(verb, name, values, flags, now):
@@ -163,7 +163,7 @@ class Scene:
             case "up" | "join":
                 return self._arrival(verb, name, values)
             case "down":
-                return [NodeDown(name, values.get("session", self.ledger.nodes[name].session))]
+                return [NodeDown(name, values.get("session", self.ledger.state.nodes[name].session))]
             case "beat":
                 return [Heard(name, Sample(at=now))]
             case "tick":
@@ -191,7 +191,7 @@ class Scene:
         raise ValueError(f"unknown verb {verb}")
 
     def _node(self, allocation: str, values: dict[str, str]) -> str:
-        found = self.ledger.allocations.get(allocation)
+        found = self.ledger.state.allocations.get(allocation)
         return values.get("on") or (found.node if found else next(iter(self.facts)))
 
     def _arrival(self, verb: str, name: str, values: dict[str, str]) -> list[Event]:
@@ -250,7 +250,7 @@ class Scene:
         return job(name, request, now, key=values.get("key", ""), time_limit=float(values.get("time", "0")))
 
     def _why(self, name: str, now: float) -> list[str]:
-        said = explain.why(self.ledger, name, None, now)
+        said = explain.why(self.ledger.state, name, None, now)
         out = [f"{said.reason.code}: {said.reason.text}"]
         out += [
             f"  {entry.left} {entry.what}" + (f" (not {entry.lost})" if entry.lost else "") for entry in said.funnel

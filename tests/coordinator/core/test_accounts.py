@@ -26,7 +26,7 @@ def grid() -> Ledger:
 
 
 def submit(ledger: Ledger, user: str, count: int, now: float, priority: Priority = Priority.MEDIUM) -> list[Command]:
-    first = ledger.next_turn
+    first = ledger.state.next_turn
     request = Request(Resources(cpu=1000), priority)
     return step(
         ledger, JobsSubmitted(1, tuple(job(f"{user}{first + n}", request, now, user) for n in range(count))), now
@@ -57,13 +57,13 @@ def test_what_a_user_held_is_known_after_a_restart_and_what_they_hold_went_on() 
     submit(ledger, "ann", 2, 1.0)
     submit(ledger, "ben", 1, 1.0)
     past = saved(run_for(ledger, "ben3", 1.0, 1000.0))
-    jobs, held = deepcopy(list(ledger.jobs.values())), deepcopy(list(ledger.allocations.values()))
+    jobs, held = deepcopy(list(ledger.state.jobs.values())), deepcopy(list(ledger.state.allocations.values()))
 
     other = Ledger(policy=PATIENT)
     other.restore(jobs, held, [NODE], DAY, past=past)
     for user in ("ann", "ben"):
-        before = ledger.shares.share(user, DAY, PATIENT.sharing)
-        assert other.shares.share(user, DAY, PATIENT.sharing) == pytest.approx(before, rel=1e-9) and before > 0
+        before = ledger.state.shares.share(user, DAY, PATIENT.sharing)
+        assert other.state.shares.share(user, DAY, PATIENT.sharing) == pytest.approx(before, rel=1e-9) and before > 0
 
 
 def test_an_account_that_counts_no_more_is_forgotten_on_disk_too() -> None:
@@ -73,7 +73,7 @@ def test_an_account_that_counts_no_more_is_forgotten_on_disk_too() -> None:
     step(ledger, Tick(), 200.0)
     submit(ledger, "ben", 1, 60 * DAY)
     assert saved(step(ledger, Tick(), 60 * DAY + 61.0))["ann"] == (0.0, 0.0)
-    assert "ann" not in ledger.shares.accounts
+    assert "ann" not in ledger.state.shares.accounts
 
 
 def test_users_are_shown_in_the_order_in_which_they_are_served() -> None:
@@ -83,10 +83,10 @@ def test_users_are_shown_in_the_order_in_which_they_are_served() -> None:
     submit(ledger, "cleo", 1, 3.0, Priority.LOW)
     submit(ledger, "dan", 1, 4.0)
     submit(ledger, "dan", 1, 4.0, Priority.HIGH)
-    shown = accounts.views(ledger, 5.0)
+    shown = accounts.views(ledger.state, 5.0)
     assert [(one.user, one.position) for one in shown] == [("dan", 1), ("ben", 2), ("ann", 3), ("cleo", 4)]
     ann, cleo = shown[2], shown[3]
     assert (ann.held, ann.running, ann.waiting, ann.holds) == (1.0, 4, {"medium": 1}, Resources(cpu=4000))
     assert shown[0].waiting == {"high": 1, "medium": 1} and cleo.weight == 2.0
     run_for(ledger, "ann1", 6.0, 7.0)
-    assert ledger.jobs["dan10"].allocation, "whoever is shown first is served first"
+    assert ledger.state.jobs["dan10"].allocation, "whoever is shown first is served first"

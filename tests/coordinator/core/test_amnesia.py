@@ -42,7 +42,7 @@ def granted(request: Request = LOST, started: bool = True) -> Ledger:
 
 def back(ledger: Ledger, of: NodeFacts, now: float, *known: Known) -> list[Command]:
     """n1's agent is back and knows of these, and offers its core."""
-    step(ledger, NodeDown("n1", ledger.nodes["n1"].session), now)
+    step(ledger, NodeDown("n1", ledger.state.nodes["n1"].session), now)
     out = step(ledger, NodeUp(of, f"session at {now}"), now)
     out += step(ledger, Told("n1", Inventory(known=known)), now)
     return out + step(ledger, Told("n1", offer(of)), now)
@@ -57,11 +57,11 @@ def test_what_the_node_does_not_know_is_held_and_not_started_again(started: bool
     ledger = granted(started=started)
     out = back(ledger, n1("first~a", WHY), 5.0)
     assert sent(out) == [] and Audit("n1", WHY) in out
-    assert ledger.allocations["j.1"].state is State.LOST
-    assert ledger.jobs["j"].story[-1].text == f"n1 does not know what became of it: {WHY}"
+    assert ledger.state.allocations["j.1"].state is State.LOST
+    assert ledger.state.jobs["j"].story[-1].text == f"n1 does not know what became of it: {WHY}"
     again = back(ledger, n1("first~a", WHY), 6.0)
     assert sent(again) == [] and not any(isinstance(one, Audit) for one in again)
-    assert ledger.allocations["j.1"].state is State.LOST
+    assert ledger.state.allocations["j.1"].state is State.LOST
 
 
 @pytest.mark.parametrize("started", [True, False], ids=["it was heard to start", "it was only launched"])
@@ -70,15 +70,15 @@ def test_once_nothing_of_it_lives_it_is_run_again_as_another_attempt(started: bo
     back(ledger, n1("first~a", WHY), 5.0)
     out = back(ledger, n1("first~a"), 9.0)
     assert [getattr(one, "allocation", "") for one in sent(out)] == ["j.2"]
-    assert ledger.allocations["j.2"].instance == "first~a"
-    assert ledger.jobs["j"].retried == 1
+    assert ledger.state.allocations["j.2"].instance == "first~a"
+    assert ledger.state.jobs["j"].retried == 1
 
 
 def test_a_job_that_is_not_to_be_run_again_is_over_and_may_have_run() -> None:
     ledger = granted(Request(CORE), started=False)
     back(ledger, n1("first~a", WHY), 5.0)
     out = back(ledger, n1("first~a"), 9.0)
-    assert sent(out) == [] and ledger.allocations == {}
+    assert sent(out) == [] and ledger.state.allocations == {}
     (outcome,) = {one.job.outcome for one in out if getattr(one, "job", None) and hasattr(one.job, "outcome")}
     assert outcome == Outcome(Cause.NODE_LOST, text="n1 lost its records of it, and nothing of it lives there")
     assert outcome.started
@@ -93,20 +93,20 @@ def test_the_word_that_nothing_lives_counts_also_for_a_coordinator_that_did_not_
 def test_what_the_node_found_all_the_same_goes_on() -> None:
     ledger = granted()
     out = back(ledger, n1("first~a", WHY), 5.0, Known("j.1", State.RUNNING, started_for=4.0))
-    assert sent(out) == [] and ledger.allocations["j.1"].state is State.RUNNING
+    assert sent(out) == [] and ledger.state.allocations["j.1"].state is State.RUNNING
     back(ledger, n1("first~a"), 9.0, Known("j.1", State.RUNNING, started_for=8.0))
-    assert ledger.allocations["j.1"].state is State.RUNNING
+    assert ledger.state.allocations["j.1"].state is State.RUNNING
     step(ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED), returned=True)), 10.0)
-    assert ledger.jobs == {}
+    assert ledger.state.jobs == {}
 
 
 def test_a_stop_is_not_sent_where_it_would_be_answered_that_it_never_ran() -> None:
     ledger = granted()
     back(ledger, n1("first~a", WHY), 5.0)
     assert sent(step(ledger, CancelAsked(2, ("j",)), 6.0)) == []
-    assert ledger.allocations["j.1"].state is State.LOST
+    assert ledger.state.allocations["j.1"].state is State.LOST
     back(ledger, n1("first~a"), 9.0)
-    assert ledger.jobs == {} and ledger.allocations == {}
+    assert ledger.state.jobs == {} and ledger.state.allocations == {}
 
 
 def test_a_node_that_was_silent_and_speaks_again_does_not_make_it_run() -> None:
@@ -114,30 +114,32 @@ def test_a_node_that_was_silent_and_speaks_again_does_not_make_it_run() -> None:
     back(ledger, n1("first~a", WHY), 5.0)
     step(ledger, Tick(), 17.0)
     assert sent(step(ledger, Heard("n1", Sample(at=18.0)), 18.0)) == []
-    assert ledger.allocations["j.1"].state is State.LOST
+    assert ledger.state.allocations["j.1"].state is State.LOST
 
 
 def test_a_node_that_is_lost_before_it_knows_has_its_job_ended_and_not_run_again() -> None:
     ledger = granted()
     join(ledger, facts("n2", cores=1), 2.0)
-    assert ledger.allocations["j.1"].lease > 0
+    assert ledger.state.allocations["j.1"].lease > 0
     back(ledger, n1("first~a", WHY), 5.0)
     for now in range(6, 100):
         step(ledger, Told("n2", offer(facts("n2", cores=1))), now)
-    assert ledger.jobs == {} and ledger.allocations == {}
+    assert ledger.state.jobs == {} and ledger.state.allocations == {}
 
 
 def test_a_reboot_proves_that_nothing_lives() -> None:
     ledger = granted()
     back(ledger, n1("first~a", WHY), 5.0)
     back(ledger, n1("first~a", boot="b2"), 9.0)
-    assert ledger.jobs["j"].retried == 1 and "rebooted" in " ".join(step.text for step in ledger.jobs["j"].story)
+    assert ledger.state.jobs["j"].retried == 1 and "rebooted" in " ".join(
+        step.text for step in ledger.state.jobs["j"].story
+    )
 
 
 def test_another_state_directory_is_no_loss_of_records() -> None:
     ledger = granted()
     back(ledger, n1("other~a"), 5.0)
-    assert ledger.jobs == {}  # it may run on there: it is not run again
+    assert ledger.state.jobs == {}  # it may run on there: it is not run again
 
 
 def test_each_loss_is_told_apart() -> None:

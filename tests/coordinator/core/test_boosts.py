@@ -61,10 +61,10 @@ def told(out: list[Command]) -> Outcome | None:
 
 def test_a_raylet_that_runs_is_no_boost_until_ray_shows_it() -> None:
     ledger = started()
-    assert ledger.jobs["b"].state is State.STARTING
+    assert ledger.state.jobs["b"].state is State.STARTING
     step(ledger, Joined("b.1", "f00d"), 4.0)
-    assert ledger.jobs["b"].state is State.RUNNING
-    assert [one.text for one in ledger.jobs["b"].story][-2:] == [
+    assert ledger.state.jobs["b"].state is State.RUNNING
+    assert [one.text for one in ledger.state.jobs["b"].story][-2:] == [
         "raylet started on lab, Ray is to show it",
         "in Ray as node f00d",
     ]
@@ -73,7 +73,7 @@ def test_a_raylet_that_runs_is_no_boost_until_ray_shows_it() -> None:
 def test_what_ray_shows_before_its_raylet_was_told_of_or_after_its_end_changes_nothing() -> None:
     ledger = granted()
     assert step(ledger, Joined("b.1", "f00d"), 1.5) == []
-    assert ledger.jobs["b"].state is State.STARTING
+    assert ledger.state.jobs["b"].state is State.STARTING
     assert step(ledger, Joined("c.1", "f00d"), 1.6) == []
 
 
@@ -85,7 +85,7 @@ def test_one_that_ray_does_not_show_in_time_is_ended() -> None:
         Stop(allocation="b.1", grace=0.0, cause="not-joined", text="Ray did not show it within 60 s")
     ]
     step(ledger, Told("lab", Exited(allocation="b.1", outcome=Outcome(Cause.NOT_JOINED, text="no"))), 63.0)
-    assert "b" not in ledger.jobs and not ledger.nodes["lab"].allocations
+    assert "b" not in ledger.state.jobs and not ledger.state.nodes["lab"].allocations
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_one_that_ray_does_not_show_any_more_is_ended_at_once_and_one_that_it_ne
     assert stops(step(ledger, gone, 5.0)) == [said]
     assert stops(step(ledger, gone, 6.0)) == [], "it is asked once"
     step(ledger, Told("lab", Exited(allocation="b.1", outcome=Outcome(Cause.NOT_JOINED, text="no"))), 7.0)
-    assert "b" not in ledger.jobs and not ledger.nodes["lab"].allocations
+    assert "b" not in ledger.state.jobs and not ledger.state.nodes["lab"].allocations
     assert stops(step(ledger, gone, 8.0)) == []
 
 
@@ -121,7 +121,7 @@ def test_a_release_while_it_joins_is_one_stop_however_often_it_is_asked_and_what
     assert [one.cause for one in stops(step(ledger, CancelAsked(5, ("b",), "released"), 3.0))] == ["cancelled"]
     assert stops(step(ledger, CancelAsked(6, ("b",), "released"), 3.1)) == []
     step(ledger, Joined("b.1", "f00d"), 3.2)
-    assert ledger.jobs["b"].state is State.STOPPING
+    assert ledger.state.jobs["b"].state is State.STOPPING
     out = step(ledger, ExtendAsked(7, "b", 60.0), 3.3)
     assert [type(one) for one in out] == [Rejected]
 
@@ -130,7 +130,7 @@ def test_an_extension_while_it_waits_or_joins_lasts_as_long_as_one_while_it_runs
     for make in (granted, started, running):
         ledger = make()
         step(ledger, ExtendAsked(3, "b", 60.0), 10.0)
-        assert ledger.jobs["b"].spec.time_limit == 3660.0
+        assert ledger.state.jobs["b"].spec.time_limit == 3660.0
 
 
 def test_a_node_that_is_back_has_its_boost_as_it_was() -> None:
@@ -139,7 +139,7 @@ def test_a_node_that_is_back_has_its_boost_as_it_was() -> None:
         step(ledger, NodeDown("lab", "session-lab"), 5.0)
         step(ledger, NodeUp(NODE, "s2"), 6.0)
         out = step(ledger, Told("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=4.0),))), 6.0)
-        assert (ledger.jobs["b"].state, stops(out)) == (state, [])
+        assert (ledger.state.jobs["b"].state, stops(out)) == (state, [])
 
 
 def test_one_whose_node_was_lost_while_it_was_to_join_is_ended_and_one_that_ray_had_shown_goes_on() -> None:
@@ -147,10 +147,10 @@ def test_one_whose_node_was_lost_while_it_was_to_join_is_ended_and_one_that_ray_
         ledger = make()
         step(ledger, NodeDown("lab", "session-lab"), 5.0)
         step(ledger, Tick(), 20.0)
-        assert ledger.jobs["b"].state is State.LOST
+        assert ledger.state.jobs["b"].state is State.LOST
         step(ledger, NodeUp(NODE, "s2"), 21.0)
         step(ledger, Told("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=19.0),))), 21.0)
-        assert ledger.jobs["b"].state is state
+        assert ledger.state.jobs["b"].state is state
 
 
 def test_an_extension_is_told_to_the_node_and_adds_up() -> None:
@@ -159,7 +159,7 @@ def test_an_extension_is_told_to_the_node_and_adds_up() -> None:
         out = step(ledger, ExtendAsked(3, "b", more), 10.0)
         assert [one.message for one in out if isinstance(one, Send)] == [Extend(allocation="b.1", limit=limit)]
         assert any(isinstance(one, Granted) for one in out)
-    assert ledger.jobs["b"].spec.time_limit == 6000.0
+    assert ledger.state.jobs["b"].spec.time_limit == 6000.0
 
 
 def test_what_cannot_be_extended_is_refused_and_nothing_changes() -> None:
@@ -168,4 +168,4 @@ def test_what_cannot_be_extended_is_refused_and_nothing_changes() -> None:
     for name, more in (("j", 60.0), ("gone", 60.0), ("b", -5.0), ("b", 1e9)):
         out = step(ledger, ExtendAsked(3, name, more), 10.0)
         assert [type(one) for one in out] == [Rejected]
-    assert ledger.jobs["b"].spec.time_limit == 3600.0
+    assert ledger.state.jobs["b"].spec.time_limit == 3600.0

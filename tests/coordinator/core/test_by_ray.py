@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint, explain
+from distributed_grid.coordinator.core import checkpoint, explain, views
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
@@ -74,7 +74,7 @@ def launches(out: list[Command]) -> list[str]:
 
 
 def reason(ledger: Ledger, name: str) -> str:
-    view = ledger.view(name)
+    view = views.job(ledger.state, name)
     assert view is not None and view.reason is not None
     return f"{view.reason.code}: {view.reason.text}"
 
@@ -92,17 +92,17 @@ def test_what_is_granted_is_launched_once_ray_has_reserved_it_and_let_go_of_when
     assert asked(submit(ledger, "j", Request(Resources(cpu=1500, memory=GIB)))) == [
         Reserve("j.1", "f00d", Resources(cpu=1500, memory=GIB))
     ]
-    assert ledger.jobs["j"].state is State.STARTING
+    assert ledger.state.jobs["j"].state is State.STARTING
     assert launches(step(ledger, Reserved("j.1"), 2.0)) == ["j.1"]
     step(ledger, Told("lab", Started(allocation="j.1", pid=7)), 3.0)
-    assert [one.text for one in ledger.jobs["j"].story] == [
+    assert [one.text for one in ledger.state.jobs["j"].story] == [
         "submitted",
         "granted on lab, confidence 0.38; Ray is to reserve it",
         "Ray reserved it on its node f00d",
         "started on lab",
     ]
     out = step(ledger, Told("lab", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED, code=0))), 9.0)
-    assert Unreserve("j.1") in out and "j" not in ledger.jobs
+    assert Unreserve("j.1") in out and "j" not in ledger.state.jobs
 
 
 def test_what_was_granted_is_on_disk_before_ray_is_asked() -> None:
@@ -134,7 +134,7 @@ def test_an_answer_that_is_said_twice_or_for_nobody_launches_nothing_and_lets_go
     assert asked(step(ledger, ReserveRefused("j.1", "too late"), 2.2)) == []
     assert asked(step(ledger, Reserved("gone.1"), 2.3)) == [Unreserve("gone.1")]
     assert asked(step(ledger, ReserveRefused("gone.1", "no"), 2.4)) == [Unreserve("gone.1")]
-    assert ledger.jobs["j"].state is State.STARTING
+    assert ledger.state.jobs["j"].state is State.STARTING
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
@@ -149,14 +149,14 @@ def test_what_ray_refuses_waits_with_the_reason_and_is_asked_again_a_little_late
         assert asked(out) == [Unreserve(f"j.{attempt}")]
         beat(ledger, now + 0.01)
         assert reason(ledger, "j") == "Ray: lab was refused by Ray a moment ago: it was not free within 2 s"
-        until = ledger.nodes["lab"].declined["ray"][0]
+        until = ledger.state.nodes["lab"].declined["ray"][0]
         assert asked(beat(ledger, until - 0.1)) == []
         assert asked(beat(ledger, until)) == [Reserve(f"j.{attempt + 1}", "f00d", ONE.resources)]
         pauses.append(round(until - now, 3))
         now = until + 0.5
     assert pauses == [1.0, 2.0, 4.0]
     assert launches(step(ledger, Reserved("j.4"), now)) == ["j.4"]
-    assert not ledger.nodes["lab"].declined, "the next one is asked for at once"
+    assert not ledger.state.nodes["lab"].declined, "the next one is asked for at once"
 
 
 def test_what_one_node_is_refused_goes_to_another_at_once() -> None:
@@ -176,7 +176,7 @@ def test_without_an_answer_in_time_the_job_waits_again() -> None:
     for at in range(2, 31):
         assert asked(beat(ledger, float(at))) == []
     assert asked(beat(ledger, 31.0)) == [Unreserve("j.1")]
-    assert "it did not answer within 30 s" in ledger.jobs["j"].story[-1].text
+    assert "it did not answer within 30 s" in ledger.state.jobs["j"].story[-1].text
 
 
 def test_what_must_start_at_once_ends_with_rays_reason() -> None:
@@ -209,7 +209,7 @@ def test_who_finds_no_room_in_ray_is_told_so_and_starts_when_there_is(
     ledger = scene(looked)
     assert asked(submit(ledger, "j", request_)) == []
     assert reason(ledger, "j") == why
-    assert f"Ray: {explain.why(ledger, 'j', None, 1.5).reason.text}" == why
+    assert f"Ray: {explain.why(ledger.state, 'j', None, 1.5).reason.text}" == why
     assert [type(one) for one in asked(step(ledger, shows(), 2.0))] == [Reserve]
 
 
@@ -224,11 +224,11 @@ def test_what_ray_has_reserved_for_us_is_taken_off_once_and_is_room_again_when_i
     ledger = scene(shows(cpu=1000))
     for name in ("a", "b", "c", "d"):
         submit(ledger, name)
-    waiting = [name for name, one in ledger.jobs.items() if one.state is State.WAITING]
+    waiting = [name for name, one in ledger.state.jobs.items() if one.state is State.WAITING]
     assert waiting == ["d"], "of four cores others have one"
     assert asked(step(ledger, ReserveRefused("a.1", "no"), 2.0)) == [Unreserve("a.1")]
     step(ledger, Reserved("b.1"), 2.1)
-    assert {name for name, one in ledger.jobs.items() if one.state is State.STARTING} == {"a", "b", "c"}
+    assert {name for name, one in ledger.state.jobs.items() if one.state is State.STARTING} == {"a", "b", "c"}
 
 
 def test_a_job_with_gpus_reserves_all_that_ray_has_there_so_the_next_one_waits() -> None:
@@ -241,7 +241,7 @@ def test_a_job_with_gpus_reserves_all_that_ray_has_there_so_the_next_one_waits()
 
 
 def test_why_is_asked_of_what_is_not_submitted_yet_it_counts_ray_as_well() -> None:
-    said = explain.why(scene(shows(cpu=4000)), None, ONE, 1.0)
+    said = explain.why(scene(shows(cpu=4000)).state, None, ONE, 1.0)
     assert (said.reason.code, said.chosen) == ("Ray", "")
     assert said.funnel[-1].what == "where Ray has room" and said.funnel[-1].left == 0
 
@@ -254,7 +254,7 @@ def test_who_is_cancelled_while_ray_is_asked_never_runs_and_its_node_hears_nothi
         ledger = scene()
         submit(ledger, "j")
         assert asked(step(ledger, CancelAsked(2, ("j",)), 1.5)) == []
-        assert ledger.jobs["j"].state is State.STOPPING
+        assert ledger.state.jobs["j"].state is State.STOPPING
         out = step(ledger, answer, 2.0)
         assert asked(out) == [Unreserve("j.1")]
         outcome = ended(out, "j")
@@ -265,7 +265,7 @@ def test_a_node_that_falls_silent_while_ray_is_asked_has_never_had_the_job() -> 
     ledger = scene()
     submit(ledger, "j")
     assert Unreserve("j.1") in step(ledger, Tick(), 11.0)
-    assert ledger.jobs["j"].state is State.WAITING
+    assert ledger.state.jobs["j"].state is State.WAITING
 
 
 def test_a_node_that_is_back_meanwhile_is_sent_it_when_ray_has_answered_whoever_it_is_now() -> None:
@@ -312,8 +312,8 @@ def test_a_gang_of_which_one_is_refused_waits_again_as_a_whole() -> None:
     step(ledger, ReserveRefused("g_0.1", "no"), 2.0)
     out = step(ledger, Reserved("g_1.1"), 2.1)
     assert Unreserve("g_1.1") in out and launches(out) == []
-    assert {one.tries for one in ledger.jobs.values()} == {1}
-    assert all(one.state is State.WAITING for one in ledger.jobs.values())
+    assert {one.tries for one in ledger.state.jobs.values()} == {1}
+    assert all(one.state is State.WAITING for one in ledger.state.jobs.values())
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
@@ -322,8 +322,8 @@ def test_a_gang_of_which_one_is_refused_waits_again_as_a_whole() -> None:
 def restarted(ledger: Ledger, policy: Policy = BY_RAY) -> tuple[Ledger, list[Command]]:
     """A ledger that takes up what this one has on disk, and what that asks for."""
     other = Ledger(policy=policy)
-    live: list[Job] = list(ledger.jobs.values())
-    out = other.restore(live, ledger.allocations.values(), [LAB], 10.0)
+    live: list[Job] = list(ledger.state.jobs.values())
+    out = other.restore(live, ledger.state.allocations.values(), [LAB], 10.0)
     return other, out + other.settle(10.0)
 
 
@@ -354,7 +354,7 @@ def test_who_waited_under_one_placement_is_placed_by_the_other_after_a_restart()
     submit(ledger, "j", TWO)
     other, _ = restarted(ledger)
     join(other, LAB, 11.0)
-    assert not launches(step(other, Tick(), 11.5)) and other.jobs["j"].state is State.WAITING
+    assert not launches(step(other, Tick(), 11.5)) and other.state.jobs["j"].state is State.WAITING
     assert [type(one) for one in asked(step(other, shows(), 12.0))] == [Reserve]
     back, _ = restarted(scene(RayLooked({})), Policy())
     join(back, LAB, 11.0)

@@ -131,17 +131,17 @@ class Play:
         self.put(JobsSubmitted(1, (job(f"j{self.submitted}", request, self.now),)))
 
     def cancel(self) -> None:
-        if self.ledger.jobs:
-            self.put(CancelAsked(2, (self.chance.choice(list(self.ledger.jobs)),)))
+        if self.ledger.state.jobs:
+            self.put(CancelAsked(2, (self.chance.choice(list(self.ledger.state.jobs)),)))
 
     def node_acts(self, ends: bool = False) -> None:
         """A node starts, refuses or ends something that it was sent."""
-        live = [name for name in self.sent if name in self.ledger.allocations]
+        live = [name for name in self.sent if name in self.ledger.state.allocations]
         if not live:
             return
         name = self.chance.choice(live)
-        allocation, node = self.ledger.allocations[name], self.sent[name]
-        if not self.ledger.nodes[node].synced:
+        allocation, node = self.ledger.state.allocations[name], self.sent[name]
+        if not self.ledger.state.nodes[node].synced:
             return
         if allocation.stop is not None or allocation.started or ends:
             cause = Cause(allocation.stop.cause) if allocation.stop is not None else Cause.EXITED
@@ -154,7 +154,7 @@ class Play:
     def away(self) -> None:
         """A node goes, and comes back after a while with what it had."""
         node = self.chance.choice(NODES)
-        self.put(NodeDown(node.name, self.ledger.nodes[node.name].session))
+        self.put(NodeDown(node.name, self.ledger.state.nodes[node.name].session))
         self.wait(self.chance.choice((1.0, 15.0)), but=node.name)
         self.back(node.name)
 
@@ -173,8 +173,8 @@ class Play:
 
     def restart(self) -> None:
         """A new coordinator, from what is on disk; what Ray was asked by the old one may be done still."""
-        jobs = copy.deepcopy(list(self.ledger.jobs.values()))
-        held = copy.deepcopy(list(self.ledger.allocations.values()))
+        jobs = copy.deepcopy(list(self.ledger.state.jobs.values()))
+        held = copy.deepcopy(list(self.ledger.state.allocations.values()))
         if self.chance.random() < 0.5:
             self.pending.clear()
         self.ledger = Ledger(policy=Policy(by_ray=True))
@@ -183,7 +183,7 @@ class Play:
         for node in NODES:
             self.back(node.name)
         self.look()
-        for name in self.groups.keys() - self.ledger.allocations.keys():
+        for name in self.groups.keys() - self.ledger.state.allocations.keys():
             self.pending.append(Unreserve(name))  # as the shell does, which compares them
 
     def step(self) -> None:
@@ -198,7 +198,7 @@ class Play:
         """Everybody does what is left to do."""
         self.others = dict.fromkeys(self.others, 0)
         for _ in range(2000):
-            if not (self.ledger.jobs or self.pending):
+            if not (self.ledger.state.jobs or self.pending):
                 return
             self.put(RayLooked({name: OnRay(f"ray-{name}", TOTAL) for name in self.others}))
             self.wait(1.0)
@@ -213,6 +213,6 @@ def test_nothing_runs_unreserved_and_all_is_let_go_of_in_the_end(seed: int) -> N
     for _ in range(STEPS):
         play.step()
     play.finish()
-    assert not play.ledger.jobs and not play.pending, "somebody waits for ever"
+    assert not play.ledger.state.jobs and not play.pending, "somebody waits for ever"
     assert not play.groups, "something stays reserved for nobody"
     assert play.launches > 5

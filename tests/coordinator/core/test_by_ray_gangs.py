@@ -1,5 +1,6 @@
 """Gangs under `placement: ray`: what Ray reserves member by member never holds up another gang, nor is left over."""
 
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Command, Send, Told
 from distributed_grid.coordinator.core.ray_events import OnRay, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
@@ -60,8 +61,8 @@ def test_two_gangs_of_which_ray_reserves_half_each_let_go_of_all_and_say_why() -
     for node, allocation in (("lab", "g_0.1"), ("lib", "h_1.1")):
         out += step(ledger, Told(node, Exited(allocation, Outcome(Cause.GANG))), 3.0)
     assert set(lets_go(out)) >= {"g_0.1", "h_1.1"}
-    assert not ledger.allocations, "neither holds anything that the other waits for"
+    assert not ledger.state.allocations, "neither holds anything that the other waits for"
     for name in ("g_0", "h_1"):
-        view = ledger.view(name)
+        view = views.job(ledger.state, name)
         assert view is not None and view.state is State.WAITING
         assert any("it was not free within 2 s" in one.text for one in view.story), view.story

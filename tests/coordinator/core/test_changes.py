@@ -12,8 +12,7 @@ import pytest
 from distributed_grid.coordinator.core import explain
 from distributed_grid.coordinator.core.changes import changes
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Refusal
-from distributed_grid.coordinator.core.model import Accepted, Command, Event, JobsSubmitted, NodeDown, Told
+from distributed_grid.coordinator.core.model import Accepted, Command, Event, JobsSubmitted, NodeDown, Refusal, Told
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.requests import refusal
 from distributed_grid.coordinator.core.serving import would
@@ -69,7 +68,7 @@ def grid(lot: random.Random, policy: Policy = DEFAULT) -> Ledger:
         if (name := one.allocation) and lot.random() < 0.8:
             stale = Stale(allocation=name, reason="busy", device=lot.choice(["", "0", "memory", f"{one.node}-gpu0"]))
             step(ledger, Told(one.node, stale if lot.random() < 0.2 else Started(allocation=name)), 0.5)
-    for name in list(ledger.nodes):
+    for name in list(ledger.state.nodes):
         if lot.random() < 0.1:
             step(ledger, NodeDown(name, f"session-{name}"), 0.6)
     return ledger
@@ -78,7 +77,7 @@ def grid(lot: random.Random, policy: Policy = DEFAULT) -> Ledger:
 def starts(ledger: Ledger, wanted: Request) -> tuple[str, object] | None:
     """Where the ledger starts this in the pass after its submit; None: it does not, or refuses it."""
     step(ledger, JobsSubmitted(1, (job("asked", wanted),)), 1.0)
-    one = ledger.jobs.get("asked")
+    one = ledger.state.jobs.get("asked")
     return (one.node, one.grant) if one is not None and one.state is State.STARTING else None
 
 
@@ -88,12 +87,12 @@ def test_what_would_start_starts_and_else_a_change_that_is_named_makes_it_and_no
     for seed in range(part, STATES, PARTS):
         lot = random.Random(seed)
         ledger, wanted = grid(lot), request(lot)
-        if (refused := refusal(ledger, 1, wanted)) is not None and refused.code == "bad-value":
+        if (refused := refusal(ledger.state, 1, wanted)) is not None and refused.code == "bad-value":
             continue  # it names a node that there is not; asking about it is refused as well
-        why = explain.why(ledger, None, wanted, 1.0, "ann")
+        why = explain.why(ledger.state, None, wanted, 1.0, "ann")
         seen[why.reason.code] += 1
-        place = functools.partial(would, ledger, user="ann", lasts=0.0, now=1.0)
-        found = changes(ledger, wanted, place) if not why.chosen else []
+        place = functools.partial(would, ledger.state, user="ann", lasts=0.0, now=1.0)
+        found = changes(ledger.state, wanted, place) if not why.chosen else []
         for change in found:
             seen[change.what] += 1
             less = smaller(change.what, wanted, change.request)
@@ -148,8 +147,8 @@ def smaller(what: str, wanted: Request, changed: Request) -> Request | None:
 def test_nothing_is_changed_by_asking() -> None:
     lot = random.Random(7)
     ledger = grid(lot)
-    before = [(name, node.room.left if node.room else None) for name, node in ledger.nodes.items()]
-    explain.why(ledger, None, Request(Resources(cpu=9000)), 1.0)
-    assert [(name, node.room.left if node.room else None) for name, node in ledger.nodes.items()] == before
+    before = [(name, node.room.left if node.room else None) for name, node in ledger.state.nodes.items()]
+    explain.why(ledger.state, None, Request(Resources(cpu=9000)), 1.0)
+    assert [(name, node.room.left if node.room else None) for name, node in ledger.state.nodes.items()] == before
     out = step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1))),)), 1.0)
     assert any(isinstance(one, Accepted) for one in out)

@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.model import Command, Event, JobsSubmitte
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue import Line, Queue, Standing
 from distributed_grid.coordinator.core.room import Room
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request, RetryOn
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import Resources
@@ -52,7 +53,7 @@ class Twins(Grid):
     def happen(self, event: Event) -> None:
         if self.rng.random() < 0.02:
             forked = self.rng.random() < 0.5
-            self.twin = checkpoint.fork(self.ledger, self.ledger.policy) if forked else copied(self.ledger)
+            self.twin = checkpoint.fork(self.ledger, self.ledger.state.policy) if forked else copied(self.ledger)
             assert_equal(self.twin, self.ledger)
         if isinstance(event, JobsSubmitted) and self.rng.random() < 0.5:
             for one in event.jobs:
@@ -65,14 +66,14 @@ class Twins(Grid):
             assert said == answers(commands), f"at {self.now}, after {event}"
             assert self.twin.next_deadline() == self.ledger.next_deadline()
             self.compared += len(commands)
-            self.again += sum(job.retried > 0 for job in self.twin.jobs.values())
+            self.again += sum(job.retried > 0 for job in self.twin.state.jobs.values())
         for command in commands:
             self.perform(command)
 
 
 def assert_equal(one: Ledger, other: Ledger) -> None:
     assert encode(canonical(one)) == encode(canonical(other))
-    assert one.index.laid() == other.index.laid()
+    assert one.state.index.laid() == other.state.index.laid()
     one.check()
 
 
@@ -109,21 +110,22 @@ def test_the_msgpack_package_reads_it_too() -> None:
 REBUILT = {
     "allocations": "their order is kept, they themselves are with their nodes",
     "deadlines": "as due, armed and number",
-    "endings": "empty between two events",
     "ever": "a memory of what could_ever says of the nodes",
+    "facts": "empty between two events",
     "index": "made of the rooms of the nodes that are usable",
     "keys": "those of the jobs",
     "meetings": "where the gangs of the allocations meet",
     "out": "empty between two events",
     "placements": "explain what was decided, and decide nothing",
+    "reservations": "as kept",
     "watched": "decides who is told, and nothing else",
 }
-INSTEAD = {"allocations", "due", "armed", "number"}
+INSTEAD = {"allocations", "due", "armed", "number", "kept"}
 
 
-def test_every_field_of_the_ledger_is_kept_or_said_to_be_rebuilt() -> None:
+def test_every_field_of_the_state_is_kept_or_said_to_be_rebuilt() -> None:
     kept = set(checkpoint.Checkpoint.__struct_fields__)
-    assert set(vars(Ledger())) == (kept - INSTEAD) | set(REBUILT)
+    assert set(vars(GridState())) == (kept - INSTEAD) | set(REBUILT)
 
 
 def test_every_field_of_what_it_is_made_of_is_kept() -> None:
@@ -143,7 +145,7 @@ def test_every_field_of_a_node_comes_back() -> None:
     join(ledger, facts("n1", gpus=2))
     ledger.handle(JobsSubmitted(1, (job("j1", Request(Resources(cpu=1500))),)), 1.0)
     ledger.settle(1.0)
-    before, after = ledger.nodes["n1"], copied(ledger).nodes["n1"]
+    before, after = ledger.state.nodes["n1"], copied(ledger).state.nodes["n1"]
     for field in dataclasses.fields(before):
         one, other = getattr(before, field.name), getattr(after, field.name)
         if field.name == "room":
@@ -159,10 +161,10 @@ def test_room_that_was_given_back_is_chosen_in_the_same_order() -> None:
     of = facts("n1", cores=4)
     join(ledger, of)
     ledger.handle(Told("n1", offer(of, 2, cores=(3, 1))), 1.0)
-    room = ledger.nodes["n1"].room
+    room = ledger.state.nodes["n1"].room
     assert room is not None
     room.take(room.choose(Resources(cpu=1000)))
-    other = copied(ledger).nodes["n1"].room
+    other = copied(ledger).state.nodes["n1"].room
     assert other is not None and other.choose(Resources(cpu=1000)) == room.choose(Resources(cpu=1000))
 
 
@@ -180,8 +182,8 @@ def test_a_ledger_made_again_with_less_patience_loses_a_silent_node_at_once() ->
     other = checkpoint.resume(at, Policy(lost_after=15.0))
     said = [command.view for command in other.settle(30.0) if isinstance(command, Publish)]
     assert [(view.id, view.outcome and view.outcome.cause) for view in said] == [("j1", "node-lost")]
-    assert other.nodes["n1"].state is NodeState.LOST
-    assert ledger.nodes["n1"].state is NodeState.DISCONNECTED
+    assert other.state.nodes["n1"].state is NodeState.LOST
+    assert ledger.state.nodes["n1"].state is NodeState.DISCONNECTED
     assert not ledger.settle(40.0)
 
 
@@ -190,4 +192,4 @@ def test_what_was_written_down_stays_as_it_was() -> None:
     ledger.handle(NodeUp(facts("n1"), "s1"), 1.0)
     data = checkpoint.encode(checkpoint.take(ledger))
     join(ledger, facts("n2"), 2.0)
-    assert list(checkpoint.resume(checkpoint.decode(data)).nodes) == ["n1"]
+    assert list(checkpoint.resume(checkpoint.decode(data)).state.nodes) == ["n1"]

@@ -6,12 +6,13 @@ import pytest
 from distributed_grid.coordinator.core import catalogue, checkpoint, explain
 from distributed_grid.coordinator.core.constraints import conditions, meets, unmet
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, labels, place
+from distributed_grid.coordinator.core.matching import labels, place
 from distributed_grid.coordinator.core.model import (
     JobsSubmitted,
     LabelAsked,
     Node,
     NodeDown,
+    Placement,
     Rejected,
     Told,
 )
@@ -45,7 +46,7 @@ def _sized(models: tuple[tuple[str, int], ...]) -> list[tuple[str, int]]:
 
 
 def where(ledger: Ledger, request: Request) -> str:
-    found = place(ledger.nodes, ledger.index, request, ledger.policy)
+    found = place(ledger.state.nodes, ledger.state.index, request, ledger.state.policy)
     return found.node if isinstance(found, Placement) else ""
 
 
@@ -116,11 +117,11 @@ def test_a_label_that_an_operator_gives_lets_a_job_start_that_waited_for_it() ->
     ledger = zones()
     step(ledger, JobsSubmitted(1, (job("j1", asked(Resources(cpu=4000), labels=["disk=ssd"])),)), 1.0)
     step(ledger, JobsSubmitted(1, (job("j2", asked(labels=["disk=ssd"])),)), 1.0)
-    assert ledger.jobs["j2"].node == ""
+    assert ledger.state.jobs["j2"].node == ""
     step(ledger, LabelAsked(2, ("n2",), {"disk": "ssd"}, "op"), 2.0)
-    assert ledger.jobs["j2"].node == "n2"
+    assert ledger.state.jobs["j2"].node == "n2"
     step(ledger, LabelAsked(3, ("n2", "n4"), {"disk": None}, "op"), 3.0)
-    assert "disk" not in labels(ledger.nodes["n2"]) and where(ledger, asked(labels=["disk"])) == ""
+    assert "disk" not in labels(ledger.state.nodes["n2"]) and where(ledger, asked(labels=["disk"])) == ""
 
 
 def test_a_refusal_under_constraints_says_nothing_about_others() -> None:
@@ -128,17 +129,17 @@ def test_a_refusal_under_constraints_says_nothing_about_others() -> None:
     step(ledger, JobsSubmitted(1, (job("j0", asked(Resources(cpu=4000), only=["n1"])),)), 1.0)
     jobs = (job("j1", asked(labels=["zone=a"])), job("j2", asked(labels=["zone=c"])), job("j3", Request(ONE)))
     step(ledger, JobsSubmitted(1, jobs), 1.0)
-    assert [ledger.jobs[name].node != "" for name in ("j1", "j2", "j3")] == [False, True, True]
+    assert [ledger.state.jobs[name].node != "" for name in ("j1", "j2", "j3")] == [False, True, True]
     over = Exited(allocation="j0.1", outcome=Outcome(cause=Cause.EXITED), returned=True)
     step(ledger, Told("n1", over), 2.0)
-    assert ledger.jobs["j1"].node == "n1"
+    assert ledger.state.jobs["j1"].node == "n1"
 
 
 def test_an_explanation_has_a_step_for_each_constraint() -> None:
     ledger = zones()
     request = asked(Resources(cpu=4000), labels=["zone"], exclude=["n2"])
     step(ledger, JobsSubmitted(1, (job("j0", asked(only=["n1"])), job("j1", asked(only=["n3"])))), 1.0)
-    why = explain.why(ledger, None, request, 1.0)
+    why = explain.why(ledger.state, None, request, 1.0)
     assert [(one.what, one.left) for one in why.funnel] == [
         ("known", 4),
         ("not excluded (n2)", 3),
@@ -164,9 +165,11 @@ def test_a_model_is_meant_by_a_part_of_its_name_or_by_a_glob() -> None:
 def test_gpus_are_of_the_model_that_is_asked_for_also_on_a_node_with_several() -> None:
     ledger = Ledger()
     join(ledger, with_gpus("n1", ("T4", 16), ("A100", 80), ("A100", 40)))
-    found = place(ledger.nodes, ledger.index, asked(Resources(gpu=1000), gpu_model="a100"))
+    found = place(ledger.state.nodes, ledger.state.index, asked(Resources(gpu=1000), gpu_model="a100"))
     assert isinstance(found, Placement) and [gpu.uuid for gpu in found.grant.gpus] == ["n1-gpu2"]
-    large = place(ledger.nodes, ledger.index, asked(Resources(gpu=1000), gpu_model="a100", gpu_memory="60G"))
+    large = place(
+        ledger.state.nodes, ledger.state.index, asked(Resources(gpu=1000), gpu_model="a100", gpu_memory="60G")
+    )
     assert isinstance(large, Placement) and [gpu.uuid for gpu in large.grant.gpus] == ["n1-gpu1"]
     what, why, _ = said(ledger, asked(Resources(gpu=3000), gpu_model="a100"))
     assert what == "asks for a node with 3 GPUs like a100; there is none"
@@ -182,14 +185,14 @@ def test_the_memory_that_sharers_of_a_gpu_ask_for_is_added_up() -> None:
     tenth = Resources(cpu=100, gpu=100)
     for number in range(3):
         step(ledger, JobsSubmitted(1, (job(f"j{number}", asked(tenth, gpu_memory="6G")),)), 1.0)
-    assert [ledger.jobs[f"j{number}"].node for number in range(3)] == ["n1", "n1", ""]
-    why = explain.why(ledger, "j2", None, 1.0)
+    assert [ledger.state.jobs[f"j{number}"].node for number in range(3)] == ["n1", "n1", ""]
+    why = explain.why(ledger.state, "j2", None, 1.0)
     assert "free are T4 with 4G" in {one.node: one.why for one in why.verdicts}["n1"]
     assert where(ledger, asked(tenth, gpu_memory="4G")) == "n1"
     assert where(ledger, Request(tenth)) == "n1"  # nothing in particular was asked for
     over = Exited(allocation="j0.1", outcome=Outcome(cause=Cause.EXITED), returned=True)
     step(ledger, Told("n1", over), 2.0)
-    assert ledger.jobs["j2"].node == "n1"
+    assert ledger.state.jobs["j2"].node == "n1"
 
 
 def test_who_shares_a_gpu_without_asking_for_memory_counts_with_as_large_a_part_of_it() -> None:
@@ -288,8 +291,12 @@ def test_a_place_is_found_exactly_where_one_is_in_many_random_states(
             join(ledger, some_facts(rng, number))
         for number in range(rng.randint(1, 30)):
             request = some_request(rng, names)
-            found = place(ledger.nodes, ledger.index, request, ledger.policy)
-            fitting = [name for name in names if name in ledger.index and meets_by_hand(ledger.nodes[name], request)]
+            found = place(ledger.state.nodes, ledger.state.index, request, ledger.state.policy)
+            fitting = [
+                name
+                for name in names
+                if name in ledger.state.index and meets_by_hand(ledger.state.nodes[name], request)
+            ]
             assert isinstance(found, Placement) == bool(fitting), f"{request}: {found}, {fitting}"
             if isinstance(found, Placement):
                 check_best(ledger, request, found, fitting)
@@ -306,7 +313,7 @@ def test_gpu_memory_that_comes_back_is_found_also_where_more_of_another_device_i
     for number, (gpu, memory) in enumerate([(100, 16), (200, 3), (200, 12)]):
         wanted = asked(Resources(gpu=gpu), gpu_memory=memory)
         step(ledger, JobsSubmitted(number, (job(f"j{number}", wanted),)), 1.0)
-    last = ledger.jobs["j2"].allocation
+    last = ledger.state.jobs["j2"].allocation
     step(ledger, Told("n1", Started(allocation=last)), 1.0)
     assert where(ledger, asked(Resources(gpu=100), gpu_memory=8)) == ""
     step(ledger, Told("n1", Exited(allocation=last, outcome=Outcome(cause=Cause.EXITED), returned=True)), 2.0)
@@ -316,7 +323,7 @@ def test_gpu_memory_that_comes_back_is_found_also_where_more_of_another_device_i
 def check_words(ledger: Ledger, request: Request) -> None:
     """A node meets the constraints exactly if it meets each of them, and is told what it misses else."""
     each = conditions(request, owners=True)
-    for name, node in ledger.nodes.items():
+    for name, node in ledger.state.nodes.items():
         missed = unmet(node.facts, labels(node), request)
         assert meets(node, labels(node), request) == (missed is None), f"{name}: {missed}"
         first = next((one.step for one in each if not one.met(node.facts, labels(node))), None)
@@ -326,20 +333,22 @@ def check_words(ledger: Ledger, request: Request) -> None:
 def check_best(ledger: Ledger, request: Request, found: Placement, fitting: list[str]) -> None:
     """It is one of those that can take it, and the best of its step of priority where all of them are compared."""
     assert found.node in fitting
-    weights = ledger.policy.weights_of(request.strategy)
+    weights = ledger.state.policy.weights_of(request.strategy)
 
     def sure(name: str) -> float:
-        node = ledger.nodes[name]
+        node = ledger.state.nodes[name]
         assert node.room is not None
         return confidence(scores(node, node.room, request, weights), weights)
 
     rivals = [name for name in request.nodes if name in fitting] or fitting
     if request.strategy in (Strategy.PACK, Strategy.SPREAD) and rivals is fitting:
-        first = [name for name in rivals if bool(ledger.nodes[name].allocations) is (request.strategy is Strategy.PACK)]
+        first = [
+            name for name in rivals if bool(ledger.state.nodes[name].allocations) is (request.strategy is Strategy.PACK)
+        ]
         rivals = first if first and not (request.constraints and request.constraints.only) else rivals
-    mine = ledger.nodes[found.node].facts.priority
-    same = [name for name in rivals if ledger.nodes[name].facts.priority == mine]
-    if len(same) <= ledger.policy.candidates:
+    mine = ledger.state.nodes[found.node].facts.priority
+    same = [name for name in rivals if ledger.state.nodes[name].facts.priority == mine]
+    if len(same) <= ledger.state.policy.candidates:
         assert found.confidence == pytest.approx(max(map(sure, same)))
 
 
@@ -348,14 +357,14 @@ def happen(ledger: Ledger, rng: random.Random, number: int, request: Request, na
     dice, at = rng.random(), 1.0 + number
     if dice < 0.6:
         ledger.handle(JobsSubmitted(1, (job(f"j{number}", request, user=request.user),)), at)
-    elif dice < 0.8 and ledger.allocations:
-        one = rng.choice(list(ledger.allocations.values()))
+    elif dice < 0.8 and ledger.state.allocations:
+        one = rng.choice(list(ledger.state.allocations.values()))
         ledger.handle(Told(one.node, Exited(one.id, Outcome(cause=Cause.EXITED), returned=True)), at)
     elif dice < 0.9:
         ledger.handle(LabelAsked(1, (rng.choice(names),), {"zone": rng.choice(("a", "b", None))}, "op"), at)
     elif dice < 0.95:
         name = rng.choice(names)
-        ledger.handle(NodeDown(name, ledger.nodes[name].session), at)
+        ledger.handle(NodeDown(name, ledger.state.nodes[name].session), at)
     ledger.settle(at)
     ledger.check()
 
@@ -366,7 +375,7 @@ def test_views_that_are_not_asked_for_go_when_there_are_too_many(monkeypatch: py
     for _ in range(3):
         for rule, node in (("zone=a", "n1"), ("disk=ssd", "n4"), ("zone!=c", "n1"), ("zone", "n1")):
             assert where(ledger, asked(labels=[rule])) == node
-    assert len(ledger.index._kinds) < 4
+    assert len(ledger.state.index._kinds) < 4
 
 
 def test_a_ledger_made_again_finds_the_same_nodes() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core import checkpoint, views
 from distributed_grid.coordinator.core.conditions import Condition, End
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
@@ -38,7 +38,7 @@ def submit(ledger: Ledger, *jobs: Job, now: float = 1.0) -> list[Command]:
 
 
 def reason(ledger: Ledger, name: str) -> tuple[str, str]:
-    view = ledger.view(name)
+    view = views.job(ledger.state, name)
     assert view is not None and view.reason is not None
     return view.reason.code, view.reason.text
 
@@ -55,7 +55,7 @@ def test_a_job_is_not_placed_before_what_it_waits_for_has_ended() -> None:
     ledger = ledger_with()
     assert launched(submit(ledger, job("j-a", CPU))) == ["j-a.1"]
     out = submit(ledger, waiting_job("j-b", Condition("j-a", OK, "prepare")))
-    assert launched(out) == [] and len(ledger.queue) == 0
+    assert launched(out) == [] and len(ledger.state.queue) == 0
     assert reason(ledger, "j-b") == ("Dependency", "waits for j-a (prepare) to exit with 0")
     out = ended(ledger, "j-a.1")
     assert launched(out) == ["j-b.1"]
@@ -74,7 +74,7 @@ def test_what_a_failed_job_means_to_those_behind_it(kind: After, runs: bool) -> 
     assert launched(out) == (["j-b.1"] if runs else [])
     if not runs:
         assert outcomes(out)["j-b"] == (Cause.DEPENDENCY_FAILED, "j-a exited with 3")
-        assert not ledger.jobs and not ledger.held.unmet
+        assert not ledger.state.jobs and not ledger.state.held.unmet
 
 
 def test_a_job_that_ends_without_having_started_fails_those_that_wait_for_its_start() -> None:
@@ -98,7 +98,7 @@ def test_all_of_several_are_waited_for() -> None:
     submit(ledger, waiting_job("j-c", Condition("j-a", OK), Condition("j-b", ANY)))
     assert reason(ledger, "j-c")[1] == "waits for j-a to exit with 0, and 1 more"
     assert launched(ended(ledger, "j-a.1")) == []
-    assert ledger.jobs["j-c"].after == (Condition("j-b", ANY),)
+    assert ledger.state.jobs["j-c"].after == (Condition("j-b", ANY),)
     assert launched(ended(ledger, "j-b.1", code=1)) == ["j-c.1"]
 
 
@@ -126,7 +126,7 @@ def test_a_whole_array_waits_and_fails_as_one() -> None:
     event = submitted("0-99%2", max_fails=0)
     event.jobs[0].after = (Condition("j-b", OK),)
     out = step(ledger, event, 1.0)
-    assert launched(out) == [] and len(ledger.held.unmet) == 1
+    assert launched(out) == [] and len(ledger.state.held.unmet) == 1
     assert reason(ledger, "j-a_50") == ("Dependency", "waits for j-b to exit with 0")
     out = ended(ledger, "j-b.1", code=2)
     assert {words for words in outcomes(out).values()} == {
@@ -135,7 +135,7 @@ def test_a_whole_array_waits_and_fails_as_one() -> None:
     }
     (group,) = {one.group.id: one.group for one in out if isinstance(one, RecordGroup)}.values()
     assert (group.failed, group.never, group.ended) == (100, 100, 5.0)
-    assert not ledger.jobs and not ledger.groups
+    assert not ledger.state.jobs and not ledger.state.groups
 
 
 def test_an_array_begins_with_as_many_as_may_when_its_dependency_has_ended() -> None:
@@ -187,7 +187,7 @@ def test_who_waits_can_be_cancelled_and_is_not_told_then() -> None:
     ledger = ledger_with()
     submit(ledger, job("j-a", CPU), waiting_job("j-b", Condition("j-a", ANY)), waiting_job("j-c", begin=9.0))
     step(ledger, CancelAsked(2, ("j-b", "j-c")), 2.0)
-    assert not ledger.held.unmet and not ledger.held.on[ANY]
+    assert not ledger.state.held.unmet and not ledger.state.held.on[ANY]
     assert launched(ended(ledger, "j-a.1")) == []
     assert launched(step(ledger, Tick(), 10.0)) == []
 
@@ -199,13 +199,13 @@ def test_a_long_chain_is_followed_to_its_end_in_one_go(kind: After) -> None:
     chain = [waiting_job(f"j-{at}", Condition(f"j-{at - 1}", kind)) for at in range(1, length)]
     ledger.handle(JobsSubmitted(1, (job("j-0", CPU), *chain)), 1.0)
     ledger.settle(1.0)
-    assert len(ledger.queue) == 1
+    assert len(ledger.state.queue) == 1
     out = ledger.handle(CancelAsked(2, ("j-0",)), 2.0)
     ledger.settle(2.0)
     if kind is ANY:
-        assert list(ledger.queue.turns) == ["j-1"]
+        assert list(ledger.state.queue.turns) == ["j-1"]
         return
-    assert not ledger.jobs
+    assert not ledger.state.jobs
     last = outcomes(out)[f"j-{length - 1}"]
     assert last == (Cause.DEPENDENCY_FAILED, f"j-{length - 2} was not run, since j-0 was cancelled")
 
@@ -216,11 +216,11 @@ def as_stored(ledger: Ledger) -> Ledger:
 
     after = Ledger()
     after.restore(
-        deepcopy(list(ledger.jobs.values())),
-        deepcopy(list(ledger.allocations.values())),
-        [node.facts for node in ledger.nodes.values()],
-        ledger.now,
-        many=deepcopy([members.group for members in ledger.groups.values()]),
+        deepcopy(list(ledger.state.jobs.values())),
+        deepcopy(list(ledger.state.allocations.values())),
+        [node.facts for node in ledger.state.nodes.values()],
+        ledger.state.now,
+        many=deepcopy([members.group for members in ledger.state.groups.values()]),
     )
     after.check()
     return after
@@ -252,18 +252,18 @@ def test_a_restart_at_any_moment_changes_nothing_of_what_waits_for_what() -> Non
         for moment in range(200):
             now = 2.0 + moment / 100  # before the node is taken for silent
             again = as_stored(ledger)
-            assert again.held.unmet == ledger.held.unmet, seed
-            assert {kind: on for kind, on in again.held.on.items()} == ledger.held.on, seed
-            assert set(again.queue.turns) == set(ledger.queue.turns), seed
+            assert again.state.held.unmet == ledger.state.held.unmet, seed
+            assert {kind: on for kind, on in again.state.held.on.items()} == ledger.state.held.on, seed
+            assert set(again.state.queue.turns) == set(ledger.state.queue.turns), seed
             copy = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
             copy.check()
-            assert (copy.held.unmet, copy.held.on) == (ledger.held.unmet, ledger.held.on), seed
-            assert copy.held.unstarted == ledger.held.unstarted, seed
-            if not ledger.jobs:
+            assert (copy.state.held.unmet, copy.state.held.on) == (ledger.state.held.unmet, ledger.state.held.on), seed
+            assert copy.state.held.unstarted == ledger.state.held.unstarted, seed
+            if not ledger.state.jobs:
                 break
             if rng.random() < 0.1:
-                step(ledger, CancelAsked(2, (rng.choice(list(ledger.jobs)),)), now)
-            running = [one for one in ledger.allocations.values()]
+                step(ledger, CancelAsked(2, (rng.choice(list(ledger.state.jobs)),)), now)
+            running = [one for one in ledger.state.allocations.values()]
             if running and rng.random() < 0.8:
                 one_of = rng.choice(running)
                 if one_of.state is State.STARTING and rng.random() < 0.7:
@@ -273,7 +273,9 @@ def test_a_restart_at_any_moment_changes_nothing_of_what_waits_for_what() -> Non
                     step(ledger, Told("n1", Exited(allocation=one_of.id, outcome=outcome)), now)
             else:
                 step(ledger, Tick(), now)
-        assert not ledger.jobs and not ledger.groups and not ledger.held.unmet, f"{seed}: somebody waits for ever"
+        assert not ledger.state.jobs and not ledger.state.groups and not ledger.state.held.unmet, (
+            f"{seed}: somebody waits for ever"
+        )
 
 
 def test_ends_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,4 +287,4 @@ def test_ends_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         submit(ledger, job(f"j-{number}", CPU))
         ended(ledger, f"j-{number}.1")
-    assert list(ledger.held.ends) == ["j-2", "j-3", "j-4"]
+    assert list(ledger.state.held.ends) == ["j-2", "j-3", "j-4"]

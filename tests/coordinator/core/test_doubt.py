@@ -36,7 +36,7 @@ def as_it_was() -> Ledger:
     join(ledger, N1)
     step(ledger, JobsSubmitted(1, (job("runs", CORE), job("starts", CORE), job("waits", CORE))), 1.0)
     step(ledger, Told("n1", Started("runs.1", 11)), 2.0)
-    assert [one.state for one in ledger.jobs.values()] == [State.RUNNING, State.STARTING, State.WAITING]
+    assert [one.state for one in ledger.state.jobs.values()] == [State.RUNNING, State.STARTING, State.WAITING]
     return ledger
 
 
@@ -47,12 +47,12 @@ def copies(things: list[Any]) -> list[Any]:
 @pytest.fixture
 def ledger() -> Ledger:
     """The same grid restored from that backup, its node not heard yet."""
-    was = as_it_was()
+    was = as_it_was().state
     jobs: list[Job] = copies(list(was.jobs.values()))
     allocations: list[Allocation] = copies(list(was.allocations.values()))
     found = Ledger(epoch=1_790_000_000)
     found.restore(jobs, allocations, [N1], RESTORED, unknown_before=RESTORED)
-    doubt.hold_back(found, "not known")
+    doubt.hold_back(found.state, "not known")
     found.check()
     return found
 
@@ -70,7 +70,7 @@ def of(kind: type, out: list[Command]) -> list[Any]:
 
 def test_what_waited_is_ended_and_says_why() -> None:
     ledger = as_it_was()
-    out = doubt.hold_back(ledger, "not known")
+    out = doubt.hold_back(ledger.state, "not known")
     ledger.check()
     ended = [one.job for one in out if isinstance(one, RecordJob) and one.job.state is State.ENDED]
     assert [(one.id, one.outcome) for one in ended] == [
@@ -82,7 +82,7 @@ def test_what_waited_is_ended_and_says_why() -> None:
 def test_what_the_node_still_runs_runs_on(ledger: Ledger) -> None:
     out = back(ledger, Known("runs.1", State.RUNNING, started_for=9.0), Known("starts.1", State.RUNNING, None, 8.0))
     assert not of(Stop, out) and not of(Launch, out)
-    assert [(one.id, one.state) for one in ledger.jobs.values()] == [
+    assert [(one.id, one.state) for one in ledger.state.jobs.values()] == [
         ("runs", State.RUNNING),
         ("starts", State.RUNNING),
     ]
@@ -98,7 +98,7 @@ def test_a_result_that_the_node_still_has_is_taken(ledger: Ledger) -> None:
 
 def test_what_the_node_does_not_know_any_more_is_over_and_not_run_again(ledger: Ledger) -> None:
     out = back(ledger)
-    assert not ledger.jobs and not of(Launch, out)
+    assert not ledger.state.jobs and not of(Launch, out)
     ended = {one.job.id: one.job.outcome for one in out if isinstance(one, RecordJob) and one.job.outcome}
     assert {name: outcome and outcome.cause for name, outcome in ended.items()} == {
         "runs": Cause.NODE_LOST,

@@ -7,7 +7,6 @@ import pytest
 
 from distributed_grid.coordinator.core import checkpoint, explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import usable
 from distributed_grid.coordinator.core.model import (
     Audit,
     Command,
@@ -50,16 +49,16 @@ class Stage:
         return next((one.message.allocation for one in out if launches(one)), "")
 
     def do(self, event: object) -> list[Command]:
-        out = step(self.ledger, event, self.ledger.now + 0.01)  # type: ignore[arg-type]
+        out = step(self.ledger, event, self.ledger.state.now + 0.01)  # type: ignore[arg-type]
         self.log += out
         return out
 
     def fail(self, allocation: str, outcome: Outcome = BROKEN) -> None:
-        node = self.ledger.allocations[allocation].node
+        node = self.ledger.state.allocations[allocation].node
         self.do(Told(node, Exited(allocation=allocation, outcome=outcome, returned=True)))
 
     def start(self, allocation: str) -> None:
-        self.do(Told(self.ledger.allocations[allocation].node, Started(allocation=allocation)))
+        self.do(Told(self.ledger.state.allocations[allocation].node, Started(allocation=allocation)))
 
     def fails(self, times: int, **more: str) -> None:
         """So many launches fail, one after the other."""
@@ -70,14 +69,14 @@ class Stage:
 
     def wait(self, seconds: float) -> None:
         """All nodes offer what they have all the time."""
-        until = self.ledger.now + seconds
-        while self.ledger.now < until:
-            at = min(self.ledger.now + 5.0, until)
-            for name, node in self.ledger.nodes.items():
+        until = self.ledger.state.now + seconds
+        while self.ledger.state.now < until:
+            at = min(self.ledger.state.now + 5.0, until)
+            for name, node in self.ledger.state.nodes.items():
                 self.log += step(self.ledger, Told(name, offer(node.facts, counting=tuple(node.allocations))), at)
 
     def usable(self, name: str = "n1") -> bool:
-        return usable(self.ledger.nodes[name])
+        return self.ledger.state.nodes[name].usable
 
 
 def launches(command: Command) -> bool:
@@ -91,7 +90,7 @@ def test_after_three_failed_launches_in_a_row_a_node_is_set_aside_and_says_why()
     stage.fails(1)
     assert not stage.usable()
     assert not stage.launch("waits")
-    reason = explain.why(stage.ledger, "j4", None, stage.ledger.now).reason
+    reason = explain.why(stage.ledger.state, "j4", None, stage.ledger.state.now).reason
     text = "n1 is set aside for 30 s: 3 launches failed, no process was made"
     assert (reason.code, reason.text) == ("SetAside", text)
     assert [one.what for one in stage.log if isinstance(one, Audit)] == [
@@ -137,7 +136,7 @@ def test_a_launch_that_was_declined_counts_as_nothing() -> None:
         stage.do(Told("n1", Stale(allocation=allocation, reason="busy", device="0")))
         stage.wait(300.0)
         allocation = f"j1.{number}"
-    assert stage.ledger.nodes["n1"].orders.aside is None
+    assert stage.ledger.state.nodes["n1"].orders.aside is None
 
 
 def test_its_time_is_over_by_itself_and_the_next_failure_doubles_it_up_to_a_bound() -> None:
@@ -158,7 +157,7 @@ def test_one_start_on_trial_and_all_is_forgotten() -> None:
     runs = stage.launch()
     stage.start(runs)
     stage.do(Told("n1", Exited(allocation=runs, outcome=Outcome(Cause.EXITED), returned=True)))
-    assert stage.ledger.nodes["n1"].orders.aside is None
+    assert stage.ledger.state.nodes["n1"].orders.aside is None
     stage.fails(2)
     assert stage.usable()
 
@@ -167,16 +166,16 @@ def test_who_waits_starts_when_the_time_is_over() -> None:
     stage = Stage()
     stage.fails(3)
     stage.launch()
-    assert "j4.1" not in stage.ledger.allocations
+    assert "j4.1" not in stage.ledger.state.allocations
     stage.wait(30.0)
-    assert "j4.1" in stage.ledger.allocations
+    assert "j4.1" in stage.ledger.state.allocations
 
 
 def test_undrain_takes_it_back() -> None:
     stage = Stage()
     stage.fails(3)
     assert Granted(5, "n1 is given jobs again") in stage.do(UndrainAsked(5, ("n1",)))
-    assert stage.usable() and stage.ledger.nodes["n1"].orders.aside is None
+    assert stage.usable() and stage.ledger.state.nodes["n1"].orders.aside is None
     stage.fails(2)
     assert stage.usable()
 
@@ -213,12 +212,12 @@ def test_it_outlasts_the_coordinator() -> None:
     stage.fails(3)
     stored = {one.node: one.orders for one in stage.log if isinstance(one, RecordOrders)}
     after = Ledger()
-    after.restore((), (), [N1], stage.ledger.now, ordered=stored)
-    join(after, N1, stage.ledger.now)
-    assert not usable(after.nodes["n1"])
+    after.restore((), (), [N1], stage.ledger.state.now, ordered=stored)
+    join(after, N1, stage.ledger.state.now)
+    assert not after.state.nodes["n1"].usable
     for at in range(2, 32, 2):
-        step(after, Heard("n1", Sample(at=at)), stage.ledger.now + at)
-    assert usable(after.nodes["n1"])
+        step(after, Heard("n1", Sample(at=at)), stage.ledger.state.now + at)
+    assert after.state.nodes["n1"].usable
 
 
 def test_a_checkpoint_keeps_the_row_and_what_failed_elsewhere() -> None:
@@ -226,4 +225,4 @@ def test_a_checkpoint_keeps_the_row_and_what_failed_elsewhere() -> None:
     stage.fails(2)
     stage.ledger = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(stage.ledger))))
     stage.fails(1)
-    assert not stage.usable() and len(stage.ledger.failing) == 3
+    assert not stage.usable() and len(stage.ledger.state.failing) == 3

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,17 @@ from hypothesis import strategies as st
 from distributed_grid.coordinator.core import fairness, reserving
 from distributed_grid.coordinator.core.fairness import Shares, dominant, halved
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, Refusal
-from distributed_grid.coordinator.core.model import CancelAsked, Command, Job, JobsSubmitted, Send, Told
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    CancelAsked,
+    Command,
+    Job,
+    JobsSubmitted,
+    Placement,
+    Refusal,
+    Send,
+    Told,
+)
 from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, parse_priority
 from distributed_grid.protocol.messages import Exited, Launch, Started
@@ -35,7 +45,7 @@ def grid(cores: int = 4, policy: Policy = PATIENT, **more: int) -> Ledger:
 
 
 def submit(ledger: Ledger, user: str, count: int, now: float, request: Request = CPU, **spec: float) -> list[Command]:
-    first = ledger.next_turn
+    first = ledger.state.next_turn
     jobs = tuple(job(f"{user}-{first + n}", request, now, user, **spec) for n in range(count))
     return step(ledger, JobsSubmitted(1, jobs), now)
 
@@ -49,18 +59,18 @@ def user_of(allocation: str) -> str:
 
 
 def runs(ledger: Ledger) -> Counter[str]:
-    return Counter(job.user for job in ledger.jobs.values() if job.allocation)
+    return Counter(job.user for job in ledger.state.jobs.values() if job.allocation)
 
 
 def end(ledger: Ledger, allocation: str, now: float) -> list[str]:
     """It has run, and ends; who starts instead."""
-    node = ledger.allocations[allocation].node
+    node = ledger.state.allocations[allocation].node
     step(ledger, Told(node, Started(allocation=allocation)), now)
     return launched(step(ledger, Told(node, Exited(allocation, Outcome(cause=Cause.EXITED), True)), now))
 
 
 def oldest(ledger: Ledger) -> str:
-    return next(iter(ledger.allocations))
+    return next(iter(ledger.state.allocations))
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------
@@ -78,7 +88,7 @@ def test_a_class_comes_before_every_share() -> None:
     submit(ledger, "ann", 5, 2.0)
     submit(ledger, "ann", 1, 3.0, Request(Resources(cpu=1000), Priority.HIGH))
     (first,) = end(ledger, oldest(ledger), 4.0)
-    assert ledger.jobs[first.rpartition(".")[0]].request.priority is Priority.HIGH
+    assert ledger.state.jobs[first.rpartition(".")[0]].request.priority is Priority.HIGH
     (second,) = end(ledger, oldest(ledger), 5.0)
     assert user_of(second) == "ann", "low takes leftovers, whoever asks for it"
 
@@ -121,7 +131,7 @@ def test_what_a_user_was_granted_while_nobody_else_waited_counts_when_somebody_d
     submit(ledger, "zoe", 2, 1.0)
     submit(ledger, "ann", 2, 1.0)
     submit(ledger, "carl", 1, 1.0)  # all are ranked
-    step(ledger, CancelAsked(1, tuple(name for name, one in ledger.jobs.items() if one.user == "carl")), 1.1)
+    step(ledger, CancelAsked(1, tuple(name for name, one in ledger.state.jobs.items() if one.user == "carl")), 1.1)
     assert [user_of(name) for name in end(ledger, oldest(ledger), 1.2)] == ["ann"]
     submit(ledger, "ann", 1, 1.3)
     submit(ledger, "bob", 1, 1.4)
@@ -144,7 +154,7 @@ def test_the_dominant_share_counts() -> None:
     submit(ledger, "cleo", 6, 0.0)
     submit(ledger, "ann", 1, 1.0)
     submit(ledger, "ben", 1, 1.0)
-    done = next(name for name in ledger.allocations if user_of(name) == "cleo")
+    done = next(name for name in ledger.state.allocations if user_of(name) == "cleo")
     assert [user_of(name) for name in end(ledger, done, 1.0)] == ["ben"]
 
 
@@ -195,7 +205,7 @@ def test_of_users_who_are_about_even_who_waited_longest_goes_first_and_no_other_
     submit(ledger, "ben", 1, 3600.0)
     assert [user_of(name) for name in end(ledger, oldest(ledger), 3601.0)] == ["ann"], "0.45 less 0.1 against 0.45"
     submit(ledger, "cleo", 1, 3602.0)
-    done = next(name for name in ledger.allocations if user_of(name) == "ben")
+    done = next(name for name in ledger.state.allocations if user_of(name) == "ben")
     assert [user_of(name) for name in end(ledger, done, 3602.0)] == ["cleo"], "who has next to nothing is not passed"
 
 
@@ -227,9 +237,9 @@ def test_nobody_is_served_before_one_who_is_owed_more(acts: list[tuple[object, .
                 request = Request(Resources(cpu=1000 * cores), priority)
                 with watched(ledger):
                     submit(ledger, user, 2, now, request)
-            case "end" if ledger.allocations:
+            case "end" if ledger.state.allocations:
                 assert isinstance(what[0], int)
-                names = list(ledger.allocations)
+                names = list(ledger.state.allocations)
                 with watched(ledger):
                     end(ledger, names[what[0] % len(names)], now)
             case "wait":
@@ -241,14 +251,14 @@ def test_nobody_is_served_before_one_who_is_owed_more(acts: list[tuple[object, .
 @contextmanager
 def watched(ledger: Ledger) -> Iterator[None]:
     """Look at every grant before it is made."""
-    start = ledger.start
+    grant = ledger.state.grant
 
-    def looked(granted: Job, placement: Placement) -> None:
-        queue = ledger.queue
+    def looked(granted: Job, placement: Placement, *how: Any) -> Allocation:
+        queue = ledger.state.queue
         if granted.id not in queue:  # it starts on what was kept for it
-            return start(granted, placement)
+            return grant(granted, placement, *how)
         for waiting in queue.turns:
-            other = ledger.jobs[waiting]
+            other = ledger.state.jobs[waiting]
             same = other.user == granted.user and other.request == granted.request
             assert not same or queue.turns[waiting] >= queue.turns[granted.id], "a later one of the same passes it"
             if not _lacks_room(ledger, other):
@@ -256,17 +266,17 @@ def watched(ledger: Ledger) -> Iterator[None]:
                 if granted.request.priority == other.request.priority:
                     mine, its = (queue.line(one).standing for one in (granted.id, waiting))
                     assert mine.rank <= its.rank, f"{mine.user} goes before {its.user}, who is owed more"
-        start(granted, placement)
+        return grant(granted, placement, *how)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ledger, "start", looked)
+        patched.setattr(ledger.state, "grant", looked)
         yield
 
 
 def _lacks_room(ledger: Ledger, other: Job) -> bool:
     """Also where what is free is kept for somebody before it (test_reserving.py)."""
-    ask = reserving.asked(ledger, other.id)
-    return isinstance(reserving.places_for(ledger, ledger.kept, ask, ledger.now), Refusal)
+    ask = reserving.asked(ledger.state, other.id)
+    return isinstance(reserving.places_for(ledger.state, ledger.state.reservations, ask, ledger.state.now), Refusal)
 
 
 @settings(max_examples=80, deadline=None)

@@ -33,7 +33,7 @@ def grid() -> Ledger:
 
 
 def gone(ledger: Ledger, name: str, at: float) -> None:
-    step(ledger, NodeDown(name, ledger.nodes[name].session), at)
+    step(ledger, NodeDown(name, ledger.state.nodes[name].session), at)
 
 
 def answer(commands: list[Command]) -> Granted | Rejected:
@@ -51,9 +51,9 @@ def test_a_node_that_left_is_forgotten_with_what_was_ordered_for_it() -> None:
         RecordOrders("n1", NO_ORDERS),
         RecordForgotten("n1"),
     ]
-    assert set(ledger.nodes) == {"n2"}
-    assert ledger.shares.capacity == N2.lendable
-    assert ledger.index.values("room") == []
+    assert set(ledger.state.nodes) == {"n2"}
+    assert ledger.state.shares.capacity == N2.lendable
+    assert ledger.state.index.values("room") == []
     for at in (20.0, 60.0, 500.0):  # nothing that was due for it comes up
         step(ledger, DrainAsked(2, ("n2",)), at)
 
@@ -64,16 +64,16 @@ def test_it_is_a_new_node_if_it_comes_back() -> None:
     gone(ledger, "n1", 2.0)
     step(ledger, ForgetAsked(7, ("n1",)), 3.0)
     join(ledger, N1)
-    assert ledger.nodes["n1"].orders == NO_ORDERS
+    assert ledger.state.nodes["n1"].orders == NO_ORDERS
     step(ledger, JobsSubmitted(1, (job("j", Request(Resources(cpu=1000), nodes=("n1",))),)), 4.0)
-    assert ledger.jobs["j"].node == "n1"
+    assert ledger.state.jobs["j"].node == "n1"
 
 
 def test_a_connected_node_is_not_forgotten() -> None:
     ledger = grid()
     refused = answer(step(ledger, ForgetAsked(7, ("n1",)), 1.0))
     assert isinstance(refused, Rejected) and refused.code == "connected"
-    assert set(ledger.nodes) == {"n1", "n2"}
+    assert set(ledger.state.nodes) == {"n1", "n2"}
 
 
 def test_a_node_on_which_a_job_may_run_is_not_forgotten_and_no_other_either() -> None:
@@ -84,7 +84,7 @@ def test_a_node_on_which_a_job_may_run_is_not_forgotten_and_no_other_either() ->
     gone(ledger, "n2", 2.0)
     refused = answer(step(ledger, ForgetAsked(7, ("n2", "n1")), 3.0))
     assert isinstance(refused, Rejected) and refused.code == "in-use"
-    assert set(ledger.nodes) == {"n1", "n2"}
+    assert set(ledger.state.nodes) == {"n1", "n2"}
     step(ledger, ForgetAsked(8, ("n2",)), 100.0)  # by now n1 is lost, and its job with it
     assert answer(step(ledger, ForgetAsked(9, ("n1",)), 101.0)) == Granted(9, "n1 is forgotten")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core.gang_places import meeting, places
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, Refusal
+from distributed_grid.coordinator.core.model import Placement, Refusal
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.gangs import environment, parse_gang, parse_ports
@@ -26,7 +26,7 @@ def grid(*cores: int, **more: object) -> Ledger:
 def found(ledger: Ledger, gang: int, cpu: int = MILLI, nodes: tuple[str, ...] = ()) -> list[str] | None:
     """The nodes of a gang's members by rank; None: it has to wait."""
     request = Request(Resources(cpu), gang=gang, nodes=nodes)
-    answer = places(ledger.nodes, ledger.index, request)
+    answer = places(ledger.state.nodes, ledger.state.index, request)
     if isinstance(answer, Refusal):
         return None
     assert all(isinstance(one, Placement) and len(one.grant.cores) == cpu // MILLI for one in answer)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint, doubt, stopping
+from distributed_grid.coordinator.core import checkpoint, doubt, stopping, views
 from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
@@ -59,17 +59,17 @@ def running(request: Request = GANG, nodes: int = 2) -> Ledger:
     """A gang of which all members run since 2 s."""
     ledger = grid(nodes)
     submitted(ledger, request=request)
-    for allocation in list(ledger.allocations.values()):
+    for allocation in list(ledger.state.allocations.values()):
         step(ledger, Told(allocation.node, Started(allocation=allocation.id)), 2.0)
     return ledger
 
 
 def member(ledger: Ledger, rank: int) -> Job:
-    return ledger.jobs[f"g_{rank}"]
+    return ledger.state.jobs[f"g_{rank}"]
 
 
 def held(ledger: Ledger, rank: int) -> Allocation:
-    return ledger.allocations[member(ledger, rank).allocation]
+    return ledger.state.allocations[member(ledger, rank).allocation]
 
 
 def ends(ledger: Ledger, rank: int, outcome: Outcome, now: float = 3.0) -> list[Command]:
@@ -104,7 +104,7 @@ def results(commands: list[Command]) -> dict[str, tuple[str, int]]:
 
 def waits(ledger: Ledger, attempt: int = 1) -> bool:
     """Whether the whole gang waits again, at the place of its first member."""
-    jobs = [ledger.jobs[name] for name in ("g_0", "g_1")]
+    jobs = [ledger.state.jobs[name] for name in ("g_0", "g_1")]
     return all(one.state is State.WAITING and one.part is None and one.tries == attempt for one in jobs)
 
 
@@ -115,11 +115,11 @@ def test_all_members_are_granted_and_launched_at_once_on_different_nodes() -> No
     ledger = grid()
     sent = launches(submitted(ledger))
     assert [one.allocation for one in sent] == ["g_0.1", "g_1.1"]
-    assert {ledger.allocations[one.allocation].node for one in sent} == {"n0", "n1"}
+    assert {ledger.state.allocations[one.allocation].node for one in sent} == {"n0", "n1"}
     first, second = (one.gang for one in sent)
     assert first is not None and second is not None
     assert (first.rank, second.rank) == (0, 1)
-    assert first.nodes == second.nodes == tuple(ledger.allocations[one.allocation].node for one in sent)
+    assert first.nodes == second.nodes == tuple(ledger.state.allocations[one.allocation].node for one in sent)
     assert first.port == second.port
 
 
@@ -132,12 +132,12 @@ def test_nothing_is_launched_before_all_grants_are_to_be_on_disk() -> None:
 def test_a_gang_holds_nothing_while_one_place_is_missing_and_others_pass_it() -> None:
     ledger = grid(2)
     step(ledger, JobsSubmitted(1, (job("first", Request(CORE)),)), 0.5)
-    assert not launches(submitted(ledger)) and len(ledger.allocations) == 1
+    assert not launches(submitted(ledger)) and len(ledger.state.allocations) == 1
     sent = launches(step(ledger, JobsSubmitted(2, (job("other", Request(CORE), time_limit=9.0),)), 1.5))
     assert [one.job for one in sent] == ["other"]  # it will be over, and nobody knows when the first will
-    node = ledger.jobs["first"].node
+    node = ledger.state.jobs["first"].node
     assert not launches(step(ledger, Told(node, Exited(allocation="first.1", outcome=DONE, returned=True)), 2.0))
-    node = ledger.jobs["other"].node
+    node = ledger.state.jobs["other"].node
     sent = launches(step(ledger, Told(node, Exited(allocation="other.1", outcome=DONE, returned=True)), 3.0))
     assert [one.job for one in sent] == ["g_0", "g_1"]
 
@@ -162,7 +162,7 @@ def test_two_gangs_that_run_at_once_meet_at_different_ports() -> None:
         join(ledger, facts(name, cores=40, address="127.0.0.1"))
     ports = [launches(submitted(ledger, f"g{number}"))[0].gang for number in range(40)]
     assert len({one.port for one in ports if one is not None}) == 40
-    assert len(ledger.meetings) == 40
+    assert len(ledger.state.meetings) == 40
 
 
 # --- one of them does not begin ---------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_one_that_is_refused_takes_the_others_back_and_all_wait_again() -> None:
 def test_a_port_that_is_taken_costs_no_node_and_the_next_attempt_has_another() -> None:
     ledger = grid()
     (first, _) = launches(submitted(ledger))
-    assert not ledger.nodes[held(ledger, 0).node].closed
+    assert not ledger.state.nodes[held(ledger, 0).node].closed
     refuses(ledger, 0, device="port")
     sent = launches(ends(ledger, 1, Outcome(Cause.GANG, signal=15, started=False)))
     assert [one.allocation for one in sent] == ["g_0.2", "g_1.2"]
@@ -216,10 +216,10 @@ def test_one_that_is_done_waits_for_the_others_and_they_go_on() -> None:
     ledger = running()
     out = ends(ledger, 0, DONE)
     assert not stops(out) and not results(out)
-    view = ledger.view("g_0")
+    view = views.job(ledger.state, "g_0")
     assert view is not None and view.reason is not None and view.reason.code == "Gang"
     assert results(ends(ledger, 1, DONE)) == {"g_0": ("exited", 0), "g_1": ("exited", 0)}
-    assert not ledger.jobs and not ledger.groups and not ledger.meetings
+    assert not ledger.state.jobs and not ledger.state.groups and not ledger.state.meetings
 
 
 def test_one_that_fails_ends_the_others_and_its_failure_is_the_gangs() -> None:
@@ -241,7 +241,7 @@ def test_one_that_fails_after_another_was_done_is_a_failure_and_that_one_stays_d
 @pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED])
 def test_one_whose_place_is_taken_back_takes_all_with_it_at_once_and_they_wait_with_their_age(cause: Cause) -> None:
     ledger = running()
-    stopping.ask(ledger, held(ledger, 1), cause, "somebody else", 5.0)
+    stopping.ask(ledger.state, held(ledger, 1), cause, "somebody else", 5.0)
     assert held(ledger, 0).stop is not None
     out = ends(ledger, 0, FAILED)  # it stumbles over the others' leaving
     out += ends(ledger, 1, Outcome(cause, signal=15))
@@ -253,14 +253,14 @@ def test_one_whose_place_is_taken_back_takes_all_with_it_at_once_and_they_wait_w
 def test_one_that_was_done_runs_again_with_a_gang_whose_place_is_taken_back() -> None:
     ledger = running()
     ends(ledger, 0, DONE)
-    stopping.ask(ledger, held(ledger, 1), Cause.PREEMPTED, "somebody else", 5.0)
+    stopping.ask(ledger.state, held(ledger, 1), Cause.PREEMPTED, "somebody else", 5.0)
     out = ends(ledger, 1, Outcome(Cause.PREEMPTED, signal=15))
     assert [one.allocation for one in launches(out)] == ["g_0.2", "g_1.2"]
 
 
 def test_a_gang_that_is_not_to_wait_again_ends_when_its_place_is_taken_back() -> None:
     ledger = running(Request(CORE, gang=2, requeue=False))
-    stopping.ask(ledger, held(ledger, 1), Cause.PREEMPTED, "somebody else", 5.0)
+    stopping.ask(ledger.state, held(ledger, 1), Cause.PREEMPTED, "somebody else", 5.0)
     ends(ledger, 0, Outcome(Cause.GANG, signal=15))
     out = ends(ledger, 1, Outcome(Cause.PREEMPTED, signal=15))
     assert results(out) == {"g_0": ("gang", 0), "g_1": ("preempted", 0)}
@@ -282,8 +282,8 @@ def test_a_failure_its_owner_wants_to_retry_runs_all_again_as_often_as_was_said(
 
 def silent(ledger: Ledger, until: float) -> list[Command]:
     """Nothing is heard of the node of rank 1 from now on, and of the other all the time."""
-    other = held(ledger, 0).node if f"g_0.{member(ledger, 0).tries}" in ledger.allocations else "n0"
-    out, now = [], ledger.now
+    other = held(ledger, 0).node if f"g_0.{member(ledger, 0).tries}" in ledger.state.allocations else "n0"
+    out, now = [], ledger.state.now
     while now < until:
         now += 1.0
         out += step(ledger, Heard(other, Sample(at=now)), now)
@@ -309,7 +309,7 @@ def test_a_gang_that_may_be_run_again_when_lost_is_so_as_one_also_where_the_othe
     assert other.stop is not None
     out = []
     for now in range(5, 90):
-        for name in ledger.nodes:
+        for name in ledger.state.nodes:
             if name != node:
                 out += step(ledger, Heard(name, Sample(at=float(now))), float(now))
     assert not results(out)
@@ -322,7 +322,7 @@ def test_one_that_comes_back_is_ended_and_the_failure_of_the_other_counts() -> N
     node = held(ledger, 1).node
     step(ledger, NodeDown(node, f"session-{node}"), 3.0)
     ends(ledger, 0, FAILED, 4.0)
-    step(ledger, NodeUp(ledger.nodes[node].facts, "second"), 6.0)
+    step(ledger, NodeUp(ledger.state.nodes[node].facts, "second"), 6.0)
     known = (Known("g_1.1", State.RUNNING, started_for=4.0),)
     assert stops(step(ledger, Told(node, Inventory(known=known)), 6.0)) == [("g_1.1", "gang")]
     out = ends(ledger, 1, Outcome(Cause.GANG, signal=15), 7.0)
@@ -338,7 +338,7 @@ def test_cancelling_a_gang_or_one_of_it_ends_all(name: str) -> None:
     assert sorted(stops(step(ledger, CancelAsked(2, (name,)), 3.0))) == [("g_0.1", "cancelled"), ("g_1.1", "cancelled")]
     ends(ledger, 0, Outcome(Cause.CANCELLED, signal=15))
     out = ends(ledger, 1, Outcome(Cause.CANCELLED, signal=15))
-    assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.jobs
+    assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.state.jobs
 
 
 @pytest.mark.parametrize("name", ["g", "g_1"])
@@ -347,16 +347,16 @@ def test_a_gang_that_waits_is_cancelled_as_one(name: str) -> None:
     step(ledger, JobsSubmitted(1, (job("first", Request(CORE)),)), 0.5)
     submitted(ledger)
     out = step(ledger, CancelAsked(2, (name,)), 2.0)
-    assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.queue.turns
+    assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.state.queue.turns
 
 
 def test_a_gang_that_is_cancelled_while_its_place_is_taken_back_does_not_wait_again() -> None:
     ledger = running()
-    stopping.ask(ledger, held(ledger, 1), Cause.PREEMPTED, "somebody else", 5.0)
+    stopping.ask(ledger.state, held(ledger, 1), Cause.PREEMPTED, "somebody else", 5.0)
     ends(ledger, 1, Outcome(Cause.PREEMPTED, signal=15))
     step(ledger, CancelAsked(2, ("g",)), 3.5)
     out = ends(ledger, 0, Outcome(Cause.GANG, signal=15), 4.0)
-    assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.jobs
+    assert results(out) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)} and not ledger.state.jobs
 
 
 def test_one_that_ran_and_is_cancelled_while_the_others_end_is_not_told_never_to_have_run() -> None:
@@ -391,14 +391,14 @@ def waiting_for_first() -> Ledger:
         id="g", key=one.key, user=one.user, kind=GroupKind.GANG, spec=one.spec, request=GANG, submitted=1.0, count=2,
         array=Array(((0, 1, 1),)),
     )  # fmt: skip
-    assert not launches(step(ledger, JobsSubmitted(2, (one,), (group,)), 1.0)) and "g_0" not in ledger.queue
+    assert not launches(step(ledger, JobsSubmitted(2, (one,), (group,)), 1.0)) and "g_0" not in ledger.state.queue
     return ledger
 
 
 @pytest.mark.parametrize("outcome", [DONE, FAILED])
 def test_a_gang_waits_for_others_as_one_and_ends_as_one_where_they_fail(outcome: Outcome) -> None:
     ledger = waiting_for_first()
-    node = ledger.jobs["first"].node
+    node = ledger.state.jobs["first"].node
     out = step(ledger, Told(node, Exited(allocation="first.1", outcome=outcome, returned=True)), 2.0)
     if outcome is DONE:
         assert [one.job for one in launches(out)] == ["g_0", "g_1"]
@@ -406,13 +406,13 @@ def test_a_gang_waits_for_others_as_one_and_ends_as_one_where_they_fail(outcome:
         assert results(out) | {"first": ("exited", 3)} == {
             "first": ("exited", 3), "g_0": ("dependency-failed", 0), "g_1": ("dependency-failed", 0),
         }  # fmt: skip
-        assert not ledger.jobs
+        assert not ledger.state.jobs
 
 
 def test_a_gang_that_waits_for_others_can_be_cancelled() -> None:
     ledger = waiting_for_first()
     assert results(step(ledger, CancelAsked(3, ("g",)), 2.0)) == {"g_0": ("cancelled", 0), "g_1": ("cancelled", 0)}
-    assert list(ledger.jobs) == ["first"]
+    assert list(ledger.state.jobs) == ["first"]
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
@@ -420,18 +420,17 @@ def test_a_gang_that_waits_for_others_can_be_cancelled() -> None:
 
 def restarted(ledger: Ledger, now: float) -> Ledger:
     """A new coordinator that has what was on disk."""
-    fresh = Ledger(epoch=ledger.epoch + 1)
-    groups = [one.group for one in ledger.groups.values()]
-    fresh.restore(
-        list(ledger.jobs.values()), list(ledger.allocations.values()), [node.facts for node in ledger.nodes.values()],
-        now, many=groups,
-    )  # fmt: skip
+    was = ledger.state
+    fresh = Ledger(epoch=was.epoch + 1)
+    groups = [one.group for one in was.groups.values()]
+    nodes = [node.facts for node in was.nodes.values()]
+    fresh.restore(list(was.jobs.values()), list(was.allocations.values()), nodes, now, many=groups)
     fresh.check()
     return fresh
 
 
 def back(ledger: Ledger, node: str, now: float, *known: Known) -> list[Command]:
-    step(ledger, NodeUp(ledger.nodes[node].facts, f"again-{node}"), now)
+    step(ledger, NodeUp(ledger.state.nodes[node].facts, f"again-{node}"), now)
     return step(ledger, Told(node, Inventory(known=known)), now)
 
 
@@ -442,7 +441,7 @@ def test_what_came_of_a_part_survives_a_restart_and_the_others_are_told_again_to
     fresh = restarted(ledger, 4.0)
     assert stops(back(fresh, node, 5.0, Known("g_1.1", State.RUNNING, started_for=3.0))) == [("g_1.1", "gang")]
     out = ends(fresh, 1, Outcome(Cause.GANG, signal=15), 6.0)
-    assert results(out) == {"g_0": ("exited", 3), "g_1": ("gang", 0)} and not fresh.jobs
+    assert results(out) == {"g_0": ("exited", 3), "g_1": ("gang", 0)} and not fresh.state.jobs
 
 
 def test_a_launch_that_did_not_leave_is_said_again_with_the_same_meeting() -> None:
@@ -451,7 +450,7 @@ def test_a_launch_that_did_not_leave_is_said_again_with_the_same_meeting() -> No
     fresh = restarted(ledger, 2.0)
     again = launches(back(fresh, held(fresh, 0).node, 3.0)) + launches(back(fresh, held(fresh, 1).node, 3.0))
     assert [(one.allocation, one.gang) for one in again] == [(one.allocation, one.gang) for one in (first, second)]
-    assert fresh.meetings == ledger.meetings
+    assert fresh.state.meetings == ledger.state.meetings
 
 
 def test_a_gang_that_waits_again_does_so_after_a_restart() -> None:
@@ -460,7 +459,7 @@ def test_a_gang_that_waits_again_does_so_after_a_restart() -> None:
     refuses(ledger, 0)
     ends(ledger, 1, Outcome(Cause.GANG, signal=15))
     fresh = restarted(ledger, 4.0)
-    assert waits(fresh) and fresh.queue.turns.keys() == {"g_0"}
+    assert waits(fresh) and fresh.state.queue.turns.keys() == {"g_0"}
 
 
 def test_a_checkpoint_of_a_gang_half_over_goes_on_as_the_ledger_does() -> None:
@@ -468,7 +467,7 @@ def test_a_checkpoint_of_a_gang_half_over_goes_on_as_the_ledger_does() -> None:
     ends(ledger, 0, DONE)
     other = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
     other.check()
-    assert other.meetings == ledger.meetings
+    assert other.state.meetings == ledger.state.meetings
     assert results(ends(other, 1, FAILED)) == results(ends(ledger, 1, FAILED))
 
 
@@ -477,7 +476,7 @@ def test_of_a_backup_a_gang_that_waits_is_held_back_and_one_that_runs_is_told_by
     submitted(ledger, "h")
     ends(ledger, 0, DONE)
     fresh = restarted(ledger, 4.0)
-    out = doubt.hold_back(fresh, "a backup was restored")
+    out = doubt.hold_back(fresh.state, "a backup was restored")
     assert results(out) == {"h_0": ("restored", 0), "h_1": ("restored", 0)}
     fresh.check()
     out = back(fresh, held(fresh, 1).node, 5.0)

@@ -31,7 +31,7 @@ def ask(ledger: Ledger, name: str, resources: Resources = ONE, called: str = "",
     """A job as the shell submits it."""
     constraints = Constraints(**said) if said else None  # type: ignore[arg-type]
     request = Request(resources, nodes=(on,) if on else (), constraints=constraints)
-    request = neighbours(request, Sight("ann", Reach.ALL), called, ledger.index.homes, {})
+    request = neighbours(request, Sight("ann", Reach.ALL), called, ledger.state.index.homes, {})
     step(ledger, JobsSubmitted(1, (named(job(name, request), called),)), 1.0)
 
 
@@ -41,13 +41,13 @@ def named(one: Job, called: str) -> Job:
 
 
 def end(ledger: Ledger, name: str, returned: bool = True) -> None:
-    allocation = ledger.jobs[name].allocation
+    allocation = ledger.state.jobs[name].allocation
     over = Exited(allocation=allocation, outcome=Outcome(cause=Cause.EXITED), returned=returned)
-    step(ledger, Told(ledger.jobs[name].node, over), 2.0)
+    step(ledger, Told(ledger.state.jobs[name].node, over), 2.0)
 
 
 def where(ledger: Ledger, *names: str) -> list[str]:
-    return [ledger.jobs[name].node for name in names]
+    return [ledger.state.jobs[name].node for name in names]
 
 
 def test_a_job_goes_where_another_is_although_another_node_fits_better() -> None:
@@ -63,7 +63,7 @@ def test_who_is_to_be_near_to_a_job_that_waits_waits_for_it_and_starts_with_it()
     ask(ledger, "j0", FULL)
     ask(ledger, "j1", Resources(cpu=3000))
     ask(ledger, "j2", near=("j1",))
-    why = explain.why(ledger, "j2", None, 1.0)
+    why = explain.why(ledger.state, "j2", None, 1.0)
     assert why.reason.code == "Affinity" and "waits for j1 to have a place" in why.reason.text
     end(ledger, "j0")
     assert where(ledger, "j1", "j2") == ["n1", "n1"]
@@ -83,7 +83,7 @@ def test_there_is_no_room_beside_it_so_it_waits_and_says_so() -> None:
     ledger = grid("n1", "n2")
     ask(ledger, "j1", FULL, on="n1")
     ask(ledger, "j2", near=("j1",))
-    why = explain.why(ledger, "j2", None, 1.0)
+    why = explain.why(ledger.state, "j2", None, 1.0)
     assert [(one.what, one.left) for one in why.funnel][-2:] == [("where j1 is", 1), ("with 1 cpu free", 0)]
     assert {one.node: one.why for one in why.verdicts}["n2"] == "is not where j1 is"
     assert where(ledger, "j2") == [""]
@@ -94,7 +94,7 @@ def test_jobs_that_are_to_be_apart_from_their_own_name_have_a_node_each() -> Non
     for number in range(4):
         ask(ledger, f"j{number}", called="web", apart=("web",))
     assert sorted(where(ledger, "j0", "j1", "j2")) == ["n1", "n2", "n3"] and where(ledger, "j3") == [""]
-    why = explain.why(ledger, "j3", None, 1.0)
+    why = explain.why(ledger.state, "j3", None, 1.0)
     assert why.reason.code == "Affinity"
     assert [(one.what, one.left) for one in why.funnel][-2:] == [("apart from web", 0), ("with 1 cpu free", 0)]
 
@@ -104,7 +104,7 @@ def test_a_place_apart_is_taken_when_the_other_job_has_gone_whatever_room_it_lea
     ledger = grid("n1")
     ask(ledger, "j1", called="web")
     if not returned:  # its room is counted out of the newest offer, so it does not grow when it ends
-        of = ledger.nodes["n1"].facts
+        of = ledger.state.nodes["n1"].facts
         step(ledger, Told("n1", offer(of, 2, cores=of.cores[1:], counting=("j1.1",))), 1.0)
     ask(ledger, "j2", apart=("web",))
     assert where(ledger, "j2") == [""]
@@ -117,7 +117,7 @@ def test_names_are_those_of_ones_own_jobs() -> None:
     ask(ledger, "j1", called="web")
     for user, place in (("bob", "n1"), ("ann", "")):
         request = Request(ONE, constraints=Constraints(apart=("web",)))
-        request = neighbours(request, Sight(user, Reach.ALL), "web", ledger.index.homes, {})
+        request = neighbours(request, Sight(user, Reach.ALL), "web", ledger.state.index.homes, {})
         step(ledger, JobsSubmitted(1, (named(job(f"j-{user}", request, user=user), "web"),)), 1.0)
         assert where(ledger, f"j-{user}") == [place]
 
@@ -127,7 +127,7 @@ def test_near_a_name_is_near_the_newest_job_of_that_name_also_one_submitted_with
     ask(ledger, "j1", called="web", on="n1")
     ask(ledger, "j2", called="web", on="n2")
     request = Request(ONE, constraints=Constraints(near=("web", "db")))
-    found = neighbours(request, Sight("ann", Reach.ALL), "", ledger.index.homes, {"db": "j9"})
+    found = neighbours(request, Sight("ann", Reach.ALL), "", ledger.state.index.homes, {"db": "j9"})
     assert found.constraints == Constraints(near=("j2", "j9"))
 
 
@@ -166,7 +166,7 @@ def test_nothing_is_left_in_mind_of_jobs_that_are_over_and_nobody_is_forgotten()
     for seed in range(60):
         rng, ledger = random.Random(seed), grid()
         for number in range(25):
-            name, live = f"j{number}", list(ledger.jobs)
+            name, live = f"j{number}", list(ledger.state.jobs)
             said: dict[str, object] = {}
             if rng.random() < 0.5 and live:
                 said["near"] = (rng.choice(live),)
@@ -181,21 +181,21 @@ def test_nothing_is_left_in_mind_of_jobs_that_are_over_and_nobody_is_forgotten()
             if rng.random() < 0.4:
                 _end_one(ledger, rng)
         for _ in range(200):
-            if not ledger.allocations:
+            if not ledger.state.allocations:
                 break
             _end_one(ledger, rng)
             _nobody_beside(ledger)
-        stuck = [one.id for one in ledger.jobs.values()]
+        stuck = [one.id for one in ledger.state.jobs.values()]
         assert not stuck, f"seed {seed}: {stuck} wait for ever"
-        homes = ledger.index.homes
+        homes = ledger.state.index.homes
         assert not (homes._live or homes._nodes or homes.wanted or homes._waiting), f"seed {seed}"
 
 
 def _end_one(ledger: Ledger, rng: random.Random) -> None:
-    if ledger.allocations:
-        end(ledger, ledger.allocations[rng.choice(list(ledger.allocations))].job, rng.random() < 0.7)
-    for name, node in list(ledger.nodes.items()):  # and an honest offer follows
-        if rng.random() < 0.7 or not ledger.allocations:
+    if ledger.state.allocations:
+        end(ledger, ledger.state.allocations[rng.choice(list(ledger.state.allocations))].job, rng.random() < 0.7)
+    for name, node in list(ledger.state.nodes.items()):  # and an honest offer follows
+        if rng.random() < 0.7 or not ledger.state.allocations:
             busy = {core for one in node.allocations.values() for core in one.grant.cores}
             shares: dict[int, int] = {}
             for one in node.allocations.values():
@@ -208,11 +208,11 @@ def _end_one(ledger: Ledger, rng: random.Random) -> None:
 
 def _nobody_beside(ledger: Ledger) -> None:
     """Who is to be apart from others was granted its place where none of them was."""
-    for one in ledger.jobs.values():
+    for one in ledger.state.jobs.values():
         asked = one.request.constraints
         if one.state is State.WAITING or asked is None:
             continue
-        for other in ledger.jobs.values():
+        for other in ledger.state.jobs.values():
             if other.state is State.WAITING:
                 continue
             before = other.id != one.id and other.node == one.node and _granted(ledger, other) < _granted(ledger, one)
@@ -221,7 +221,7 @@ def _nobody_beside(ledger: Ledger) -> None:
 
 
 def _granted(ledger: Ledger, one: Job) -> int:
-    return list(ledger.allocations).index(one.allocation)
+    return list(ledger.state.allocations).index(one.allocation)
 
 
 def test_who_comes_first_and_is_to_be_near_to_who_comes_in_the_same_pass_starts_with_it() -> None:

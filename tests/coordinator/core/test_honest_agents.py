@@ -202,7 +202,7 @@ class Grid(RuleBasedStateMachine):
     def reachable(self, node: str) -> bool:
         """What the ledger sends goes to the session it knows of, which may be over already."""
         agent = self.agents[node]
-        return agent.up and self.ledger.nodes[node].session == f"{node}-{agent.session}"
+        return agent.up and self.ledger.state.nodes[node].session == f"{node}-{agent.session}"
 
     def perform(self, command: Command) -> None:
         match command:
@@ -306,9 +306,9 @@ class Grid(RuleBasedStateMachine):
                     agent.offer()
             self.now += 2.0
             self.ledger.check()
-            if not self.ledger.jobs:
+            if not self.ledger.state.jobs:
                 break
-        assert not self.ledger.jobs, f"left over: {list(self.ledger.jobs)}"
+        assert not self.ledger.state.jobs, f"left over: {list(self.ledger.state.jobs)}"
         assert not any(agent.over and agent.up and agent.to_agent for agent in self.agents.values())
 
 
@@ -317,7 +317,7 @@ WANTED = [Resources(c, m * GIB, g) for c in (300, 500, 1000, 1500) for m in (0, 
 
 def play(grid: Grid, rng: random.Random) -> None:
     """Let one thing happen, by chance."""
-    name, names = rng.choice(("n1", "n2")), list(grid.ledger.jobs)
+    name, names = rng.choice(("n1", "n2")), list(grid.ledger.state.jobs)
     dice = rng.random()
     if dice < 0.2:
         grid.submit(rng.choice(WANTED), rng.choice(list(Priority)), False)

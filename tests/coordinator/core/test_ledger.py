@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.ledger import STORY_MOST, Ledger
+from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     MOVES,
     Accepted,
@@ -32,6 +33,7 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.state import STORY_MOST
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started
 from distributed_grid.protocol.nodes import Known, Sample
@@ -57,21 +59,21 @@ def test_a_launch_comes_after_the_records_it_rests_on_and_nothing_else_is_said()
     grant = Grant(cores=(0,))
     out = ledger.settle(1.0)
     launch = Launch(allocation="a.1", job="a", user="ann", epoch=7, grant=grant, spec=a.spec)
-    view = ledger.view("a")
+    view = views.job(ledger.state, "a")
     assert view is not None and view.state is State.STARTING and view.grant == grant
-    assert out == [RecordAllocation(ledger.allocations["a.1"]), RecordJob(a), Publish(view), Send("n1", launch)]
+    assert out == [RecordAllocation(ledger.state.allocations["a.1"]), RecordJob(a), Publish(view), Send("n1", launch)]
 
 
 def test_an_exit_is_acknowledged_after_it_is_recorded() -> None:
     ledger = Ledger()
     join(ledger, facts("n1"))
     step(ledger, JobsSubmitted(1, (job("a", ONE),)), 1.0)
-    allocation, a = ledger.allocations["a.1"], ledger.jobs["a"]
+    allocation, a = ledger.state.allocations["a.1"], ledger.state.jobs["a"]
     out = step(ledger, exited("a.1", code=7), 2.0)
     assert out[:2] == [RecordAllocation(allocation), RecordJob(a)]
     assert out[3:] == [AckExits("n1", ("a.1",))]
     assert a.outcome == Outcome(cause=Cause.EXITED, code=7)
-    assert ledger.jobs == ledger.allocations == {} and ledger.view("a") is None
+    assert ledger.state.jobs == ledger.state.allocations == {} and views.job(ledger.state, "a") is None
 
 
 def test_a_heartbeat_says_nothing_and_keeps_the_node() -> None:
@@ -79,7 +81,7 @@ def test_a_heartbeat_says_nothing_and_keeps_the_node() -> None:
     join(ledger, facts("n1"))
     for second in range(1, 40):
         assert step(ledger, Heard("n1", Sample(at=float(second))), float(second)) == []
-    assert ledger.node_views(40.0)[0].silent_for == 1.0
+    assert views.nodes(ledger.state, 40.0)[0].silent_for == 1.0
 
 
 def test_a_heartbeat_from_nowhere_is_nothing() -> None:
@@ -91,7 +93,7 @@ def test_the_coordinators_own_delay_makes_no_node_silent() -> None:
     join(ledger, facts("n1"))
     ledger.handle(Heard("n1", Sample(at=1.0)), 30.0)
     assert ledger.settle(30.0) == []
-    assert ledger.nodes["n1"].state.value == "up"
+    assert ledger.state.nodes["n1"].state.value == "up"
 
 
 def test_an_offer_that_has_expired_is_not_matched() -> None:
@@ -101,7 +103,7 @@ def test_an_offer_that_has_expired_is_not_matched() -> None:
     assert ledger.next_deadline() == 5.0
     out = step(ledger, JobsSubmitted(1, (job("a", ONE),)), 5.0)
     assert not any(isinstance(command, Send) for command in out)
-    assert ledger.shared(5.0) == ((), ())
+    assert views.offers(ledger.state, 5.0) == views.allocations(ledger.state) == ()
 
 
 def test_a_closed_connection_of_an_old_session_is_of_no_interest() -> None:
@@ -109,7 +111,7 @@ def test_a_closed_connection_of_an_old_session_is_of_no_interest() -> None:
     join(ledger, facts("n1"))
     ledger.handle(NodeUp(facts("n1"), "newer"), 1.0)
     assert step(ledger, NodeDown("n1", "session-n1"), 1.0) == []
-    assert ledger.nodes["n1"].session == "newer"
+    assert ledger.state.nodes["n1"].session == "newer"
 
 
 def test_urgent_goes_before_low_and_then_who_came_first() -> None:
@@ -125,7 +127,7 @@ def test_a_cancelled_job_that_never_started_ends_when_the_agent_says_stale() -> 
     ledger = Ledger()
     join(ledger, facts("n1"))
     step(ledger, JobsSubmitted(1, (job("a", ONE),)), 1.0)
-    a = ledger.jobs["a"]
+    a = ledger.state.jobs["a"]
     step(ledger, CancelAsked(2, ("a",)), 2.0)
     step(ledger, Told("n1", Stale(allocation="a.1", reason="busy")), 3.0)
     assert a.outcome == Outcome(cause=Cause.CANCELLED, text="cancelled", started=False)
@@ -138,12 +140,12 @@ def test_a_cancel_while_the_node_is_lost_is_told_when_it_returns_and_takes_effec
     step(ledger, started("a.1"), 1.0)
     step(ledger, NodeDown("n1", "session-n1"), 1.0)
     step(ledger, Tick(), 11.0)
-    assert ledger.jobs["a"].state is State.LOST
+    assert ledger.state.jobs["a"].state is State.LOST
     assert not any(isinstance(c, Send) for c in step(ledger, CancelAsked(1, ("a",)), 12.0))
     step(ledger, NodeUp(facts("n1"), "new"), 13.0)
     out = step(ledger, Told("n1", Inventory(known=(Known("a.1", State.RUNNING),))), 13.0)
     assert [line(c) for c in out if isinstance(c, Send)] == ["n1 <- stop a.1 after 5 s: cancelled, cancelled"]
-    assert ledger.jobs["a"].state is State.STOPPING
+    assert ledger.state.jobs["a"].state is State.STOPPING
 
 
 def test_a_job_whose_node_is_lost_before_it_said_that_it_started_is_not_said_to_have_never_run() -> None:
@@ -164,11 +166,11 @@ def test_a_cancel_after_the_node_is_back_and_before_it_has_said_that_a_lost_job_
     step(ledger, Tick(), 11.0)
     step(ledger, NodeUp(facts("n1"), "new"), 12.0)
     step(ledger, Told("n1", Inventory(known=())), 12.0)  # the launch is said again
-    assert ledger.jobs["a"].state is State.LOST
+    assert ledger.state.jobs["a"].state is State.LOST
     out = step(ledger, CancelAsked(1, ("a",)), 13.0)
     assert [line(c) for c in out if isinstance(c, Send)] == ["n1 <- stop a.1 after 5 s: cancelled, cancelled"]
     step(ledger, started("a.1"), 13.1)
-    assert ledger.jobs["a"].state is State.STOPPING
+    assert ledger.state.jobs["a"].state is State.STOPPING
 
 
 def test_a_job_that_is_cancelled_while_it_waits_to_be_run_again_is_not_said_never_to_have_run() -> None:
@@ -176,7 +178,7 @@ def test_a_job_that_is_cancelled_while_it_waits_to_be_run_again_is_not_said_neve
     join(ledger, facts("n1", cores=1))
     again = msgspec.structs.replace(ONE, retry_on=(RetryOn.FAILED,), retries=1)
     step(ledger, JobsSubmitted(1, (job("a", again), job("b", ONE))), 0.0)
-    a = ledger.jobs["a"]
+    a = ledger.state.jobs["a"]
     step(ledger, started("a.1"), 1.0)
     step(ledger, NodeDown("n1", "session-n1"), 1.5)
     step(ledger, NodeUp(facts("n1", cores=1), "new"), 2.0)
@@ -191,17 +193,17 @@ def test_a_move_that_is_not_in_the_table_is_an_assertion() -> None:
     ledger = Ledger()
     join(ledger, facts("n1"))
     step(ledger, JobsSubmitted(1, (job("a", ONE),)), 0.0)
-    allocation = ledger.allocations["a.1"]
+    allocation = ledger.state.allocations["a.1"]
     for state in set(State) - MOVES[State.STARTING]:
         with pytest.raises(AssertionError, match="cannot go from starting"):
-            ledger.move(allocation, state)
+            ledger.state.move(allocation, state)
 
 
 def test_the_invariants_notice_a_core_that_is_held_twice() -> None:
     ledger = Ledger()
     join(ledger, facts("n1"))
     step(ledger, JobsSubmitted(1, (job("a", ONE), job("b", ONE))), 0.0)
-    ledger.allocations["b.1"].grant = ledger.allocations["a.1"].grant
+    ledger.state.allocations["b.1"].grant = ledger.state.allocations["a.1"].grant
     with pytest.raises(AssertionError, match="core 0 of n1 is held"):
         ledger.check()
 
@@ -215,7 +217,7 @@ def test_a_long_story_keeps_its_beginning_and_its_end() -> None:
         now += 400.0
         step(ledger, Told("n1", Stale(allocation=f"a.{attempt}", reason=f"busy {attempt}")), now - 399.0)
         step(ledger, Heard("n1", Sample(at=now)), now)
-    story = ledger.jobs["a"].story
+    story = ledger.state.jobs["a"].story
     assert len(story) == STORY_MOST and story[0].text == "submitted" and "busy 79" in story[-2].text
 
 
@@ -230,43 +232,45 @@ def busy_ledger() -> Ledger:
     jobs = [job(f"j{i}", Request(Resources(cpu=500 * (1 + i % 3), gpu=500 * (i % 2))), float(i)) for i in range(9)]
     for one in jobs:
         step(ledger, JobsSubmitted(1, (one,)), one.submitted)
-    for name in list(ledger.allocations)[:3]:
-        step(ledger, started(name, ledger.allocations[name].node), 9.0)
+    for name in list(ledger.state.allocations)[:3]:
+        step(ledger, started(name, ledger.state.allocations[name].node), 9.0)
         step(ledger, Heard("n1", Sample(at=9.0)), 9.0)
         step(ledger, Heard("n2", Sample(at=9.0)), 9.0)
-    step(ledger, CancelAsked(1, (next(iter(ledger.jobs)),)), 9.5)
-    assert {State.WAITING, State.STARTING, State.RUNNING, State.STOPPING} <= {j.state for j in ledger.jobs.values()}
+    step(ledger, CancelAsked(1, (next(iter(ledger.state.jobs)),)), 9.5)
+    assert {State.WAITING, State.STARTING, State.RUNNING, State.STOPPING} <= {
+        j.state for j in ledger.state.jobs.values()
+    }
     return ledger
 
 
 def the_rest(ledger: Ledger, now: float) -> list[bytes]:
     """Both agents return, and everything is played to its end."""
     out: list[Command] = []
-    held = {name: list(ledger.nodes[name].allocations) for name in ("n1", "n2")}
-    runs = {name for name, allocation in ledger.allocations.items() if allocation.started}
+    held = {name: list(ledger.state.nodes[name].allocations) for name in ("n1", "n2")}
+    runs = {name for name, allocation in ledger.state.allocations.items() if allocation.started}
     for name, allocations in held.items():
         known = tuple(Known(one, State.RUNNING) for one in allocations if one in runs)
-        out += step(ledger, NodeUp(ledger.nodes[name].facts, "again"), now)
+        out += step(ledger, NodeUp(ledger.state.nodes[name].facts, "again"), now)
         out += step(ledger, Told(name, Inventory(known=known)), now)
         out += step(ledger, Heard(name, Sample(at=now)), now)
-        mine = ledger.nodes[name].facts
+        mine = ledger.state.nodes[name].facts
         out += step(ledger, Told(name, offer(mine, cores=(), gpus=(), memory=0, counting=tuple(allocations))), now)
-    while ledger.allocations:
+    while ledger.state.allocations:
         now += 0.1
-        first = next(iter(ledger.allocations.values()))
+        first = next(iter(ledger.state.allocations.values()))
         out += step(ledger, exited(first.id, first.node, returned=True), now)
-    assert not ledger.jobs
+    assert not ledger.state.jobs
     return [msgspec.msgpack.encode(command) for command in out if not isinstance(command, Publish | RecordNode)]
 
 
 def test_a_restored_ledger_goes_on_as_if_nothing_had_been() -> None:
     one = busy_ledger()
     # As a store keeps them.
-    jobs = msgspec.msgpack.decode(msgspec.msgpack.encode(list(one.jobs.values())), type=list[Job])
-    kept = msgspec.msgpack.encode(list(one.allocations.values()))
+    jobs = msgspec.msgpack.decode(msgspec.msgpack.encode(list(one.state.jobs.values())), type=list[Job])
+    kept = msgspec.msgpack.encode(list(one.state.allocations.values()))
     allocations = msgspec.msgpack.decode(kept, type=list[Allocation])
     other = Ledger(epoch=1)
-    assert other.restore(reversed(jobs), allocations, [node.facts for node in one.nodes.values()], 10.0) == []
+    assert other.restore(reversed(jobs), allocations, [node.facts for node in one.state.nodes.values()], 10.0) == []
     other.settle(10.0)
     other.check()
     for name in ("n1", "n2"):
@@ -275,15 +279,16 @@ def test_a_restored_ledger_goes_on_as_if_nothing_had_been() -> None:
 
 
 def test_a_restored_ledger_gives_agents_their_time_to_return() -> None:
-    one = busy_ledger()
+    one = busy_ledger().state
     other = Ledger()
     other.restore(one.jobs.values(), one.allocations.values(), [n.facts for n in one.nodes.values()], 1000.0)
     other.settle(1000.0)
     assert other.next_deadline() is not None
     step(other, Tick(), 1069.9)
-    assert len(other.jobs) == len(one.jobs) and {a.state for a in other.allocations.values()} == {State.LOST}
+    assert len(other.state.jobs) == len(one.jobs)
+    assert {a.state for a in other.state.allocations.values()} == {State.LOST}
     step(other, Tick(), 1070.0)
-    assert not other.allocations
+    assert not other.state.allocations
 
 
 @pytest.mark.parametrize("end", ["runs", "has ended"])
@@ -291,7 +296,7 @@ def test_a_start_whose_record_was_lost_in_a_crash_is_told_again_by_the_agent(end
     one = Ledger()
     join(one, facts("n1"))
     step(one, JobsSubmitted(1, (job("a", ONE),)), 1.0)
-    jobs, allocations = deepcopy(list(one.jobs.values())), deepcopy(list(one.allocations.values()))
+    jobs, allocations = deepcopy(list(one.state.jobs.values())), deepcopy(list(one.state.allocations.values()))
     soon = step(one, started("a.1"), 2.0)
     records = [command for command in soon if isinstance(command, RecordJob | RecordAllocation)]
     assert len(records) == 2 and all(record.soon for record in records)
@@ -304,9 +309,9 @@ def test_a_start_whose_record_was_lost_in_a_crash_is_told_again_by_the_agent(end
     out = step(other, Told("n1", Inventory(known=(known,))), 11.0)
     assert not any(isinstance(command, Send) for command in out), "nothing is launched again"
     if end == "runs":
-        assert other.jobs["a"].state is State.RUNNING and other.jobs["a"].started == 2.0
+        assert other.state.jobs["a"].state is State.RUNNING and other.state.jobs["a"].started == 2.0
     else:
-        assert not other.jobs and AckExits("n1", ("a.1",)) in out
+        assert not other.state.jobs and AckExits("n1", ("a.1",)) in out
 
 
 def test_what_nobody_watches_is_not_published_and_recorded_all_the_same() -> None:
@@ -340,8 +345,8 @@ def test_a_thousand_equal_jobs_are_placed_in_their_order() -> None:
     ledger = Ledger()
     step(ledger, JobsSubmitted(1, tuple(job(f"j{i}", ONE) for i in range(1000))), 0.0)
     join(ledger, facts("n1", cores=64, memory=8 * GIB), 1.0)
-    assert list(ledger.allocations) == [f"j{i}.1" for i in range(64)]
-    view = ledger.view("j999")
+    assert list(ledger.state.allocations) == [f"j{i}.1" for i in range(64)]
+    view = views.job(ledger.state, "j999")
     assert view is not None and view.reason is not None and view.reason.text == "935 jobs are ahead in the queue"
 
 
@@ -351,13 +356,13 @@ def test_nothing_is_started_while_the_grid_holds_and_all_that_can_be_as_soon_as_
     step(ledger, JobsSubmitted(1, tuple(job(name, ONE) for name in "abc")), 1.0)
     step(ledger, started("a.1"), 2.0)
     assert step(ledger, Hold(True), 3.0) == []
-    assert ledger.jobs["c"].state is State.WAITING
+    assert ledger.state.jobs["c"].state is State.WAITING
     ended = step(ledger, exited("a.1", code=7, returned=True), 4.0)
     assert AckExits("n1", ("a.1",)) in ended and not any(isinstance(command, Send) for command in ended)
     step(ledger, JobsSubmitted(2, (job("d", ONE),)), 5.0)
-    why = ledger.view("c")
+    why = views.job(ledger.state, "c")
     assert why is not None and why.reason is not None and why.reason.code == "Held"
     launched = [command.message for command in step(ledger, Hold(False), 6.0) if isinstance(command, Send)]
     assert [message.allocation for message in launched if isinstance(message, Launch)] == ["c.1"]
     step(ledger, exited("c.1", returned=True), 7.0)
-    assert ledger.jobs["d"].state is State.STARTING
+    assert ledger.state.jobs["d"].state is State.STARTING

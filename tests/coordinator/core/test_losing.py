@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     AckExits,
@@ -55,7 +56,7 @@ def test_what_waits_is_not_started_and_says_so() -> None:
     ledger = Ledger(epoch=3)
     ledger.restore([job("waits", CORE)], [], [N1], 5.0, loss=(FOUND,))
     assert not of(Launch, back(ledger))
-    view = ledger.view("waits")
+    view = views.job(ledger.state, "waits")
     assert view is not None and view.reason is not None and view.reason.code == "Held"
     assert "lost something" in view.reason.text
 
@@ -66,7 +67,7 @@ def test_from_the_moment_it_is_found_nothing_is_started_and_that_is_made_durable
     assert out[:2] == [RecordLoss(FOUND), Alarm(FOUND)] and not of(Launch, out)
     assert step(ledger, LossFound(FOUND), 2.0) == []
     out = step(ledger, Told("n1", Exited("a.1", EXITED, returned=True)), 3.0)
-    assert not of(Launch, out) and ledger.jobs["waits"].state is State.WAITING
+    assert not of(Launch, out) and ledger.state.jobs["waits"].state is State.WAITING
     assert AckExits("n1", ("a.1",)) in out, "results are taken"
 
 
@@ -76,7 +77,7 @@ def test_what_a_node_does_not_know_any_more_stays_as_it_is() -> None:
     step(ledger, LossFound(FOUND), 2.0)
     out = back(ledger)
     assert not of(Launch, out) and not of(Stop, out)
-    assert [one.state for one in ledger.jobs.values()] == [State.RUNNING, State.STARTING]
+    assert [one.state for one in ledger.state.jobs.values()] == [State.RUNNING, State.STARTING]
 
 
 def test_a_node_that_stays_away_ends_nothing() -> None:
@@ -84,9 +85,9 @@ def test_a_node_that_stays_away_ends_nothing() -> None:
     step(ledger, LossFound(FOUND), 2.0)
     for now in (20.0, 100.0, 1000.0):
         step(ledger, Tick(), now)
-    assert ledger.jobs["a"].state is State.LOST
+    assert ledger.state.jobs["a"].state is State.LOST
     back(ledger, Known("a.1", State.RUNNING, started_for=990.0), now=1010.0)
-    assert ledger.jobs["a"].state is State.RUNNING
+    assert ledger.state.jobs["a"].state is State.RUNNING
 
 
 def test_a_stranger_is_not_ended() -> None:
@@ -101,12 +102,12 @@ def test_a_node_that_says_what_it_cannot_prove_gets_no_job_and_the_others_do() -
     ledger = grid()
     join(ledger, facts("n2", cores=2))
     out = step(ledger, NodeDoubted("n1", "n1 knows of x.1"), 2.0)
-    drain = ledger.nodes["n1"].orders.drain
+    drain = ledger.state.nodes["n1"].orders.drain
     assert drain is not None and drain.by == "the grid" and "n1 knows of x.1" in drain.reason
     assert any(isinstance(one, RecordOrders) for one in out), "it holds over restarts"
     step(ledger, NodeDoubted("nobody", "it knows of x.1"), 2.0)
     out = step(ledger, JobsSubmitted(2, tuple(job(f"k{n}", CORE, 2.0) for n in range(4))), 2.0)
-    assert {one.node for one in out if isinstance(one, Send)} == {"n2"} and ledger.loss == ()
+    assert {one.node for one in out if isinstance(one, Send)} == {"n2"} and ledger.state.loss == ()
     out = step(ledger, UndrainAsked(3, ("n1",)), 3.0)
     assert {one.node for one in out if isinstance(one, Send)} == {"n1"}, "until an operator says otherwise"
 
@@ -115,7 +116,7 @@ def test_an_operators_own_order_stays() -> None:
     ledger = grid()
     step(ledger, DrainAsked(2, ("n1",), "ann", "a new kernel"), 2.0)
     step(ledger, NodeDoubted("n1", "n1 knows of x.1"), 2.0)
-    drain = ledger.nodes["n1"].orders.drain
+    drain = ledger.state.nodes["n1"].orders.drain
     assert drain is not None and (drain.by, drain.reason) == ("ann", "a new kernel")
 
 
@@ -137,4 +138,4 @@ def test_a_proof_of_an_attempt_that_is_known_ends_nothing() -> None:
     step(ledger, Told("n1", Exited("a.1", EXITED)), 3.0)
     for name in ("a.1", "a.0", "nobody.7", "a.x", "a"):
         step(ledger, Told("n1", Exited(name, EXITED, stamp=STAMP)), 4.0)
-    assert ledger.jobs == {}
+    assert ledger.state.jobs == {}

@@ -1,7 +1,8 @@
 import msgspec
 
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, Refusal, could_ever, place
+from distributed_grid.coordinator.core.matching import could_ever, place
+from distributed_grid.coordinator.core.model import Placement, Refusal
 from distributed_grid.coordinator.core.policy import DEFAULT
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import Resources
@@ -9,7 +10,7 @@ from tests.coordinator.core.scene import facts, join
 
 
 def placed(ledger: Ledger, request: Request) -> str:
-    found = place(ledger.nodes, ledger.index, request)
+    found = place(ledger.state.nodes, ledger.state.index, request)
     assert isinstance(found, Placement)
     return found.node
 
@@ -33,13 +34,13 @@ def test_of_equal_nodes_the_one_its_owner_gives_more_priority_is_taken() -> None
 def test_a_refusal_says_how_many_nodes_were_in_question() -> None:
     ledger = Ledger()
     join(ledger, facts("n1", cores=2))
-    assert place(ledger.nodes, ledger.index, Request(Resources(cpu=3000))) == Refusal(1)
+    assert place(ledger.state.nodes, ledger.state.index, Request(Resources(cpu=3000))) == Refusal(1)
 
 
 def test_confidence_is_the_weighted_mean_of_its_parts() -> None:
     ledger = Ledger()
     join(ledger, facts("n1", gpus=1))
-    found = place(ledger.nodes, ledger.index, Request(Resources(cpu=1000)))
+    found = place(ledger.state.nodes, ledger.state.index, Request(Resources(cpu=1000)))
     assert isinstance(found, Placement)
     weights = msgspec.structs.asdict(DEFAULT.weights)
     said = sum(weights[name.replace("-", "_")] * score for name, score in found.scores.items())

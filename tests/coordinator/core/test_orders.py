@@ -44,7 +44,7 @@ def grid(*nodes: str) -> Ledger:
 def running(ledger: Ledger, name: str = "j", request: Request = CORE) -> str:
     """A job is started; the node that has it."""
     (launch,) = launches(step(ledger, JobsSubmitted(1, (job(name, request),)), 0.5))
-    node = ledger.allocations[launch.allocation].node
+    node = ledger.state.allocations[launch.allocation].node
     step(ledger, Told(node, Started(allocation=launch.allocation)), 1.0)
     return node
 
@@ -60,8 +60,8 @@ def stops(commands: list[Command]) -> list[Stop]:
 def heard(ledger: Ledger, until: float) -> list[Command]:
     """The nodes are heard all the time until then."""
     out: list[Command] = []
-    while (at := min(ledger.now + 2.0, until)) > ledger.now:
-        for name in ledger.nodes:
+    while (at := min(ledger.state.now + 2.0, until)) > ledger.state.now:
+        for name in ledger.state.nodes:
             out += step(ledger, Heard(name, Sample(at=at)), at)
     return out
 
@@ -75,8 +75,8 @@ def restarted(ledger: Ledger, commands: list[Command], now: float) -> Ledger:
     """A ledger of what is on disk, and the agents are back."""
     stored = {one.node: one.orders for one in commands if isinstance(one, RecordOrders)}
     after = Ledger()
-    nodes = [node.facts for node in ledger.nodes.values()]
-    after.restore(ledger.jobs.values(), ledger.allocations.values(), nodes, now, ordered=stored)
+    nodes = [node.facts for node in ledger.state.nodes.values()]
+    after.restore(ledger.state.jobs.values(), ledger.state.allocations.values(), nodes, now, ordered=stored)
     after.check()
     return after
 
@@ -86,10 +86,10 @@ def test_a_drained_node_gets_no_new_job_and_keeps_those_it_has() -> None:
     running(ledger)
     out = step(ledger, DrainAsked(7, ("n1",), "ann", "a new kernel"), 2.0)
     assert answer(out) == Granted(7, "n1 is drained; 1 job is still there")
-    assert not stops(out) and ledger.jobs["j"].state is State.RUNNING
+    assert not stops(out) and ledger.state.jobs["j"].state is State.RUNNING
     assert not launches(step(ledger, JobsSubmitted(2, (job("k", CORE),)), 3.0))
     assert not launches(step(ledger, Told("n1", offer(N1, 2, counting=("j.1",))), 4.0))
-    reason = explain.why(ledger, "k", None, 4.0).reason
+    reason = explain.why(ledger.state, "k", None, 4.0).reason
     assert (reason.code, reason.text) == ("Drained", "n1 is drained by ann: a new kernel")
 
 
@@ -117,7 +117,7 @@ def test_an_unknown_node_among_several_changes_nothing(order: DrainAsked | Label
     refused = answer(out)
     assert isinstance(refused, Rejected) and refused.code == "bad-value" and "did you mean" in refused.hint
     assert not [one for one in out if isinstance(one, RecordOrders)]
-    assert ledger.nodes["n1"].orders == NO_ORDERS
+    assert ledger.state.nodes["n1"].orders == NO_ORDERS
 
 
 def test_the_order_is_recorded_before_it_is_answered() -> None:
@@ -138,7 +138,7 @@ def test_what_runs_at_the_deadline_is_taken_back_and_runs_elsewhere() -> None:
     assert (stop.cause, stop.text, stop.grace) == (Cause.DRAINED, "n1 is drained by ann", 5.0)
     ended = Outcome(Cause.DRAINED, signal=15, text=stop.text)
     assert not launches(step(ledger, Told("n1", Exited(allocation="j.1", outcome=ended, returned=True)), 63.0))
-    assert ledger.jobs["j"].state is State.WAITING and ledger.jobs["j"].retried == 0
+    assert ledger.state.jobs["j"].state is State.WAITING and ledger.state.jobs["j"].retried == 0
     assert [one.allocation for one in launches(join(ledger, N2, 64.0))] == ["j.2"]
 
 
@@ -147,7 +147,7 @@ def test_a_job_that_had_to_start_at_once_did_and_waits_for_its_next_place() -> N
     running(ledger, request=Request(Resources(cpu=1000), immediate=True))
     step(ledger, DrainAsked(7, ("n1",), deadline=0.0), 2.0)
     step(ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.DRAINED, signal=15), returned=True)), 3.0)
-    assert ledger.jobs["j"].state is State.WAITING
+    assert ledger.state.jobs["j"].state is State.WAITING
 
 
 def test_a_deadline_of_zero_is_now() -> None:
@@ -170,7 +170,7 @@ def test_a_later_deadline_stands_instead_of_the_one_before() -> None:
     running(ledger)
     step(ledger, DrainAsked(7, ("n1",), "ann", "a new kernel", deadline=60.0), 2.0)
     step(ledger, DrainAsked(8, ("n1",), "bob", deadline=100.0), 3.0)
-    drain = ledger.nodes["n1"].orders.drain
+    drain = ledger.state.nodes["n1"].orders.drain
     assert drain is not None and (drain.since, drain.by, drain.reason) == (2.0, "bob", "a new kernel")
     assert not stops(heard(ledger, 70.0))
     assert stops(heard(ledger, 103.0))
@@ -182,7 +182,9 @@ def test_what_is_cancelled_while_it_is_drained_does_not_wait_again() -> None:
     step(ledger, DrainAsked(7, (node,), deadline=0.0), 2.0)
     step(ledger, CancelAsked(8, ("j",)), 2.5)
     ended = Outcome(Cause.DRAINED, signal=15)
-    assert not launches(step(ledger, Told(node, Exited(allocation="j.1", outcome=ended)), 3.0)) and not ledger.jobs
+    assert (
+        not launches(step(ledger, Told(node, Exited(allocation="j.1", outcome=ended)), 3.0)) and not ledger.state.jobs
+    )
 
 
 def test_a_node_that_is_away_at_the_deadline_is_told_when_it_is_back() -> None:
@@ -209,7 +211,7 @@ def test_orders_outlast_agents_and_coordinators() -> None:
     step(after, NodeUp(N1, "back"), 11.0)
     step(after, Told("n1", Inventory(known=(Known("j.1", State.RUNNING, started_for=10.0),))), 11.0)
     step(after, Told("n1", offer(N1, 1, counting=("j.1",))), 11.0)
-    assert labels(after.nodes["n1"])["room"] == "b"
+    assert labels(after.state.nodes["n1"])["room"] == "b"
     assert not launches(step(after, JobsSubmitted(9, (job("k", CORE),)), 12.0))
     assert [one.allocation for one in stops(heard(after, 62.0))] == ["j.1"]
 
@@ -229,7 +231,7 @@ def test_a_ledger_from_a_checkpoint_keeps_the_deadline() -> None:
     running(ledger)
     step(ledger, DrainAsked(7, ("n1",), deadline=60.0), 2.0)
     after = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
-    assert after.nodes["n1"].orders == ledger.nodes["n1"].orders
+    assert after.state.nodes["n1"].orders == ledger.state.nodes["n1"].orders
     assert stops(heard(after, 62.0))
 
 
@@ -239,9 +241,9 @@ def test_a_ledger_from_a_checkpoint_keeps_the_deadline() -> None:
 def test_the_operators_labels_stand_over_those_of_the_agent() -> None:
     ledger = grid("n1")
     step(ledger, LabelAsked(7, ("n1",), {"room": "b", "ssd": None, "gone": None, "new": "1"}), 1.0)
-    assert labels(ledger.nodes["n1"]) == {"room": "b", "new": "1"}
-    assert ledger.nodes["n1"].orders.labels == {"room": "b", "ssd": None, "new": "1"}
+    assert labels(ledger.state.nodes["n1"]) == {"room": "b", "new": "1"}
+    assert ledger.state.nodes["n1"].orders.labels == {"room": "b", "ssd": None, "new": "1"}
     step(ledger, NodeUp(facts("n1", cores=2, labels={"room": "c", "ssd": "no"}), "again"), 2.0)
-    assert labels(ledger.nodes["n1"]) == {"room": "b", "new": "1"}
+    assert labels(ledger.state.nodes["n1"]) == {"room": "b", "new": "1"}
     step(ledger, LabelAsked(8, ("n1",), {"new": None}), 3.0)
-    assert labels(ledger.nodes["n1"]) == {"room": "b"}
+    assert labels(ledger.state.nodes["n1"]) == {"room": "b"}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core import checkpoint, views
 from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
@@ -75,7 +75,7 @@ def beats(ledger: Ledger, names: str, since: int, until: int) -> list[Command]:
 
 
 def ends(ledger: Ledger, allocation: str, now: float, outcome: Outcome = CAUGHT, on: str = "") -> list[Command]:
-    node = on or ledger.allocations[allocation].node
+    node = on or ledger.state.allocations[allocation].node
     return step(ledger, Told(node, Exited(allocation=allocation, outcome=outcome)), now)
 
 
@@ -99,10 +99,10 @@ def test_who_loses_least_is_told_to_stop_with_notice_and_grace_and_its_core_goes
         ("a3.1", 5.0, "preempted", "gives way to u (urgent, ann)")
     ]
     assert len(told) == 1
-    core = ledger.allocations["a3.1"].grant.cores
+    core = ledger.state.allocations["a3.1"].grant.cores
     out = ends(ledger, "a3.1", 52.0)
-    assert launches(out) == ["u.1"] and ledger.allocations["u.1"].grant.cores == core
-    assert ledger.jobs["a3"].state is State.WAITING and ledger.jobs["a3"].taken_back == 1
+    assert launches(out) == ["u.1"] and ledger.state.allocations["u.1"].grant.cores == core
+    assert ledger.state.jobs["a3"].state is State.WAITING and ledger.state.jobs["a3"].taken_back == 1
 
 
 def test_a_victim_waits_with_its_age_and_starts_before_younger_ones() -> None:
@@ -161,7 +161,7 @@ def test_room_that_comes_back_with_an_offer_only_is_kept_as_well() -> None:
     urgent(ledger, "u", 50.0)
     ask(ledger, "other", 50.5, priority=Priority.HIGH)
     assert launches(ends(ledger, "a3.1", 51.0)) == []
-    core = ledger.jobs["u"].kept.grant.cores  # type: ignore[union-attr]
+    core = ledger.state.jobs["u"].kept.grant.cores  # type: ignore[union-attr]
     out = step(ledger, Told("n1", offer(of, cores=core, counting=("a0.1", "a1.1", "a2.1"))), 51.5)
     assert launches(out) == ["u.1"]
 
@@ -171,11 +171,11 @@ def test_where_the_owner_takes_what_was_kept_it_starts_elsewhere_on_the_node_if_
     of = facts("n1", 4)
     urgent(ledger, "u", 50.0)
     ends(ledger, "a2.1", 50.5, Outcome(cause=Cause.EXITED))
-    core = ledger.allocations["a3.1"].grant.cores
+    core = ledger.state.allocations["a3.1"].grant.cores
     others = tuple(c for c in of.cores if c not in core)
     step(ledger, Told("n1", offer(of, cores=others)), 50.6)
     out = ends(ledger, "a3.1", 51.0)
-    assert launches(out) == [] or ledger.jobs["u"].state is State.STARTING
+    assert launches(out) == [] or ledger.state.jobs["u"].state is State.STARTING
     ledger.check()
 
 
@@ -184,20 +184,20 @@ def test_only_an_urgent_job_preempts_and_not_one_of_its_own_class_or_the_next_be
     assert stops(ask(ledger, "h", 50.0, priority=Priority.HIGH)) == []
     ledger = full(low=Priority.HIGH)
     assert stops(urgent(ledger, "u", 50.0)) == []
-    assert ledger.jobs["u"].reason is not None
-    assert ledger.jobs["u"].reason.text.endswith("nobody two classes below holds enough on any one node")
+    assert ledger.state.jobs["u"].reason is not None
+    assert ledger.state.jobs["u"].reason.text.endswith("nobody two classes below holds enough on any one node")
 
 
 def test_a_job_keeps_its_place_for_the_min_hold_and_twice_as_long_after_an_eviction() -> None:
     ledger = full()
     assert stops(urgent(ledger, "u", 9.0)) == []
-    why = ledger.view("u").reason  # type: ignore[union-attr]
+    why = views.job(ledger.state, "u").reason  # type: ignore[union-attr]
     assert why is not None and why.text.endswith("min-hold protects who began lately, until 00:00:10 UTC")
     assert ledger.next_deadline() == 10.0
     assert stops(ledger.settle(10.0)) == ["a3.1"]
     ends(ledger, "a3.1", 11.0)
     ends(ledger, "u.1", 12.0, Outcome(cause=Cause.EXITED))
-    assert ledger.allocations["a3.2"].granted == 12.0
+    assert ledger.state.allocations["a3.2"].granted == 12.0
     for name in ("a0", "a1", "a2"):
         ends(ledger, f"{name}.1", 12.5, Outcome(cause=Cause.EXITED))
         ask(ledger, f"h{name}", 12.5, priority=Priority.HIGH)
@@ -215,14 +215,14 @@ def test_the_worst_known_case_two_urgent_jobs_and_eleven_small_ones_evicts_nobod
         join(ledger, facts(name, 4), 0.0)
         ask(ledger, f"high{number}", 0.0, 3, Priority.HIGH)
         ask(ledger, f"low{number}", 0.0, 1)
-    for allocation in list(ledger.allocations.values()):
+    for allocation in list(ledger.state.allocations.values()):
         step(ledger, Told(allocation.node, Started(allocation=allocation.id)), 1.0)
-    assert len(ledger.allocations) == 22
+    assert len(ledger.state.allocations) == 22
     out = urgent(ledger, "u1", 100.0, 2) + urgent(ledger, "u2", 101.0, 4)
     for now in range(102, 200):
         out += step(ledger, Tick(), float(now))
     assert stops(out) == [] and receipts(out) == []
-    assert all(ledger.jobs[f"low{number}"].state is State.RUNNING for number in range(11))
+    assert all(ledger.state.jobs[f"low{number}"].state is State.RUNNING for number in range(11))
 
 
 def test_a_second_urgent_job_waits_for_what_ends_already_and_takes_nobody_more() -> None:
@@ -235,7 +235,9 @@ def test_a_second_urgent_job_waits_for_what_ends_already_and_takes_nobody_more()
     assert stops(urgent(ledger, "u", 50.0)) == ["large.1"]
     out = urgent(ledger, "v", 50.5, 2)
     assert stops(out) == []
-    assert ledger.jobs["v"].reason is not None and "1 job ends on n1 already" in ledger.jobs["v"].reason.text
+    assert (
+        ledger.state.jobs["v"].reason is not None and "1 job ends on n1 already" in ledger.state.jobs["v"].reason.text
+    )
     assert sorted(launches(ends(ledger, "large.1", 51.0))) == ["u.1", "v.1"]
 
 
@@ -252,25 +254,25 @@ def test_a_preemptor_that_goes_away_gives_what_was_freed_back_to_its_victims_bef
     ledger = full()
     ask(ledger, "high", 40.0, 2, priority=Priority.HIGH)
     urgent(ledger, "u", 50.0, 2)
-    core = ledger.allocations["a2.1"].grant
+    core = ledger.state.allocations["a2.1"].grant
     ends(ledger, "a2.1", 51.0)
     out = step(ledger, CancelAsked(2, ("u",)), 52.0)
-    assert launches(out) == ["a2.2"] and ledger.allocations["a2.2"].grant == core
+    assert launches(out) == ["a2.2"] and ledger.state.allocations["a2.2"].grant == core
     assert [(one.result, one.text) for one in receipts(out)] == [("returned", "u was ended")]
     # The other one was told already and still ends: it comes back too.
     assert launches(ends(ledger, "a3.1", 53.0)) == ["a3.2"]
-    assert not ledger.nodes["n1"].kept and not ledger.preempting.takers
+    assert not ledger.state.nodes["n1"].kept and not ledger.state.preempting.takers
 
 
 def test_a_victim_that_does_not_end_blocks_nobody_for_long_the_plan_is_made_elsewhere() -> None:
     ledger = full(nodes=2)
     urgent(ledger, "u", 50.0)
-    assert ledger.jobs["u"].kept is not None and ledger.jobs["u"].kept.node == "n1"
+    assert ledger.state.jobs["u"].kept is not None and ledger.state.jobs["u"].kept.node == "n1"
     out = step(ledger, Tick(), 66.5)
-    kept = ledger.jobs["u"].kept
+    kept = ledger.state.jobs["u"].kept
     assert kept is not None and kept.receipt is not None and kept.receipt.id == "u.p2"
     assert {victim.allocation for victim in kept.receipt.victims} != {"a3.1"}
-    told = [step for step in ledger.jobs["u"].story if "did not end" in step.text]
+    told = [step for step in ledger.state.jobs["u"].story if "did not end" in step.text]
     assert told and "a3 did not end on n1 in time" in told[0].text
     victim = kept.receipt.victims[0].allocation
     assert launches(ends(ledger, victim, 67.0)) == ["u.1"], out
@@ -285,7 +287,7 @@ def test_what_gave_way_for_nothing_resumes_first_when_the_time_is_over() -> None
     ends(ledger, "a2.1", 51.0)
     out = step(ledger, Tick(), 65.0)
     assert launches(out) == ["a2.2"]
-    kept = ledger.jobs["u"].kept
+    kept = ledger.state.jobs["u"].kept
     assert kept is not None and kept.receipt is not None
     assert {one.allocation for one in kept.receipt.victims} == {"a0.1", "a1.1"}, "who is stuck is not counted on again"
 
@@ -297,9 +299,9 @@ def test_a_node_that_is_cut_off_dissolves_the_plan_and_the_urgent_one_goes_elsew
     ends(ledger, "a2.1", 51.0)
     out = beats(ledger, "n2", 52, 62)
     assert [one.result for one in receipts(out)] == ["returned", ""]
-    kept = ledger.jobs["u"].kept
+    kept = ledger.state.jobs["u"].kept
     assert kept is not None and kept.node == "n2"
-    assert ledger.jobs["a2"].state is State.WAITING and ledger.jobs["a2"].kept is None
+    assert ledger.state.jobs["a2"].state is State.WAITING and ledger.state.jobs["a2"].kept is None
 
 
 @pytest.mark.parametrize("outcome", [Outcome(cause=Cause.EXITED, code=0), Outcome(cause=Cause.EXITED, code=3)])
@@ -307,7 +309,7 @@ def test_a_victim_that_ends_by_itself_meanwhile_is_over_and_the_plan_goes_on(out
     ledger = full()
     urgent(ledger, "u", 50.0)
     assert launches(ends(ledger, "a3.1", 51.0, outcome)) == ["u.1"]
-    assert "a3" not in ledger.jobs
+    assert "a3" not in ledger.state.jobs
 
 
 def test_a_victim_that_was_only_starting_waits_again_and_has_lost_nothing() -> None:
@@ -317,7 +319,7 @@ def test_a_victim_that_was_only_starting_waits_again_and_has_lost_nothing() -> N
     opened = receipts(urgent(ledger, "u", 50.0))
     assert opened[0].lost == 0.0
     out = step(ledger, Told("n1", Stale(allocation="a.1", reason="told to stop", device="gone")), 50.5)
-    assert ledger.jobs["a"].state is State.WAITING and "a" in ledger.queue
+    assert ledger.state.jobs["a"].state is State.WAITING and "a" in ledger.state.queue
     ledger.check()
     assert not stops(out)
 
@@ -327,7 +329,7 @@ def test_a_victim_that_is_cancelled_is_cancelled_and_its_place_still_goes_to_the
     urgent(ledger, "u", 50.0)
     step(ledger, CancelAsked(2, ("a3",)), 50.5)
     assert launches(ends(ledger, "a3.1", 51.0, Outcome(cause=Cause.CANCELLED, signal=15))) == ["u.1"]
-    assert "a3" not in ledger.jobs
+    assert "a3" not in ledger.state.jobs
 
 
 def test_work_that_was_lost_counts_for_an_hour_against_the_budget() -> None:
@@ -335,21 +337,21 @@ def test_work_that_was_lost_counts_for_an_hour_against_the_budget() -> None:
     assert stops(urgent(ledger, "u", 104.0)) == ["a3.1"]  # 100 core-seconds
     assert stops(urgent(ledger, "v", 104.5)) == []
     ends(ledger, "a3.1", 105.0)
-    why = ledger.view("v").reason  # type: ignore[union-attr]
+    why = views.job(ledger.state, "v").reason  # type: ignore[union-attr]
     assert why is not None and "the badput budget has 50 left for this hour" in why.text
     for name in ("a0", "a1", "a2"):
         ends(ledger, f"{name}.1", 106.0, Outcome(cause=Cause.EXITED))
-    assert ledger.jobs["v"].state is State.STARTING
+    assert ledger.state.jobs["v"].state is State.STARTING
 
 
 def test_it_says_what_it_waits_for_and_the_victim_who_has_its_place() -> None:
     ledger = full()
     urgent(ledger, "u", 50.0, time_limit=600.0)
-    why = ledger.view("u").reason  # type: ignore[union-attr]
+    why = views.job(ledger.state, "u").reason  # type: ignore[union-attr]
     assert why is not None and (why.code, why.text) == ("Preempting", "1 job ends on n1 until 00:00:55 UTC")
     ends(ledger, "a3.1", 52.0)
     step(ledger, Told("n1", Started(allocation="u.1")), 53.0)
-    mine = ledger.view("a3").reason  # type: ignore[union-attr]
+    mine = views.job(ledger.state, "a3").reason  # type: ignore[union-attr]
     assert mine is not None and mine.text.startswith("u (urgent, ann) has its place until 00:10:53 UTC at the latest; ")
 
 
@@ -364,8 +366,13 @@ def test_nobody_is_told_to_stop_while_nothing_can_be_stored() -> None:
 
 def reborn(ledger: Ledger, now: float) -> Ledger:
     """The same after kill -9: from what was recorded."""
-    again = Ledger(epoch=ledger.epoch + 1, policy=ledger.policy)
-    again.restore(ledger.jobs.values(), ledger.allocations.values(), [n.facts for n in ledger.nodes.values()], now)
+    again = Ledger(epoch=ledger.state.epoch + 1, policy=ledger.state.policy)
+    again.restore(
+        ledger.state.jobs.values(),
+        ledger.state.allocations.values(),
+        [n.facts for n in ledger.state.nodes.values()],
+        now,
+    )
     again.check()
     return again
 
@@ -380,7 +387,7 @@ def test_a_plan_outlives_the_coordinator() -> None:
     known = tuple(Known(f"{name}.1", State.RUNNING) for name in ("a0", "a1", "a3"))
     out = again.handle(NodeUp(of, "new"), 53.0) + step(again, Told("n1", Inventory(known=known)), 53.0)
     assert stops(out) == ["a3.1"]
-    free = tuple(c for c in of.cores if all(c not in a.grant.cores for a in again.allocations.values()))
+    free = tuple(c for c in of.cores if all(c not in a.grant.cores for a in again.state.allocations.values()))
     out = step(again, Told("n1", offer(of, cores=free, counting=tuple(one.allocation for one in known))), 53.5)
     assert launches(out) == []
     out = step(again, Told("n1", Exited(allocation="a3.1", outcome=CAUGHT, returned=True)), 54.0)
@@ -394,7 +401,7 @@ def test_a_plan_is_in_a_checkpoint() -> None:
     ends(ledger, "a2.1", 51.0)
     again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
     again.check()
-    assert again.preempting == ledger.preempting
+    assert again.state.preempting == ledger.state.preempting
     assert launches(ends(again, "a3.1", 52.0)) == ["u.1"]
 
 
@@ -416,11 +423,11 @@ def test_with_memory_of_a_victim_to_come_it_starts_when_all_of_it_is_there() -> 
 
 def test_a_job_that_wants_to_be_apart_from_another_preempts_only_where_that_is_not() -> None:
     ledger = full(1, nodes=2)
-    at = ledger.jobs["b0"].node
+    at = ledger.state.jobs["b0"].node
     wanted = Request(Resources(MILLI), Priority.URGENT, constraints=Constraints(apart=("a0",)))
     out = step(ledger, JobsSubmitted(1, (job("u", wanted, 50.0),)), 50.0)
     assert stops(out) == ["b0.1"]
-    assert launches(ends(ledger, "b0.1", 51.0)) == ["u.1"] and ledger.jobs["u"].node == at
+    assert launches(ends(ledger, "b0.1", 51.0)) == ["u.1"] and ledger.state.jobs["u"].node == at
 
 
 def test_one_whose_plan_is_given_up_waits_as_if_there_had_been_none() -> None:
@@ -429,6 +436,6 @@ def test_one_whose_plan_is_given_up_waits_as_if_there_had_been_none() -> None:
     step(ledger, JobsSubmitted(1, (job("u", wanted, 50.0),)), 50.0)
     ledger.settle(66.0)
     ledger.check()
-    assert ledger.jobs["u"].kept is None and "u" in ledger.queue
+    assert ledger.state.jobs["u"].kept is None and "u" in ledger.state.queue
     step(ledger, CancelAsked(2, ("u",)), 67.0)
-    assert not ledger.index.homes.waiting_for(ledger.jobs["a0"])
+    assert not ledger.state.index.homes.waiting_for(ledger.state.jobs["a0"])

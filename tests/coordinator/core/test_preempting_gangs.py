@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from distributed_grid.coordinator.core import checkpoint, explain
+from distributed_grid.coordinator.core import checkpoint, explain, views
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import CancelAsked, Command, NodeUp, Tick, Told
 from distributed_grid.coordinator.core.requests import refusal
@@ -43,12 +43,12 @@ def test_who_loses_least_on_each_node_gives_way_and_all_members_start_on_just_th
     ledger = full(2, nodes=2)
     out = gang(ledger, 50.0)
     assert sorted(stops(out)) == ["a1.1", "b1.1"]
-    places = {ledger.allocations[name].node: ledger.allocations[name].grant for name in ("a1.1", "b1.1")}
+    places = {ledger.state.allocations[name].node: ledger.state.allocations[name].grant for name in ("a1.1", "b1.1")}
     assert launches(ends(ledger, "a1.1", 51.0)) == []
     assert sorted(launches(ends(ledger, "b1.1", 52.0))) == ["g_0.1", "g_1.1"]
-    assert {one.node: one.grant for one in ledger.allocations.values() if one.job.startswith("g_")} == places
-    assert {ledger.jobs[name].state for name in ("a1", "b1")} == {State.WAITING}
-    assert {ledger.jobs[name].state for name in ("a0", "b0")} == {State.RUNNING}
+    assert {one.node: one.grant for one in ledger.state.allocations.values() if one.job.startswith("g_")} == places
+    assert {ledger.state.jobs[name].state for name in ("a1", "b1")} == {State.WAITING}
+    assert {ledger.state.jobs[name].state for name in ("a0", "b0")} == {State.RUNNING}
 
 
 def test_where_not_all_members_would_have_a_place_nobody_is_touched() -> None:
@@ -56,10 +56,10 @@ def test_where_not_all_members_would_have_a_place_nobody_is_touched() -> None:
     ends(ledger, "b0.1", 40.0, DONE)
     ask(ledger, "high", 40.0, priority=Priority.HIGH)
     assert stops(gang(ledger, 50.0)) == [] and stops(step(ledger, Tick(), 60.0)) == []
-    why = ledger.view("g_0").reason  # type: ignore[union-attr]
+    why = views.job(ledger.state, "g_0").reason  # type: ignore[union-attr]
     text = "no preemption: with all who may give way there is room on 1 of the 2 nodes that it needs at once"
     assert why is not None and why.code == "Resources" and why.text.endswith(text)
-    assert all(node.kept == {} for node in ledger.nodes.values())
+    assert all(node.kept == {} for node in ledger.state.nodes.values())
 
 
 def test_a_free_node_is_kept_for_it_too_while_somebody_gives_way_on_another() -> None:
@@ -86,9 +86,9 @@ def test_all_members_say_what_is_waited_for() -> None:
     ledger = full(1, nodes=2)
     gang(ledger, 50.0)
     for name in ("g_0", "g_1"):
-        why = ledger.view(name).reason  # type: ignore[union-attr]
+        why = views.job(ledger.state, name).reason  # type: ignore[union-attr]
         assert why is not None and (why.code, why.text) == ("Preempting", "2 jobs end on n1, n2 until 00:00:55 UTC")
-    mine = ledger.view("a0")
+    mine = views.job(ledger.state, "a0")
     assert mine is not None and mine.state is State.STOPPING
 
 
@@ -98,11 +98,11 @@ def test_a_gang_that_is_cancelled_gives_what_was_freed_back_to_its_victims_befor
     gang(ledger, 50.0)
     ends(ledger, "b0.1", 51.0)
     out = step(ledger, CancelAsked(2, ("g_1",)), 52.0)
-    assert launches(out) == ["b0.2"] and ledger.jobs["b0"].node == "n2"
+    assert launches(out) == ["b0.2"] and ledger.state.jobs["b0"].node == "n2"
     assert [(one.result, one.text) for one in receipts(out)] == [("returned", "g_0 was ended")]
     assert launches(ends(ledger, "a0.1", 53.0)) == ["a0.2"]
-    assert not ledger.preempting.takers and not any(node.kept for node in ledger.nodes.values())
-    assert not any(name.startswith("g_") for name in ledger.jobs)
+    assert not ledger.state.preempting.takers and not any(node.kept for node in ledger.state.nodes.values())
+    assert not any(name.startswith("g_") for name in ledger.state.jobs)
 
 
 def test_when_the_time_is_over_and_one_node_is_not_free_all_is_given_back() -> None:
@@ -112,8 +112,8 @@ def test_when_the_time_is_over_and_one_node_is_not_free_all_is_given_back() -> N
     out = step(ledger, Tick(), 65.0)
     assert launches(out) == ["b0.2"]
     assert [one.result for one in receipts(out)] == ["returned"]
-    assert ledger.jobs["g_0"].kept is None and "g_0" in ledger.queue
-    told = [step.text for step in ledger.jobs["g_0"].story if "did not end" in step.text]
+    assert ledger.state.jobs["g_0"].kept is None and "g_0" in ledger.state.queue
+    told = [step.text for step in ledger.state.jobs["g_0"].story if "did not end" in step.text]
     assert told == ["a0 did not end on n1, n2 in time: it waits for any place again"]
 
 
@@ -124,7 +124,7 @@ def test_a_node_that_is_cut_off_dissolves_all_of_it() -> None:
     ends(ledger, "b0.1", 51.0)
     out = beats(ledger, "n2", 52, 64)
     assert [one.result for one in receipts(out)] == ["returned"]
-    assert launches(out) == ["b0.2"] and not any(node.kept for node in ledger.nodes.values())
+    assert launches(out) == ["b0.2"] and not any(node.kept for node in ledger.state.nodes.values())
 
 
 def test_an_urgent_job_and_an_urgent_gang_take_different_victims() -> None:
@@ -141,26 +141,26 @@ def test_a_gang_gives_way_to_a_gang_as_a_whole_and_waits_again() -> None:
         ends(ledger, name, 20.0, DONE)
     submitted(ledger, "low", Request(Resources(MILLI), Priority.LOW, gang=2), now=20.0)
     for name in ("low_0.1", "low_1.1"):
-        step(ledger, Told(ledger.allocations[name].node, Started(allocation=name)), 21.0)
+        step(ledger, Told(ledger.state.allocations[name].node, Started(allocation=name)), 21.0)
     out = gang(ledger, 50.0)
     (opened,) = receipts(out)
     assert sorted(stops(out)) == ["low_0.1", "low_1.1"]
     assert [(one.gang, one.lost) for one in opened.victims] == [(2, 58.0)] and opened.lost == 58.0
     assert launches(ends(ledger, "low_0.1", 51.0)) == []
     assert sorted(launches(ends(ledger, "low_1.1", 52.0))) == ["g_0.1", "g_1.1"]
-    assert {ledger.jobs[f"low_{rank}"].state for rank in (0, 1)} == {State.WAITING}
+    assert {ledger.state.jobs[f"low_{rank}"].state for rank in (0, 1)} == {State.WAITING}
 
 
 def test_a_plan_outlives_the_coordinator() -> None:
     ledger = full(1, nodes=2)
     gang(ledger, 50.0)
     ends(ledger, "b0.1", 51.0)
-    kept, groups = ledger.jobs["g_0"].kept, [one.group for one in ledger.groups.values()]
-    again = Ledger(epoch=1, policy=ledger.policy)
-    nodes = [node.facts for node in ledger.nodes.values()]
-    again.restore(ledger.jobs.values(), ledger.allocations.values(), nodes, 52.0, many=groups)
+    kept, groups = ledger.state.jobs["g_0"].kept, [one.group for one in ledger.state.groups.values()]
+    again = Ledger(epoch=1, policy=ledger.state.policy)
+    nodes = [node.facts for node in ledger.state.nodes.values()]
+    again.restore(ledger.state.jobs.values(), ledger.state.allocations.values(), nodes, 52.0, many=groups)
     again.check()
-    assert again.jobs["g_0"].kept == kept and again.preempting.takers.keys() == {"a0.1", "b0.1"}
+    assert again.state.jobs["g_0"].kept == kept and again.state.preempting.takers.keys() == {"a0.1", "b0.1"}
     out = list[Command]()
     for name, held in (("n1", ("a0.1",)), ("n2", ())):
         of = facts(name, 1)
@@ -178,16 +178,16 @@ def test_a_plan_is_in_a_checkpoint() -> None:
     ends(ledger, "b0.1", 51.0)
     again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
     again.check()
-    assert again.preempting == ledger.preempting
+    assert again.state.preempting == ledger.state.preempting
     assert sorted(launches(ends(again, "a0.1", 52.0))) == ["g_0.1", "g_1.1"]
 
 
 def test_where_no_port_is_left_to_meet_at_nobody_gives_way() -> None:
     rules = msgspec.structs.replace(policy(), gang_ports=(29500, 29500))
     ledger = full(1, nodes=2, rules=rules)
-    ledger.meetings[("127.0.0.1", 29500)] = "other"
+    ledger.state.meetings[("127.0.0.1", 29500)] = "other"
     assert stops(gang(ledger, 50.0)) == []
-    why = ledger.view("g_0").reason  # type: ignore[union-attr]
+    why = views.job(ledger.state, "g_0").reason  # type: ignore[union-attr]
     assert why is not None and why.text.endswith("no preemption: no port is left where its gang could meet")
 
 
@@ -198,10 +198,10 @@ def test_whom_a_dry_run_of_a_gang_names_gives_way_in_the_next_pass_and_nobody_el
         ledger = grid(lot, PATIENT)
         wanted = msgspec.structs.replace(request(lot), priority=Priority.URGENT, gang=lot.choice((2, 2, 3)))
         wanted = msgspec.structs.replace(wanted, resources=Resources(wanted.resources.cpu, wanted.resources.memory))
-        if refusal(ledger, 1, wanted) is not None:
+        if refusal(ledger.state, 1, wanted) is not None:
             continue
         ledger.settle(50.0)
-        why = explain.why(ledger, None, wanted, 50.0, "ann")
+        why = explain.why(ledger.state, None, wanted, 50.0, "ann")
         (opened,) = receipts(submitted(ledger, "asked", wanted, now=50.0)) or (None,)
         seen["preempts" if why.preempts else why.reason.code] += 1
         if why.preempts is None or opened is None:
@@ -212,6 +212,6 @@ def test_whom_a_dry_run_of_a_gang_names_gives_way_in_the_next_pass_and_nobody_el
         assert (said.node, said.grant, said.more, said.victims, said.lost, said.alternatives) == (
             opened.node, opened.grant, opened.more, opened.victims, opened.lost, opened.alternatives
         ), f"seed {seed}"  # fmt: skip
-        kept = ledger.jobs["asked_0"].kept
+        kept = ledger.state.jobs["asked_0"].kept
         assert kept is not None and kept.ends == 50.0 + said.within
     assert seen["preempts"] > 20 and seen["Fits"] > 20 and seen["Resources"] > 20, seen

@@ -50,24 +50,24 @@ def ask(
 
 
 def end(ledger: Ledger, name: str, now: float) -> list[Command]:
-    allocation = ledger.jobs[name].allocation
+    allocation = ledger.state.jobs[name].allocation
     over = Exited(allocation, Outcome(cause=Cause.EXITED), True)
-    return ledger.handle(Told(ledger.jobs[name].node, over), now) + ledger.settle(now)
+    return ledger.handle(Told(ledger.state.jobs[name].node, over), now) + ledger.settle(now)
 
 
 def run(ledger: Ledger, *names: str, now: float) -> None:
     for name in names:
-        step(ledger, Told(ledger.jobs[name].node, Started(allocation=ledger.jobs[name].allocation)), now)
+        step(ledger, Told(ledger.state.jobs[name].node, Started(allocation=ledger.state.jobs[name].allocation)), now)
 
 
 def states(ledger: Ledger, *names: str) -> list[str]:
-    return [ledger.jobs[name].node or ledger.jobs[name].state.value for name in names]
+    return [ledger.state.jobs[name].node or ledger.state.jobs[name].state.value for name in names]
 
 
 def frozen(ledger: Ledger, name: str, now: float, why: str = "busy", lasted: float = 0.0) -> list[Command]:
-    allocation = ledger.jobs[name].allocation
+    allocation = ledger.state.jobs[name].allocation
     message = Suspended(allocation=allocation, why=why, lasted=lasted, in_all=lasted)
-    return step(ledger, Told(ledger.jobs[name].node, message), now)
+    return step(ledger, Told(ledger.state.jobs[name].node, message), now)
 
 
 # --- one scene after the other ----------------------------------------------------------------------------------------
@@ -81,12 +81,12 @@ def test_small_jobs_behind_a_big_one_leave_it_a_node_and_use_all_others() -> Non
     ask(ledger, "big", 2, 1.0)
     for number in range(3):
         ask(ledger, f"s{number}", 1, 2.0)
-    kept = ledger.kept.by_job["big"]
+    kept = ledger.state.reservations.by_job["big"]
     assert (kept.node, kept.at) == ("n2", math.inf), "where one has to end, and not two"
     assert states(ledger, "big", "s0", "s1", "s2") == ["waiting"] * 4
     end(ledger, "a", 3.0)
     assert states(ledger, "big", "s0", "s1", "s2") == ["waiting", "n1", "waiting", "waiting"]
-    assert ledger.jobs["big"].reason is not None and "is kept for it" in ledger.jobs["big"].reason.text
+    assert ledger.state.jobs["big"].reason is not None and "is kept for it" in ledger.state.jobs["big"].reason.text
 
 
 def kept_node() -> Ledger:
@@ -101,14 +101,14 @@ def kept_node() -> Ledger:
 
 def test_who_is_over_before_may_go_first_and_nobody_else() -> None:
     ledger = kept_node()
-    assert ledger.kept.by_job["big"].at == 100.0
+    assert ledger.state.reservations.by_job["big"].at == 100.0
     ask(ledger, "short", 1, 3.0, limit=50.0)
     ask(ledger, "long", 1, 3.0, limit=98.0)
     assert states(ledger, "big", "endless", "short", "long") == ["waiting", "waiting", "n1", "waiting"]
     end(ledger, "short", 20.0)
     end(ledger, "a", 30.0)
     assert states(ledger, "big", "endless", "long") == ["n1", "waiting", "waiting"]
-    assert not ledger.kept.by_job or "big" not in ledger.kept.by_job
+    assert not ledger.state.reservations.by_job or "big" not in ledger.state.reservations.by_job
 
 
 def test_who_leaves_enough_may_stay_longer() -> None:
@@ -123,12 +123,12 @@ def test_who_leaves_enough_may_stay_longer() -> None:
 
 def test_the_reason_says_for_whom_a_node_is_kept_and_until_when() -> None:
     ledger = kept_node()
-    why = explain.why(ledger, "endless", None, 2.0)
+    why = explain.why(ledger.state, "endless", None, 2.0)
     text = (
         "n1 is kept for big, which needs 4 cpu and starts there by 00:01:40 UTC; a time limit that ends before would do"
     )
     assert (why.reason.code, why.reason.text) == ("Reserved", text)
-    big = explain.why(ledger, "big", None, 2.0).reason
+    big = explain.why(ledger.state, "big", None, 2.0).reason
     assert big.code == "Resources" and big.text.endswith("where it can start at 00:01:40 UTC at the latest")
     assert clock(86_400.0 + 3_723.9) == "01:02:03 UTC"
 
@@ -145,10 +145,10 @@ def test_a_node_that_goes_away_is_not_kept_and_another_one_is() -> None:
         ask(ledger, name, 2, 0.0)
     ask(ledger, "big", 2, 1.0)
     ask(ledger, "s", 1, 1.0)
-    first = ledger.kept.by_job["big"].node
+    first = ledger.state.reservations.by_job["big"].node
     step(ledger, NodeDown(first, f"session-{first}"), 2.0)
     ask(ledger, "t", 1, 3.0)
-    assert ledger.kept.by_job["big"].node != first
+    assert ledger.state.reservations.by_job["big"].node != first
 
 
 def test_a_higher_class_is_not_held_back_by_a_lower_one() -> None:
@@ -167,7 +167,7 @@ def test_nothing_is_kept_where_all_ask_for_the_same() -> None:
     ledger = grid(4)
     for number in range(50):
         ask(ledger, f"j{number}", 2, 0.0)
-    assert not ledger.kept.by_job
+    assert not ledger.state.reservations.by_job
 
 
 def test_a_node_where_nothing_ends_is_given_up_for_one_where_things_do() -> None:
@@ -176,16 +176,18 @@ def test_a_node_where_nothing_ends_is_given_up_for_one_where_things_do() -> None
         ask(ledger, name, 1, 0.0)
     ask(ledger, "big", 2, 1.0)
     ask(ledger, "s0", 1, 1.0)
-    first, now = ledger.kept.by_job["big"].node, 1.0
+    first, now = ledger.state.reservations.by_job["big"].node, 1.0
     other = "n1" if first == "n2" else "n2"
     number = 0
-    while ledger.jobs["big"].state is State.WAITING and now < 10 * STUCK:  # small ones come and go on the other node
+    while (
+        ledger.state.jobs["big"].state is State.WAITING and now < 10 * STUCK
+    ):  # small ones come and go on the other node
         now += 20.0
         number += 1
-        there = next(iter(ledger.nodes[other].allocations.values()))
+        there = next(iter(ledger.state.nodes[other].allocations.values()))
         ask(ledger, f"s{number}", 1, now)
         end(ledger, there.job, now)
-    assert ledger.jobs["big"].node == other and now < 2 * STUCK
+    assert ledger.state.jobs["big"].node == other and now < 2 * STUCK
 
 
 # --- what always holds ------------------------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class Day:
                 heappush(self.ends, (self.now + seconds, name, command.node))
                 started = Started(allocation=command.message.allocation)
                 self.see(step(self.ledger, Told(command.node, started), self.now))
-        for name, kept in self.ledger.kept.by_job.items():
+        for name, kept in self.ledger.state.reservations.by_job.items():
             if kept.at < self.promised.get(name, math.inf):
                 self.promised[name] = kept.at
 
@@ -254,7 +256,7 @@ def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small_ones(seed: int, limited: bool) -> None:
     day = Day(random.Random(seed), limited)
-    most = max(len(node.facts.cores) for node in day.ledger.nodes.values())
+    most = max(len(node.facts.cores) for node in day.ledger.state.nodes.values())
     day.until(1.0)
     for _ in range(6):
         day.small()
@@ -267,14 +269,14 @@ def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small
     waited = day.started.get("big", math.inf) - began
     assert waited < 420.0, "six before it, each of a minute at the most, and one more"
     if waited > 100.0:
-        assert len(day.ledger.queue) > 10
+        assert len(day.ledger.state.queue) > 10
 
 
 def test_it_is_the_same_after_heartbeats() -> None:
     ledger = kept_node()
-    before = ledger.kept
+    before = ledger.state.reservations
     step(ledger, Heard("n1", Sample(at=3.0)), 3.0)
-    assert ledger.kept is before
+    assert ledger.state.reservations is before
 
 
 # --- gangs ------------------------------------------------------------------------------------------------------------
@@ -301,7 +303,7 @@ def test_jobs_of_the_same_size_do_not_pass_a_gang_for_ever() -> None:
     end(ledger, "s1", 5.1)
     run(ledger, "s2", "s3", now=5.2)
     end(ledger, "s2", 10.0)  # the gang is the first now: its nodes are kept, and a later one has to wait
-    assert {one.node for one in ledger.kept.by_job.values()} == {"n1", "n2"}
+    assert {one.node for one in ledger.state.reservations.by_job.values()} == {"n1", "n2"}
     ask(ledger, "later", 1, 11.0, limit=10.0)
     assert states(ledger, "later", "g_0", "g_1") == ["waiting", "waiting", "waiting"]
     ask(ledger, "short", 1, 11.0, limit=1.0)
@@ -309,7 +311,7 @@ def test_jobs_of_the_same_size_do_not_pass_a_gang_for_ever() -> None:
     end(ledger, "short", 12.0)
     end(ledger, "s3", 14.0)
     assert sorted(states(ledger, "g_0", "g_1", "later")) == ["n1", "n2", "waiting"]
-    assert not ledger.kept.by_job
+    assert not ledger.state.reservations.by_job
 
 
 def test_a_gang_that_is_cancelled_gives_its_nodes_free() -> None:
@@ -319,10 +321,10 @@ def test_a_gang_that_is_cancelled_gives_its_nodes_free() -> None:
     ask_gang(ledger, "g", 2, 1, 1.0)
     ledger.settle(2.0)
     ask(ledger, "later", 1, 3.0)
-    assert states(ledger, "later") == ["waiting"] and len(ledger.kept.by_job) == 2
+    assert states(ledger, "later") == ["waiting"] and len(ledger.state.reservations.by_job) == 2
     ledger.handle(CancelAsked(2, ("g",)), 4.0)
     ledger.settle(4.0)
-    assert states(ledger, "later") == ["n2"] and not ledger.kept.by_job
+    assert states(ledger, "later") == ["n2"] and not ledger.state.reservations.by_job
 
 
 def test_a_gang_one_of_whose_nodes_goes_away_has_others_kept() -> None:
@@ -333,13 +335,16 @@ def test_a_gang_one_of_whose_nodes_goes_away_has_others_kept() -> None:
     ask_gang(ledger, "g", 2, 1, 1.0)
     ask(ledger, "later", 1, 1.5)
     ledger.settle(2.5)
-    kept = {one.node for one in ledger.kept.by_job.values()}
-    assert kept == {ledger.jobs["s1"].node, ledger.jobs["s2"].node}
-    gone = ledger.jobs["s1"].node
+    kept = {one.node for one in ledger.state.reservations.by_job.values()}
+    assert kept == {ledger.state.jobs["s1"].node, ledger.state.jobs["s2"].node}
+    gone = ledger.state.jobs["s1"].node
     step(ledger, NodeDown(gone, f"session-{gone}"), 3.0)
     ask(ledger, "another", 1, 5.0)
     ask(ledger, "and another", 1, 7.0)
-    assert {one.node for one in ledger.kept.by_job.values()} == {ledger.jobs["s2"].node, ledger.jobs["s3"].node}
+    assert {one.node for one in ledger.state.reservations.by_job.values()} == {
+        ledger.state.jobs["s2"].node,
+        ledger.state.jobs["s3"].node,
+    }
 
 
 def test_frozen_time_puts_off_what_waits_for_an_end_and_until_that_one_goes_on_it_is_the_earliest() -> None:
@@ -348,14 +353,14 @@ def test_frozen_time_puts_off_what_waits_for_an_end_and_until_that_one_goes_on_i
     run(ledger, "a", now=1.0)
     ask(ledger, "big", 2, 2.0)
     ask(ledger, "small", 1, 2.0)
-    assert ledger.kept.by_job["big"].at == 101.0
+    assert ledger.state.reservations.by_job["big"].at == 101.0
     frozen(ledger, "a", 10.0)
     step(ledger, Tick(), 12.0)
-    why = explain.why(ledger, "big", None, 12.0).reason.text
+    why = explain.why(ledger.state, "big", None, 12.0).reason.text
     assert f"can start at {clock(101.0)} at the earliest: a.1 is suspended" in why
     frozen(ledger, "a", 50.0, why="", lasted=40.0)
     step(ledger, Tick(), 60.0)
-    assert f"can start at {clock(141.0)} at the latest" in explain.why(ledger, "big", None, 60.0).reason.text
+    assert f"can start at {clock(141.0)} at the latest" in explain.why(ledger.state, "big", None, 60.0).reason.text
 
 
 def test_who_asks_again_is_not_taken_past_others_nor_past_their_own_earlier_job() -> None:
@@ -364,6 +369,6 @@ def test_who_asks_again_is_not_taken_past_others_nor_past_their_own_earlier_job(
     run(ledger, "held", now=0.0)
     ask(ledger, "wide", 2, 1.0, user="ben")  # n1 is kept for it from the moment that `held` ends
     ask(ledger, "first", 1, 1.01, limit=10.0)
-    assert [ledger.jobs[name].state for name in ("wide", "first")] == [State.WAITING] * 2
+    assert [ledger.state.jobs[name].state for name in ("wide", "first")] == [State.WAITING] * 2
     ask(ledger, "second", 1, 1.9)  # ann is looked at again, a second older, and ben is not
-    assert [ledger.jobs[name].state for name in ("wide", "first", "second")] == [State.WAITING] * 3
+    assert [ledger.state.jobs[name].state for name in ("wide", "first", "second")] == [State.WAITING] * 3

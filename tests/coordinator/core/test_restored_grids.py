@@ -57,8 +57,10 @@ class Restorable(Grid):
     def backup(self) -> bytes:
         """What the store has at this moment."""
         ledger = self.ledger
-        facts = [node.facts for node in ledger.nodes.values()]
-        return msgspec.msgpack.encode((list(ledger.jobs.values()), list(ledger.allocations.values()), facts))
+        facts = [node.facts for node in ledger.state.nodes.values()]
+        return msgspec.msgpack.encode(
+            (list(ledger.state.jobs.values()), list(ledger.state.allocations.values()), facts)
+        )
 
     def restore(self, stored: bytes) -> None:
         """The ledger is lost with all that was under way, and one made of that begins in its place."""
@@ -72,7 +74,7 @@ class Restorable(Grid):
         self.ledger = Ledger(epoch=1_790_000_000)
         self.ledger.restore(jobs, allocations, facts, self.now, unknown_before=self.now)
         self.results.clear()
-        for command in doubt.hold_back(self.ledger, "a backup was restored"):
+        for command in doubt.hold_back(self.ledger.state, "a backup was restored"):
             self.perform(command)
         self.running_then = {name for agent in self.agents.values() for name in agent.held if agent.running[name]}
         for agent in self.agents.values():

@@ -5,8 +5,8 @@ import pytest
 
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, place
-from distributed_grid.coordinator.core.model import JobsSubmitted, Node, Told
+from distributed_grid.coordinator.core.matching import place
+from distributed_grid.coordinator.core.model import JobsSubmitted, Node, Placement, Told
 from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Weights
 from distributed_grid.coordinator.core.strategies import SCORES, confidence, parts, scores
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
@@ -27,7 +27,7 @@ def nodes(*names: str, **more: object) -> Ledger:
 
 
 def chosen(ledger: Ledger, request: Request) -> str:
-    found = place(ledger.nodes, ledger.index, request, ledger.policy)
+    found = place(ledger.state.nodes, ledger.state.index, request, ledger.state.policy)
     assert isinstance(found, Placement)
     return found.node
 
@@ -36,7 +36,7 @@ def run(ledger: Ledger, name: str, request: Request, **spec: object) -> str:
     ledger.handle(JobsSubmitted(1, (job(name, request, **spec),)), 1.0)
     ledger.settle(1.0)
     ledger.check()
-    return ledger.jobs[name].node
+    return ledger.state.jobs[name].node
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -86,7 +86,7 @@ def test_a_node_whose_last_job_ended_is_free_for_spread_and_not_in_use_for_pack(
     assert chosen(ledger, Request(ONE, strategy=Strategy.SPREAD))  # the views are there
     assert chosen(ledger, Request(ONE, strategy=Strategy.PACK))
     if not returned:  # its room stays as it is until the next offer
-        of = ledger.nodes["n1"].facts
+        of = ledger.state.nodes["n1"].facts
         ledger.handle(Told("n1", offer(of, 2, cores=of.cores[:3], counting=("j0.1",))), 1.5)
         assert chosen(ledger, Request(ONE, strategy=Strategy.SPREAD))
         assert chosen(ledger, Request(ONE, strategy=Strategy.PACK))
@@ -101,7 +101,7 @@ def test_load_balanced_takes_the_widest_room_and_of_equals_the_quieter_owner() -
     ledger = Ledger()
     for name, cores in (("small", 2), ("large", 8), ("busy", 8)):
         join(ledger, facts(name, cores=cores, memory=cores * GIB))
-    ledger.nodes["busy"].sample = Sample(at=0.0, foreign_cpu=4.0)
+    ledger.state.nodes["busy"].sample = Sample(at=0.0, foreign_cpu=4.0)
     assert chosen(ledger, Request(ONE, strategy=Strategy.LOAD_BALANCED)) == "large"
 
 
@@ -128,15 +128,15 @@ def test_what_was_shipped_where_is_known_to_a_ledger_made_again() -> None:
 def test_of_the_shipments_of_a_node_the_oldest_are_forgotten() -> None:
     ledger = nodes("n1")
     for number in range(200):
-        ledger.index.shipped(ledger.nodes["n1"], f"b{number % 150}")
-    kept = list(ledger.nodes["n1"].bundles)
+        ledger.state.index.shipped(ledger.state.nodes["n1"], f"b{number % 150}")
+    kept = list(ledger.state.nodes["n1"].bundles)
     assert len(kept) == 64 and kept[-1] == "b49"
-    assert ledger.index.near(Local("", "b49")) == ["n1"] and ledger.index.near(Local("", "b80")) == []
+    assert ledger.state.index.near(Local("", "b49")) == ["n1"] and ledger.state.index.near(Local("", "b80")) == []
 
 
 def test_the_grid_has_a_strategy_of_its_own_for_requests_that_name_none() -> None:
     ledger = nodes("n1", "n2")
-    ledger.policy = Policy(strategy=Strategy.SPREAD, weights=WEIGHTS[Strategy.SPREAD])
+    ledger.state.policy = Policy(strategy=Strategy.SPREAD, weights=WEIGHTS[Strategy.SPREAD])
     assert run(ledger, "j1", Request(ONE)) != run(ledger, "j2", Request(ONE))
     assert run(ledger, "j3", Request(ONE, strategy=Strategy.PACK)) in ("n1", "n2")
 
@@ -153,14 +153,16 @@ def test_the_chosen_one_is_the_best_of_those_compared_in_many_states(strategy: S
             ledger.handle(JobsSubmitted(1, (job(f"j{number}", _some(rng, strategy)),)), 1.0)
             ledger.settle(1.0)
         request = _some(rng, strategy)
-        found = place(ledger.nodes, ledger.index, request, ledger.policy)
-        able = [node for node in ledger.nodes.values() if node.room is not None and node.room.fits(request.resources)]
+        found = place(ledger.state.nodes, ledger.state.index, request, ledger.state.policy)
+        able = [
+            node for node in ledger.state.nodes.values() if node.room is not None and node.room.fits(request.resources)
+        ]
         assert isinstance(found, Placement) == bool(able)
         if isinstance(found, Placement):
             assert found.confidence <= 1 and all(0 <= part <= 1 for part in found.scores.values())
             # As few nodes as these are compared one with the other, but for pools that come first.
-            rivals = [node for node in able if _same_pool(node, ledger.nodes[found.node], able, strategy)]
-            if len(rivals) <= ledger.policy.candidates:
+            rivals = [node for node in able if _same_pool(node, ledger.state.nodes[found.node], able, strategy)]
+            if len(rivals) <= ledger.state.policy.candidates:
                 assert found.confidence == pytest.approx(max(_sure(node, request, strategy) for node in rivals))
 
 

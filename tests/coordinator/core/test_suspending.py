@@ -2,6 +2,7 @@
 
 import msgspec
 
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Audit, CancelAsked, Command, NodeDown, NodeUp, RecordJob, Send, Told
 from distributed_grid.protocol.jobs import Cause, Outcome, State
@@ -24,22 +25,22 @@ def stops(commands: list[Command]) -> list[Stop]:
 def test_it_is_shown_and_kept_and_the_job_runs_on_for_the_ledger() -> None:
     ledger = running(Request(CORE))
     out = suspended(ledger, 5.0)
-    view = ledger.view("j")
+    view = views.job(ledger.state, "j")
     assert view is not None and view.suspended is not None
     assert (view.state, view.suspended.since, view.suspended.why) == (State.RUNNING, 5.0, WHY)
     assert view.story[-1].text == f"suspended: the owner of n1 is back ({WHY})"
-    assert ledger.shared(5.0)[1][0].suspended == WHY
+    assert views.allocations(ledger.state)[0].suspended == WHY
     assert [one for one in out if isinstance(one, RecordJob)]
 
 
 def test_when_it_goes_on_its_end_is_later_by_as_much() -> None:
     ledger = running(Request(CORE))
-    ledger.jobs["j"].spec = msgspec.structs.replace(ledger.jobs["j"].spec, time_limit=100.0)
+    ledger.state.jobs["j"].spec = msgspec.structs.replace(ledger.state.jobs["j"].spec, time_limit=100.0)
     suspended(ledger, 5.0)
     ledger.settle(9.0)
-    assert ledger.shared(9.0)[1][0].ends == 1.0 + 100.0 + 4.0
+    assert views.allocations(ledger.state)[0].ends == 1.0 + 100.0 + 4.0
     suspended(ledger, 15.0, "", 10.0, 10.0)
-    view, (lent,) = ledger.view("j"), ledger.shared(15.0)[1]
+    view, (lent,) = views.job(ledger.state, "j"), views.allocations(ledger.state)
     assert view is not None and (view.suspended, view.suspended_for) == (None, 10.0)
     assert view.story[-1].text == "goes on after 10s" and (lent.suspended, lent.ends) == ("", 111.0)
 
@@ -47,13 +48,13 @@ def test_when_it_goes_on_its_end_is_later_by_as_much() -> None:
 def test_it_is_told_again_after_a_reconnect_and_then_nothing_new_has_happened() -> None:
     ledger = running(Request(CORE))
     suspended(ledger, 5.0)
-    lines = len(ledger.jobs["j"].story)
+    lines = len(ledger.state.jobs["j"].story)
     step(ledger, NodeDown("n1", "session-n1"), 6.0)
     step(ledger, NodeUp(N1, "second"), 7.0)
     step(ledger, Told("n1", Inventory(known=(Known("j.1", State.RUNNING, started_for=6.0),))), 7.0)
     suspended(ledger, 7.0, lasted=2.0, in_all=2.0)
-    assert len(ledger.jobs["j"].story) == lines
-    found = ledger.jobs["j"].suspended
+    assert len(ledger.state.jobs["j"].story) == lines
+    found = ledger.state.jobs["j"].suspended
     assert found is not None and found.since == 5.0
 
 
@@ -76,7 +77,7 @@ def test_a_recalled_job_waits_again_with_its_age_and_starts_anew() -> None:
     ledger = running(Request(CORE))
     suspended(ledger, 5.0)
     out = step(ledger, Told("n1", Recalled(allocation="j.1", why=WHY, grace=5.0)), 8.0)
-    job = ledger.jobs["j"]
+    job = ledger.state.jobs["j"]
     assert job.state is State.STOPPING and [one.cause for one in stops(out)] == ["recalled"]
     assert job.story[-1].text == f"recalled: the owner of n1 is back ({WHY}); it has 5 s to end"
     again = step(ledger, Told("n1", Recalled(allocation="j.1", why=WHY, grace=4.0)), 9.0)

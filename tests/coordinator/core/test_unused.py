@@ -27,23 +27,23 @@ class Stage:
         )  # what is released is not retried
         step(self.ledger, JobsSubmitted(1, (job("j", wanted),)), 0.5)
         step(self.ledger, Told("n1", Started(allocation="j.1")), 1.0)
-        self.uuids = [gpu.uuid for gpu in self.ledger.allocations["j.1"].grant.gpus]
+        self.uuids = [gpu.uuid for gpu in self.ledger.state.allocations["j.1"].grant.gpus]
         self.log: list[Command] = []
 
     def tells(self, minutes: float, cpu: float = 8.0, gpus: tuple[float, ...] = (), peak: float = 0.0) -> None:
         """For so long it uses this much."""
-        end = self.ledger.now + 60 * minutes
-        while self.ledger.now + EVERY <= end + 1e-6:
+        end = self.ledger.state.now + 60 * minutes
+        while self.ledger.state.now + EVERY <= end + 1e-6:
             of = tuple(GpuUse(uuid, busy, busy) for uuid, busy in zip(self.uuids, gpus, strict=False))
             use = Use(allocation="j.1", seconds=EVERY, cpu=cpu, cpu_peak=peak or cpu, memory=1 << 30, gpus=of)
-            self.log += step(self.ledger, Told("n1", InUse(uses=(use,))), self.ledger.now + EVERY)
+            self.log += step(self.ledger, Told("n1", InUse(uses=(use,))), self.ledger.state.now + EVERY)
 
     def silent(self, minutes: float) -> None:
-        step(self.ledger, Told("n1", InUse(uses=())), self.ledger.now + 60 * minutes)
+        step(self.ledger, Told("n1", InUse(uses=())), self.ledger.state.now + 60 * minutes)
 
     def said(self) -> list[str]:
         """What its story has beyond its start."""
-        return [one.text for one in self.ledger.jobs["j"].story[3:]]
+        return [one.text for one in self.ledger.state.jobs["j"].story[3:]]
 
     def stops(self) -> list[Stop]:
         return [one.message for one in self.log if isinstance(one, Send) and isinstance(one.message, Stop)]
@@ -55,7 +55,7 @@ def test_a_job_that_uses_one_of_eight_cores_is_told_what_would_have_been_enough_
     assert not stage.said()
     stage.tells(30, cpu=0.9)
     assert stage.said() == ["j holds 8 cores and used 0.9 of one for 10m00s; --cpus 1 would have been enough"]
-    assert stage.ledger.jobs["j"].unused == stage.said()[0]
+    assert stage.ledger.state.jobs["j"].unused == stage.said()[0]
     assert [one.soon for one in stage.log if isinstance(one, RecordJob)] == [True]
 
 
@@ -104,11 +104,11 @@ def test_a_suspended_job_is_not_judged_and_the_time_before_does_not_count() -> N
     stage = Stage()
     for _ in range(10):
         stage.tells(9, cpu=0.1)
-        step(stage.ledger, Told("n1", Suspended(allocation="j.1", why="the owner", in_all=1.0)), stage.ledger.now)
+        step(stage.ledger, Told("n1", Suspended(allocation="j.1", why="the owner", in_all=1.0)), stage.ledger.state.now)
         stage.tells(2, cpu=0.0)
-        step(stage.ledger, Told("n1", Suspended(allocation="j.1", lasted=120.0, in_all=120.0)), stage.ledger.now)
+        step(stage.ledger, Told("n1", Suspended(allocation="j.1", lasted=120.0, in_all=120.0)), stage.ledger.state.now)
     assert not [text for text in stage.said() if "would have been enough" in text]
-    used = stage.ledger.jobs["j"].used
+    used = stage.ledger.state.jobs["j"].used
     assert used is not None and used.cpu == pytest.approx(0.1)
 
 
@@ -124,18 +124,18 @@ def test_a_telling_about_another_nodes_job_or_one_that_has_ended_changes_nothing
     join(stage.ledger, facts("n2"), 1.5)
     use = Use(allocation="j.1", seconds=EVERY, cpu=1.0, cpu_peak=1.0)
     step(stage.ledger, Told("n2", InUse(uses=(use, Use(allocation="x.1", seconds=EVERY)))), 2.0)
-    assert stage.ledger.jobs["j"].used is None and not stage.ledger.idle
+    assert stage.ledger.state.jobs["j"].used is None and not stage.ledger.state.idle
     stage.tells(1)
     step(stage.ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.EXITED))), 70.0)
     stage.tells(1)
-    assert not stage.ledger.idle
+    assert not stage.ledger.state.idle
 
 
 def test_mean_and_peak_are_kept_with_the_job() -> None:
     stage = Stage(gpus=2)
     stage.tells(1, cpu=2, gpus=(50.0, 0.0))
     stage.tells(1, cpu=4, peak=7, gpus=(100.0, 50.0))
-    used = stage.ledger.jobs["j"].used
+    used = stage.ledger.state.jobs["j"].used
     assert used is not None and (used.seconds, used.cpu, used.cpu_peak, used.memory) == (120.0, 3.0, 7.0, 1 << 30)
     assert used.gpu == pytest.approx(1.0)
 
@@ -177,8 +177,8 @@ def test_gpus_that_stay_unused_are_released_after_the_warning_and_the_job_is_not
     (stop,) = stage.stops()
     assert (stop.cause, stop.text) == (Cause.RELEASED, "its GPU went unused for 40m00s (unused.policy)")
     ended = Outcome(Cause.RELEASED, signal=15, text=stop.text)
-    step(stage.ledger, Told("n1", Exited(allocation="j.1", outcome=ended)), stage.ledger.now + 1)
-    assert not stage.ledger.jobs, "it would be idle again"
+    step(stage.ledger, Told("n1", Exited(allocation="j.1", outcome=ended)), stage.ledger.state.now + 1)
+    assert not stage.ledger.state.jobs, "it would be idle again"
 
 
 @pytest.mark.parametrize("gpus", [(0.0, 60.0), (60.0, 60.0)])
@@ -191,7 +191,7 @@ def test_a_job_that_uses_one_of_its_gpus_is_not_released(gpus: tuple[float, ...]
 def test_a_job_without_gpus_is_never_released() -> None:
     stage = Stage(policy=RELEASE)
     stage.tells(600, cpu=0.0)
-    assert stage.said() and not stage.stops() and stage.ledger.jobs["j"].state is State.RUNNING
+    assert stage.said() and not stage.stops() and stage.ledger.state.jobs["j"].state is State.RUNNING
 
 
 def test_time_counts_from_the_warning_about_gpus_and_not_from_one_about_cores() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import catalogue, checkpoint, explain, reserving, victims
+from distributed_grid.coordinator.core import catalogue, checkpoint, explain, reserving, victims, views
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import Placement, place
-from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Rejected, Send, Told
+from distributed_grid.coordinator.core.matching import place
+from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Placement, Rejected, Send, Told
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
@@ -38,12 +38,12 @@ def asked(**said: object) -> Request:
 def submit(ledger: Ledger, name: str, user: str, request: Request | None = None, at: float = 1.0) -> str:
     """Where it starts; empty: it waits."""
     step(ledger, JobsSubmitted(1, (job(name, request or Request(ONE), user=user),)), at)
-    return ledger.jobs[name].node
+    return ledger.state.jobs[name].node
 
 
 def refused(ledger: Ledger, user: str, request: Request | None = None) -> Rejected:
     (answer,) = ledger.handle(JobsSubmitted(1, (job("refused", request or Request(ONE), user=user),)), 1.0)
-    assert isinstance(answer, Rejected) and "refused" not in ledger.jobs
+    assert isinstance(answer, Rejected) and "refused" not in ledger.state.jobs
     return answer
 
 
@@ -73,8 +73,8 @@ def test_without_the_rule_nobody_is_asked_who_it_is() -> None:
 def test_a_client_cannot_say_whose_its_request_is() -> None:
     ledger = grid(node("n1"), node("n2", "user"))
     assert submit(ledger, "j", "eve", Request(ONE, user="ann", nodes=("n1",))) == "n2"
-    assert ledger.jobs["j"].request.user == "eve"
-    assert explain.why(ledger, None, Request(ONE, user="ann", nodes=("n1",)), 1.0, "eve").chosen == "n2"
+    assert ledger.state.jobs["j"].request.user == "eve"
+    assert explain.why(ledger.state, None, Request(ONE, user="ann", nodes=("n1",)), 1.0, "eve").chosen == "n2"
 
 
 def test_what_one_user_cannot_have_is_no_reason_to_refuse_it_to_another() -> None:
@@ -84,12 +84,12 @@ def test_what_one_user_cannot_have_is_no_reason_to_refuse_it_to_another() -> Non
         submit(ledger, f"full{number}", "eve")
     both = job("eve", Request(ONE, Priority.HIGH), user="eve"), job("ann", Request(ONE), user="ann")
     step(ledger, JobsSubmitted(1, both), 2.0)
-    assert [ledger.jobs["eve"].node, ledger.jobs["ann"].node] == ["", "n1"]
+    assert [ledger.state.jobs["eve"].node, ledger.state.jobs["ann"].node] == ["", "n1"]
 
 
 def test_a_gang_takes_nodes_that_run_its_users_jobs() -> None:
     ledger = grid(node("n1"), node("n2", "user"), node("n3", "namespace"), node("n4", owners=("eve",)))
-    why = explain.why(ledger, None, Request(ONE, gang=3), 1.0, "eve")
+    why = explain.why(ledger.state, None, Request(ONE, gang=3), 1.0, "eve")
     assert why.reason.text == "it would start now on " + why.reason.text.partition(" on ")[2]
     assert set(why.reason.text.partition(" on ")[2].split(", ")) == {"n2", "n3", "n4"}
     answer = refused(ledger, "eve", Request(ONE, gang=4))
@@ -102,7 +102,7 @@ def test_an_urgent_job_takes_no_place_on_a_node_that_does_not_run_its_users_jobs
     monkeypatch.setattr(victims, "TRIED", 1)  # and such nodes are not among the few that are gone through
     ledger = crowded()
     step(ledger, JobsSubmitted(1, (job("eve", Request(WHOLE, Priority.URGENT), user="eve"),)), 100.0)
-    assert [ledger.jobs[name].state for name in ("ann", "bob")] == [State.RUNNING, State.STOPPING]
+    assert [ledger.state.jobs[name].state for name in ("ann", "bob")] == [State.RUNNING, State.STOPPING]
 
 
 def crowded() -> Ledger:
@@ -118,14 +118,14 @@ def crowded() -> Ledger:
 def test_what_others_gave_way_for_is_not_granted_where_the_node_lost_its_walls_meanwhile() -> None:
     ledger = crowded()
     step(ledger, JobsSubmitted(1, (job("eve", Request(WHOLE, Priority.URGENT), user="eve"),)), 100.0)
-    assert ledger.jobs["eve"].kept is not None
+    assert ledger.state.jobs["eve"].kept is not None
     weak = node("n2")
     step(ledger, NodeUp(weak, "again"), 101.0)
     step(ledger, Told("n2", Inventory((Known("bob.1", State.STOPPING),))), 101.0)
     step(ledger, Told("n2", offer(weak, 2, counting=("bob.1",), cores=())), 101.0)
     over = Outcome(cause=Cause.PREEMPTED, signal=15)
     step(ledger, Told("n2", Exited("bob.1", over, returned=True)), 102.0)
-    assert (ledger.jobs["eve"].state, ledger.jobs["eve"].node) == (State.WAITING, "")
+    assert (ledger.state.jobs["eve"].state, ledger.state.jobs["eve"].node) == (State.WAITING, "")
 
 
 def test_a_node_is_kept_for_who_waits_only_where_it_runs_the_users_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_node_is_kept_for_who_waits_only_where_it_runs_the_users_jobs(monkeypa
         asked_for = asked(only=[name])
         step(ledger, JobsSubmitted(1, (job(user, asked_for, user=user, time_limit=60.0),)), 1.0)
         step(ledger, Told(name, Started(f"{user}.1", 7)), 1.0)
-    assert reserving._nearest(ledger, Request(WHOLE, user="eve")) == ["n2"]
+    assert reserving._nearest(ledger.state, Request(WHOLE, user="eve")) == ["n2"]
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
@@ -169,19 +169,19 @@ def test_a_job_whose_nodes_lose_their_walls_waits_with_the_reason_and_runs_when_
         step(ledger, Told("n1", over), 3.0)
     step(ledger, Told("n1", offer(node("n1"), 2)), 4.0)
     ledger.settle(6.0)
-    reason = explain.why(ledger, "j", None, 6.0).reason
+    reason = explain.why(ledger.state, "j", None, 6.0).reason
     assert reason.code == "NeverFits"
     assert reason.text.startswith(
         "asks for a node that runs jobs of eve; there is none; n1 runs jobs of its owners only"
     )
     assert "agent.trust: everyone on n1" in reason.text
     join(ledger, node("n1", trusts="everyone"), 7.0)
-    assert ledger.jobs["j"].node == "n1"
+    assert ledger.state.jobs["j"].node == "n1"
 
 
 def test_the_funnel_has_a_step_for_whose_jobs_nodes_run_only_where_nodes_differ_in_it() -> None:
     ledger = grid(node("n1"), node("n2", "user"))
-    why = explain.why(ledger, None, Request(ONE), 1.0, "eve")
+    why = explain.why(ledger.state, None, Request(ONE), 1.0, "eve")
     assert [(one.what, one.left, one.lost) for one in why.funnel[:2]] == [
         ("known", 2, ""),
         ("that runs jobs of eve", 1, "n1"),
@@ -189,7 +189,7 @@ def test_the_funnel_has_a_step_for_whose_jobs_nodes_run_only_where_nodes_differ_
     assert {one.node: one.why for one in why.verdicts}["n1"] == (
         "runs jobs of its owners only (ann), as its walls are none"
     )
-    plain = explain.why(grid(node("n2", "user")), None, Request(ONE), 1.0, "eve")
+    plain = explain.why(grid(node("n2", "user")).state, None, Request(ONE), 1.0, "eve")
     assert "jobs of" not in "".join(one.what for one in plain.funnel)
 
 
@@ -197,7 +197,7 @@ def test_why_says_which_owner_could_help_where_nothing_else_would() -> None:
     ledger = grid(node("n1"), node("n2", "user"))
     for number in range(4):
         submit(ledger, f"full{number}", "eve")
-    why = explain.why(ledger, None, Request(ONE), 1.0, "eve")
+    why = explain.why(ledger.state, None, Request(ONE), 1.0, "eve")
     assert why.hint == (
         "agent.trust: everyone on n1, or walls there (`grid agent detect` says why it has none): it could lend this"
     )
@@ -236,14 +236,14 @@ def test_why_says_which_weaker_walls_would_do_now() -> None:
     ledger = grid(node("n1", "landlock"), node("n2", "user"))
     for number in range(4):
         submit(ledger, f"full{number}", "ann", asked(only=["n2"]))
-    why = explain.why(ledger, None, asked(walls="namespace"), 1.0, "ann")
+    why = explain.why(ledger.state, None, asked(walls="namespace"), 1.0, "ann")
     assert why.hint == "with --walls landlock it would start now on n1"
     assert {one.node: one.why for one in why.verdicts}["n1"] == "has walls landlock"
 
 
 def test_the_reason_for_weak_walls_is_repeated_to_who_asks_for_stronger_ones() -> None:
     ledger = grid(node("n1", walls_why="not root"), node("n2", "user"))
-    why = explain.why(ledger, None, asked(walls="user"), 1.0, "ann")
+    why = explain.why(ledger.state, None, asked(walls="user"), 1.0, "ann")
     assert {one.node: one.why for one in why.verdicts}["n1"] == "has walls none (not root)"
 
 
@@ -254,15 +254,15 @@ def test_each_attempt_has_the_walls_that_its_node_told_first() -> None:
     ledger = grid(node("n1", "user"))
     submit(ledger, "j", "ann", Request(ONE, retries=1, retry_on=(RetryOn.FAILED,)))
     step(ledger, Told("n1", Started("j.1", 7, "user")), 2.0)
-    assert ledger.allocations["j.1"].walls == ledger.jobs["j"].walls == "user"
-    assert ledger.jobs["j"].story[-1].text == "started on n1, walls user"
+    assert ledger.state.allocations["j.1"].walls == ledger.state.jobs["j"].walls == "user"
+    assert ledger.state.jobs["j"].story[-1].text == "started on n1, walls user"
     step(ledger, NodeUp(node("n1", "landlock"), "again"), 3.0)
     step(ledger, Told("n1", Inventory((Known("j.1", State.RUNNING, walls="landlock"),))), 3.0)
-    assert ledger.jobs["j"].walls == "user"
+    assert ledger.state.jobs["j"].walls == "user"
     step(ledger, Told("n1", Exited("j.1", Outcome(cause=Cause.EXITED, code=1))), 4.0)
     step(ledger, Told("n1", offer(node("n1"), 2)), 4.0)
-    assert ledger.jobs["j"].allocation == "j.2" and ledger.jobs["j"].walls == ""
-    view = ledger.view("j")
+    assert ledger.state.jobs["j"].allocation == "j.2" and ledger.state.jobs["j"].walls == ""
+    view = views.job(ledger.state, "j")
     assert view is not None and view.walls == ""
 
 
@@ -271,14 +271,14 @@ def test_the_walls_of_what_started_unheard_are_in_the_inventory() -> None:
     submit(ledger, "j", "ann")
     step(ledger, NodeUp(node("n1", "user"), "again"), 2.0)
     step(ledger, Told("n1", Inventory((Known("j.1", State.RUNNING, walls="user"),))), 2.0)
-    assert ledger.jobs["j"].walls == "user"
+    assert ledger.state.jobs["j"].walls == "user"
 
 
 def test_a_level_that_is_none_is_not_recorded() -> None:
     ledger = grid(node("n1", "user"))
     submit(ledger, "j", "ann")
     step(ledger, Told("n1", Started("j.1", 7, "x" * 100_000)), 2.0)
-    assert (ledger.jobs["j"].walls, ledger.jobs["j"].state) == ("", State.RUNNING)
+    assert (ledger.state.jobs["j"].walls, ledger.state.jobs["j"].state) == ("", State.RUNNING)
 
 
 # --- many nodes -------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_a_ledger_made_again_keeps_the_rule() -> None:
     ledger = grid(node("n1"), node("n2", "user"))
     again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
     assert submit(again, "j", "eve") == "n2"
-    assert again.policy.owner_rule
+    assert again.state.policy.owner_rule
 
 
 def test_jobs_that_were_taken_before_there_was_the_rule_keep_to_it() -> None:
@@ -296,9 +296,9 @@ def test_jobs_that_were_taken_before_there_was_the_rule_keep_to_it() -> None:
     ledger = Ledger(policy=RULE)
     ledger.restore((old,), (), (), 0.0)
     join(ledger, node("n1"))
-    assert ledger.jobs["j"].node == ""
+    assert ledger.state.jobs["j"].node == ""
     join(ledger, node("n2", "user"), 1.0)
-    assert ledger.jobs["j"].node == "n2"
+    assert ledger.state.jobs["j"].node == "n2"
 
 
 def test_a_search_looks_at_nodes_that_run_the_users_jobs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,17 +316,17 @@ def test_a_search_looks_at_nodes_that_run_the_users_jobs_alone(monkeypatch: pyte
     monkeypatch.setattr(catalogue, "has_trait", count)
     request = Request(ONE, user="ann")
     for _ in range(3):
-        found = place(ledger.nodes, ledger.index, request, ledger.policy)
+        found = place(ledger.state.nodes, ledger.state.index, request, ledger.state.policy)
         assert isinstance(found, Placement) and found.node in ("ann1", "ann2")
     assert sorted(looked) == ["ann1", "ann2"]
 
 
 def test_users_who_own_no_node_share_one_list() -> None:
     ledger = grid(node("n1"), node("n2", "user"))
-    assert {ledger.index.whose(user) for user in ("eve", "bob", "cleo")} == {""}
-    assert ledger.index.whose("ann") == "ann"
+    assert {ledger.state.index.whose(user) for user in ("eve", "bob", "cleo")} == {""}
+    assert ledger.state.index.whose("ann") == "ann"
     join(ledger, node("n1", "user"), 1.0)
-    assert ledger.index.whose("eve") is None
+    assert ledger.state.index.whose("eve") is None
 
 
 def test_a_launch_says_which_walls_it_needs_so_that_the_node_can_refuse_it() -> None:

@@ -34,7 +34,7 @@ async def test_one_that_is_not_there_as_it_was_lent_joins_once_it_is_and_keeps_n
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path) as (grid, ray, worker):
-        jobs, ann = grid.ledger.jobs, await client(grid.url)
+        jobs, ann = grid.ledger.state.jobs, await client(grid.url)
         ray.deaf = True
         (first,) = (await ann.ask(asked(1))).jobs
         await until(lambda: bool(jobs[first].started))
@@ -52,7 +52,7 @@ async def test_one_that_is_not_there_as_it_was_lent_joins_once_it_is_and_keeps_n
 
 async def test_one_that_comes_while_ray_cannot_be_asked_joins_when_it_can(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, ray, worker):
-        jobs, ann = grid.ledger.jobs, await client(grid.url)
+        jobs, ann = grid.ledger.state.jobs, await client(grid.url)
         ray.deaf = True
         (boost,) = (await ann.ask(asked(1))).jobs
         await until(lambda: bool(jobs[boost].started))

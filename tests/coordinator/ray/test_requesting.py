@@ -22,7 +22,7 @@ async def test_a_request_said_again_is_the_same_boost_also_while_ray_is_away(tmp
         ray.down = True
         again = await ann.ask(replace(ASKED, id=3))
         assert isinstance(again, Submitted) and again.jobs == (boost,)
-        assert list(grid.ledger.jobs) == [boost]
+        assert list(grid.ledger.state.jobs) == [boost]
         await ann.close()
 
 
@@ -46,5 +46,5 @@ async def test_a_key_does_not_stand_for_another_boost_or_job(tmp_path: Path, oth
         for asked in (replace(ASKED, id=2, **other), replace(ASKED, id=3, key="k2")):
             refused = await ann.ask(asked)
             assert isinstance(refused, Failed) and "was used for something else" in refused.what
-        assert len(grid.ledger.jobs) == 2
+        assert len(grid.ledger.state.jobs) == 2
         await ann.close()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray import sweeping
 from distributed_grid.coordinator.ray.asking import Bridge, NoRay
 from tests.coordinator.core import test_by_ray
@@ -38,7 +39,7 @@ async def test_what_is_for_nobody_goes_and_nothing_else() -> None:
     ledger = test_by_ray.scene()
     test_by_ray.submit(ledger, "j-a")
     ray = Left("grid-job-j-a.1", "grid-job-j-a.0", "grid-job-j-gone.1", "grid-boost-j-a", "grid-boost-j-gone", "grid-x")
-    gone = await sweeping.sweep(ledger, ray)
+    gone = await sweeping.sweep(ledger.state, ray)
     assert gone == ["grid-job-j-a.0", "grid-job-j-gone.1", "grid-boost-j-gone"]
     assert list(ray.groups) == ["grid-job-j-a.1", "grid-boost-j-a", "grid-x"]
 
@@ -47,14 +48,14 @@ async def test_a_job_that_ray_has_not_placed_has_no_group() -> None:
     ledger = Ledger()
     join(ledger, facts("lab"))
     test_by_ray.submit(ledger, "j-a")
-    assert "j-a.1" in ledger.allocations
+    assert "j-a.1" in ledger.state.allocations
     ray = Left("grid-job-j-a.1")
-    assert await sweeping.sweep(ledger, ray) == ["grid-job-j-a.1"]
+    assert await sweeping.sweep(ledger.state, ray) == ["grid-job-j-a.1"]
 
 
 async def test_where_ray_cannot_be_asked_it_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "FIRST", 0.01)
     ray = Left("grid-job-j-gone.1", down=3)
     async with asyncio.timeout(60):
-        await sweeping.sweep_until_done(Ledger(), ray)
+        await sweeping.sweep_until_done(GridState(), ray)
     assert ray.groups == {} and ray.closed == 4, "no process stays that nobody needs"

@@ -1,0 +1,541 @@
+"""The state of the grid: all nodes, allocations and jobs that live, and what is known beside them; with the verbs that
+keep it consistent. It lies below all that decides. What others have to do about a change is noted as a fact, which
+`lifecycle.py` follows; what somebody outside has to do is put into `out`.
+"""
+
+import math
+from collections import deque
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distributed_grid.coordinator.core.catalogue import Catalogue
+from distributed_grid.coordinator.core.conditions import Condition, End
+from distributed_grid.coordinator.core.deadlines import Deadlines
+from distributed_grid.coordinator.core.fairness import Shares
+from distributed_grid.coordinator.core.model import (
+    MOVES,
+    Allocation,
+    Command,
+    Group,
+    Job,
+    Node,
+    Over,
+    Placement,
+    Publish,
+    RecordAllocation,
+    RecordGroup,
+    RecordJob,
+)
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.queue import Queue, key_of
+from distributed_grid.coordinator.core.ray_events import Unreserve
+from distributed_grid.coordinator.core.room import Room
+from distributed_grid.protocol.after import After
+from distributed_grid.protocol.gangs import Gang
+from distributed_grid.protocol.jobs import Cause, Priority, Request, State, Step
+from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.receipts import Receipt
+from distributed_grid.protocol.resources import Grant, Resources
+
+STORY_MOST = 100
+"""Lines of a job's story that are kept; of a longer one, the middle goes."""
+KEYS_KEPT = 4096
+"""Keys of jobs that have ended that are remembered, until the shell is sure to find them on disk."""
+SHARES_SAVED_EVERY = 60.0
+"""Seconds for which a change of an account may wait for its way to the disk: so much of a user's past a crash may
+lose. What is held is on disk in any case, with the allocations."""
+REASONS_EVERY = 1.0
+"""Seconds between two looks at why the lines of the queue wait."""
+
+Asked = tuple[Resources, Constraints | None, str | None]
+"""What of a request says whether a node could ever meet it."""
+
+
+class _Everything:
+    def __contains__(self, job: object) -> bool:
+        return True
+
+
+EVERYTHING: Container[str] = _Everything()
+
+
+# --- what is known beside nodes, jobs and allocations ---------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Members:
+    """A group that lives. `pending` are those that were not let go yet, in the order of their indexes (those that have
+    ended meanwhile are still in it), `active` how many were and have not ended."""
+
+    group: Group
+    live: dict[str, None] = field(default_factory=dict)
+    pending: deque[str] = field(default_factory=deque)
+    active: int = 0
+    states: dict[State, int] = field(default_factory=dict)
+    """How many of the live ones are in each state."""
+    ending: bool = False
+    """Too many have failed, and the others were told to end."""
+
+    @property
+    def most(self) -> int:
+        """How many may be let go at once; 0: all."""
+        return self.group.array.most if self.group.array is not None else 0
+
+    def moved(self, before: State, after: State) -> None:
+        """A member went from one state to another."""
+        self.states[before] -= 1
+        self.states[after] = self.states.get(after, 0) + 1
+
+
+@dataclass(slots=True)
+class Held:
+    """Who is held back from the queue. A waiter is a job, or a group as a whole."""
+
+    unmet: dict[str, dict[Condition, None]] = field(default_factory=dict)
+    """The conditions of each waiter that are not met; none are left where only a time is waited for."""
+    on: dict[After, dict[str, dict[str, Condition]]] = field(default_factory=lambda: {kind: {} for kind in After})
+    """By what is waited for and its id: who waits, by which of its conditions."""
+    unstarted: dict[str, set[str]] = field(default_factory=dict)
+    """Of the groups whose start is waited for, the members that have not."""
+    ends: dict[str, End] = field(default_factory=dict)
+    """How those ended that did last."""
+    roots: dict[str, str] = field(default_factory=dict)
+    """What those that failed by their dependencies failed by at first, until their own end is followed."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What has happened and was not followed yet: see `lifecycle.follow`."""
+
+    held: deque[str] = field(default_factory=deque)
+    """Jobs and groups that were held back."""
+    started: deque[Job] = field(default_factory=deque)
+    """Jobs that have begun to run, where that may be waited for."""
+    ended: deque[Job] = field(default_factory=deque)
+    groups_ended: deque[Group] = field(default_factory=deque)
+
+    def __bool__(self) -> bool:
+        return bool(self.held or self.started or self.ended or self.groups_ended)
+
+
+class Reservation(msgspec.Struct, frozen=True, gc=False):
+    """A node kept for a waiting job. `at`: when it can start there at the latest; infinite: nobody knows. `after` are
+    the allocations that have to end for it. `progress`: when something there last became free; `seen`: when it was
+    last looked at."""
+
+    job: str
+    node: str
+    at: float
+    after: tuple[str, ...]
+    progress: float
+    seen: float
+
+
+class Reservations(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is reserved, by the job that it is for: one of each user in a class at the most, or one for each member of
+    its gang, of which the first is the `job` of all. `look_again`: nothing more is looked for before; `left`: the node
+    that was given up last."""
+
+    by_job: dict[str, Reservation] = {}
+    look_again: float = 0.0
+    left: str = ""
+
+
+class Streak(msgspec.Struct, frozen=True):
+    """Something was below the threshold all the time `since` then: over so many tellings, with this much used in all
+    (core-seconds) and at the most (cores)."""
+
+    since: float
+    told: int = 0
+    used: float = 0.0
+    peak: float = 0.0
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """An allocation: when it was last told of, the streaks of its cores and of each of its GPUs, of which of them its
+    owner knows, and since when it uses none of its GPUs."""
+
+    heard: float
+    streaks: dict[str, Streak]
+    told: tuple[str, ...] = ()
+    warned: float = 0.0
+
+
+@dataclass(slots=True)
+class Gives:
+    """What those hold on a node who may ever give way, or end already: an amount, remembered for as long as the same
+    allocations are there. Of a node's allocations, in the order of their grants, the number and the last one say
+    whether they are the same: one can only be added behind the last."""
+
+    known: dict[str, tuple[int, str, int, int, int, float]] = field(default_factory=dict)
+    """By node: how many allocations, the last of them, the cores, memory and GPUs that may become free, and when the
+    newest who holds any of that was granted it."""
+
+    def told(self, node: str) -> None:
+        """One that holds something there was told to stop."""
+        self.known.pop(node, None)
+
+
+@dataclass(slots=True)
+class Book:
+    """What is known of preemptions, beside what the jobs say themselves."""
+
+    urgent: dict[str, float] = field(default_factory=dict)
+    """Urgent jobs that wait in the queue, and when it is looked next whether somebody gives way to them."""
+    takers: dict[str, str] = field(default_factory=dict)
+    """Allocations that were told to give way in an open plan, and the job they give way to."""
+    spent: list[tuple[float, float]] = field(default_factory=list)
+    """When how many core-seconds were lost, of the last hour."""
+    said: dict[Request, str] = field(default_factory=dict)
+    """Why nobody gives way to a request, as last found; only told."""
+    gives: Gives = field(default_factory=Gives, compare=False)
+    """How much could be given way on each node, as far as that was asked; it follows from who is there."""
+
+    def remember(self, receipts: Iterable[Receipt]) -> None:
+        """What preemptions before the start have cost."""
+        self.spent = sorted((receipt.at, receipt.lost) for receipt in receipts)
+
+
+# --- the state ------------------------------------------------------------------------------------------------------
+
+
+class GridState:
+    """The only owner of all states. `jobs` and `allocations` hold what lives; what has ended is on disk."""
+
+    def __init__(self, epoch: int = 0, watched: Container[str] = EVERYTHING, policy: Policy = DEFAULT) -> None:
+        self.epoch = epoch
+        self.policy = policy
+        self.watched = watched
+        """Jobs whose changes are published; it decides about nothing else."""
+        self.now = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.jobs: dict[str, Job] = {}
+        self.allocations: dict[str, Allocation] = {}
+        self.placements: dict[str, Placement] = {}
+        """How the live allocations were decided, as far as it was since the start."""
+        self.keys: dict[tuple[str, str], str] = {}
+        self.past_keys: dict[tuple[str, str], str] = {}
+        self.groups: dict[str, Members] = {}
+        """Those of which a member lives."""
+        self.held = Held()
+        self.queue = Queue()
+        self.shares = Shares()
+        self.reservations = Reservations()
+        """Nodes that are kept for those who would starve otherwise."""
+        self.index = Catalogue(self.nodes, self.jobs)
+        self.meetings: dict[tuple[str, int], str] = {}
+        """The addresses and ports where gangs meet that hold their places."""
+        self.deadlines = Deadlines()
+        self.turns: dict[str, int] = {}
+        """The number of each live job in the order of submission."""
+        self.next_turn = 1
+        self.ever: dict[Asked, int] = {}
+        """How many nodes could ever meet a request, as far as it was asked since the nodes last changed."""
+        self.grown: dict[str, None] = {}
+        """Nodes that have more room than at the last pass."""
+        self.fresh: dict[str, None] = {}
+        """Jobs that began to wait since the last pass."""
+        self.failing: dict[str, str] = {}
+        """What failed to start lately, and on which node: see `failing.py`."""
+        self.idle: dict[str, Idle] = {}
+        """Of the allocations that were told of, what of them is not used: see `unused.py`."""
+        self.snapshot = 0
+        """How often this state was settled: an explanation names the one that it was made of."""
+        self.preempting = Book()
+        self.holding = False
+        """Nothing new is started until the disk takes what there is."""
+        self.loss: tuple[str, ...] = ()
+        """What shows that the store has lost commits: nothing is started until an operator has chosen."""
+        self.ray_trouble = "it was not asked yet"
+        """Why it is not known what Ray has; empty: it is."""
+        self.unknown_before = 0.0
+        """What began on a node before this may rightly be unknown here: a backup was restored then."""
+        self.facts = Facts()
+        self.out: list[Command] = []
+
+    @property
+    def halted(self) -> bool:
+        """Whether nothing new is started for now."""
+        return self.holding or bool(self.loss)
+
+    def take_out(self) -> list[Command]:
+        """What is to be done outside, which is everybody's own from now on."""
+        out, self.out = self.out, []
+        return out
+
+    # --- the one mutator of states ----------------------------------------------------------------------------------
+
+    def move(self, thing: Allocation | Job, to: State, text: str = "") -> None:
+        """Change the state of an allocation and with it that of its job, or of a job that has none."""
+        if isinstance(thing, Allocation):
+            assert to in MOVES[thing.state], f"{thing.id} cannot go from {thing.state.value} to {to.value}"
+            thing.state = to
+            job = self.jobs[thing.job]
+            assert job.allocation == thing.id, f"{thing.id} is not the allocation of {job.id}, {job.allocation} is"
+            if to is State.ENDED:
+                thing.ended = self.now
+                self._release(thing)
+                return  # what becomes of the job is said next, by `conclude` or `requeue`
+        else:
+            job = thing
+            allowed = to in MOVES[job.state] or (to is State.WAITING and job.allocation not in self.allocations)
+            assert allowed, f"{job.id} cannot go from {job.state.value} to {to.value}"
+        if job.group:
+            self.groups[job.group].moved(job.state, to)
+        job.state = to
+        if to is State.RUNNING:
+            self.has_started(job)
+        self.tell(job, text)
+
+    def has_started(self, job: Job) -> None:
+        """It runs, or has run."""
+        job.begun = True
+        if self.held.on[After.STARTED]:
+            self.facts.started.append(job)
+
+    # --- what is said of it -----------------------------------------------------------------------------------------
+
+    def tell(self, job: Job, text: str) -> None:
+        """Add a line to a job's story."""
+        if len(job.story) >= STORY_MOST:
+            del job.story[STORY_MOST // 5]
+        job.story.append(Step(self.now, job.state, text))
+
+    def changed(self, job: Job, allocation: Allocation | None = None, soon: bool = False) -> None:
+        """Make a job and its allocation durable, and tell who watches."""
+        if allocation is not None:
+            self.out.append(RecordAllocation(allocation, soon))
+        self.out.append(RecordJob(job, soon=soon))
+        self.publish(job)
+
+    def publish(self, job: Job) -> None:
+        """Tell who watches. A view costs as much as the change itself, and most jobs are watched by nobody."""
+        if job.id in self.watched:
+            self.out.append(Publish(job.view(job.reason)))
+        elif job.outcome is not None:
+            self.out.append(Over(job.id, job.outcome.cause))
+
+    # --- jobs come and go -------------------------------------------------------------------------------------------
+
+    def add(self, job: Job) -> None:
+        """A job lives from now on, with the next turn."""
+        self.jobs[job.id] = job
+        self.turns[job.id] = self.next_turn
+        self.next_turn += 1
+        self.settle_in(job)
+
+    def settle_in(self, job: Job) -> None:
+        """Others find a job that lives by its names, and where it is if it holds something."""
+        homes = self.index.homes
+        homes.enter(job)
+        if job.allocation in self.allocations:
+            homes.place(job, job.node)
+
+    def remove(self, job: Job, active: bool) -> None:
+        """A job that has ended is here no more; `active`: it had been let into the queue. What follows from that is
+        seen to after the event."""
+        del self.jobs[job.id], self.turns[job.id]
+        self.index.homes.want_no_more(job)
+        self.index.homes.leave(job)
+        self._look_again(job)
+        if job.group:
+            self._leave_group(job, active)
+        else:
+            self._put_by(job.user, job.key)
+        self.facts.ended.append(job)
+
+    def _leave_group(self, job: Job, active: bool) -> None:
+        members = self.groups[job.group]
+        group, outcome = members.group, job.outcome
+        assert outcome is not None
+        members.active -= active and not job.request.gang
+        del members.live[job.id]
+        if outcome.cause is not Cause.EXITED or outcome.code:
+            if outcome.cause is Cause.CANCELLED:
+                group.cancelled += 1
+            else:
+                group.failed += 1
+            group.never += not outcome.started and not job.has_begun
+            self.out.append(RecordGroup(group))
+        if not members.live:
+            group.ended = self.now
+            del self.groups[group.id]
+            self._put_by(group.user, group.key)
+            self.facts.groups_ended.append(group)
+            self.out.append(RecordGroup(group))
+
+    def _put_by(self, user: str, key: str) -> None:
+        """What this key stands for has ended."""
+        self.past_keys[(user, key)] = self.keys.pop((user, key))
+        if len(self.past_keys) > KEYS_KEPT:
+            del self.past_keys[next(iter(self.past_keys))]
+
+    def begin_group(self, group: Group) -> Members:
+        """A group lives from now on; its members are added next."""
+        members = self.groups[group.id] = Members(group)
+        self.keys[(group.user, group.key)] = group.id
+        return members
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def hold_back(self, waiter: Job | Group) -> None:
+        """Someone new, or taken up after a restart, waits for something: it is looked at after the event."""
+        self.held.unmet[waiter.id] = {}
+        self.facts.held.append(waiter.id)
+
+    def is_held(self, job: Job) -> bool:
+        """Whether a job waits and is not in the queue: for its dependencies, a time, or its turn in its array."""
+        return job.state is State.WAITING and job.id not in self.queue and job.kept is None
+
+    def enqueue(self, job: Job) -> None:
+        """A job waits in the queue from now on, at the place of its turn."""
+        self.queue.add(job.id, key_of(job), self.turns[job.id])
+        self.shares.stale[job.user] = None
+        self.fresh[job.id] = None
+        self.index.homes.want(job)
+        if job.request.priority is Priority.URGENT:
+            self.preempting.urgent[job.id] = 0.0
+
+    def dequeue(self, job: Job) -> None:
+        """A job waits in the queue no more, and no node is reserved for it."""
+        self.queue.remove(job.id)
+        self.unreserve(job.id)
+        self.index.homes.want_no_more(job)
+        self.fresh.pop(job.id, None)
+
+    def unreserve(self, job: str) -> None:
+        """This job needs no node reserved any more: others may have what was."""
+        if job in self.reservations.by_job:
+            gone = [one for one in self.reservations.by_job.values() if one.job == job]
+            rest = {name: one for name, one in self.reservations.by_job.items() if one.job != job}
+            self.reservations = msgspec.structs.replace(self.reservations, by_job=rest)
+            self.grown |= {one.node: None for one in gone if self.nodes[one.node].usable}
+
+    def _look_again(self, job: Job) -> None:
+        """Who wants to be near to this job, or apart from it, may have a place now."""
+        homes = self.index.homes
+        if not homes.wanted or not (keys := homes.waiting_for(job)):
+            return
+        lines = [line for key in keys if (line := self.queue.lines.get(key)) is not None]
+        for _, head, line in sorted((*self.queue.head(line), line) for line in lines):
+            line.blocked = False
+            self.fresh[head] = None
+
+    # --- holding ----------------------------------------------------------------------------------------------------
+
+    def grant(self, job: Job, placement: Placement, lease: float, gang: Gang | None = None) -> Allocation:
+        """A waiting job holds this place from now on; it is still to be told so. `lease`, `gang`: as in Allocation."""
+        node = self.nodes[placement.node]
+        if job.id in self.queue:
+            self.dequeue(job)
+        job.tries += 1
+        allocation = Allocation(
+            id=f"{job.id}.{job.tries}",
+            job=job.id,
+            node=placement.node,
+            grant=placement.grant,
+            state=State.WAITING,
+            granted=self.now,
+            lease=lease,
+            boot=node.facts.boot_id,
+            instance=node.facts.instance,
+            gang=gang,
+        )
+        self.hold(allocation)
+        self.placements[allocation.id] = placement
+        self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
+        self._share_changed(job.user)
+        job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
+        job.unused = job.walls = ""
+        assert node.room is not None
+        node.room.take(placement.grant)
+        self.fresh.pop(job.id, None)  # it was looked at again before its turn had come in the same pass
+        self.index.homes.want_no_more(job)
+        self.index.homes.place(job, job.node)
+        if len(node.allocations) == 1:
+            self.index.touch(job.node)
+        if job.spec.bundle:
+            self.index.shipped(node, job.spec.bundle)
+        self._look_again(job)
+        self.index.put(placement.node, node.facts.priority, node.room)
+        return allocation
+
+    def hold(self, allocation: Allocation) -> None:
+        """An allocation holds from now on (or did on disk): where its gang meets is nobody else's."""
+        if allocation.gang is not None and allocation.gang.rank == 0:
+            self.meetings[(allocation.gang.addresses[0], allocation.gang.port)] = allocation.id
+        self.allocations[allocation.id] = self.nodes[allocation.node].allocations[allocation.id] = allocation
+
+    def _release(self, allocation: Allocation) -> None:
+        """What an ended allocation held is no more held. Whether the room grows by it depends on the offer: one that
+        has taken it off already says so itself when it is back."""
+        del self.allocations[allocation.id]
+        if allocation.gang is not None and allocation.gang.rank == 0:
+            self.meetings.pop((allocation.gang.addresses[0], allocation.gang.port), None)
+        if allocation.ray is not None:
+            self.deadlines.disarm("reserve", allocation.id)
+            self.out.append(Unreserve(allocation.id))
+        self.placements.pop(allocation.id, None)
+        self.idle.pop(allocation.id, None)
+        job, node = self.jobs[allocation.job], self.nodes[allocation.node]
+        ran = self.now - allocation.granted if allocation.started else math.inf
+        self.shares.give(job.user, allocation.grant.resources, ran, self.now, self.policy.sharing)
+        self._share_changed(job.user)
+        del node.allocations[allocation.id]
+        self.index.homes.displace(job, allocation.node)
+        if not node.allocations:
+            self.index.touch(allocation.node)
+        self._look_again(job)
+        self.give_back(node, allocation.id, allocation.grant)
+
+    def give_back(self, node: Node, name: str, grant: Grant) -> None:
+        """What this allocation held on the node is nobody's any more."""
+        if name in node.counting:
+            del node.counting[name]
+        elif node.room is not None:
+            node.room.give(grant)
+            self.refresh(node)
+
+    def _share_changed(self, user: str) -> None:
+        if not self.shares.unsaved:
+            self.deadlines.arm("shares", "", self.now + SHARES_SAVED_EVERY)
+        self.shares.unsaved[user] = None
+
+    # --- rooms ------------------------------------------------------------------------------------------------------
+
+    def rebuild(self, node: Node) -> None:
+        """Work out the node's room anew, from its offer and from what is held and kept there."""
+        offer = node.offer
+        node.closed = frozenset(device for device, (until, _) in node.declined.items() if until > self.now)
+        if offer is None:
+            node.room = None
+            node.counting = {}
+        else:
+            held = {one.id: one.grant for one in node.allocations.values()} | node.strays
+            node.counting = dict.fromkeys(name for name in offer.counting if name in held)
+            room = Room(node.facts, offer, node.closed)
+            if held:
+                room.cap(held[name] for name in node.counting)
+                for name, grant in held.items():
+                    if name not in node.counting:
+                        room.take(grant)
+            for grant in node.kept.values():
+                room.take(grant)
+            node.room = room
+        self.refresh(node)
+
+    def refresh(self, node: Node, grown: bool = True) -> None:
+        """The node's room or its fitness for work has changed."""
+        name = node.facts.name
+        if node.usable:
+            assert node.room is not None
+            self.index.put(name, node.facts.priority, node.room)
+            if grown:
+                self.grown[name] = None
+        else:
+            self.index.drop(name)
+            self.grown.pop(name, None)
+        if self.queue.lines:
+            self.deadlines.arm("reasons", "", self.now + REASONS_EVERY)
