@@ -16,14 +16,15 @@ from typing import Any
 import msgspec
 import structlog
 
-from distributed_grid import __version__, peer
+from distributed_grid import __version__
 from distributed_grid.agent.core.table import Table
-from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.session import Session
-from distributed_grid.peer import boot_clock
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts, Offer
-from distributed_grid.unix import bound
+from distributed_grid.runtime import peer
+from distributed_grid.runtime.peer import boot_clock
+from distributed_grid.runtime.unix import bound
 
 SOCKET = "agent.sock"
 CLOSED = "the agent is being stopped"

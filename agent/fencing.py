@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from distributed_grid.agent.core.table import Table
-from distributed_grid.faults import fault
 from distributed_grid.protocol.messages import Welcome
 from distributed_grid.protocol.nodes import Stamp
+from distributed_grid.runtime.faults import fault
 
 
 class _Kept(msgspec.Struct, array_like=True):

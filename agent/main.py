@@ -17,34 +17,33 @@ import msgspec
 import structlog
 
 from distributed_grid import __version__
-from distributed_grid.agent import raylet
-from distributed_grid.agent.core.spare import Limits, describe
-from distributed_grid.agent.core.spare_judge import OFF
-from distributed_grid.agent.gpus import open_backend
-from distributed_grid.agent.launcher import Launcher, SupervisorGone
-from distributed_grid.agent.launcher_start import start
-from distributed_grid.agent.place import Place
-from distributed_grid.agent.probe import Probe, kin_roots
-from distributed_grid.agent.raylet import RaySettings
-from distributed_grid.agent.retention import Bounds
-from distributed_grid.agent.run_as import AGENT, begin, open_to_jobs
-from distributed_grid.agent.runtime import Runtime
-from distributed_grid.agent.supervisor import OUTPUT_LIMIT
-from distributed_grid.agent.supervisor_cgroups import described, survey, take_leaf
-from distributed_grid.agent.supervisor_procs import become_subreaper
+from distributed_grid.agent.cgroups.control import described, survey, take_leaf
+from distributed_grid.agent.core.spare.judge import OFF
+from distributed_grid.agent.core.spare.lender import Limits, describe
+from distributed_grid.agent.data.retention import Bounds
+from distributed_grid.agent.gpus.backends import open_backend
+from distributed_grid.agent.launch import raylet
+from distributed_grid.agent.launch.launcher import Launcher, SupervisorGone
+from distributed_grid.agent.launch.raylet import RaySettings
+from distributed_grid.agent.launch.run_as import AGENT, begin, open_to_jobs
+from distributed_grid.agent.launch.start import start
+from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.agent.sampling.probe import Probe, kin_roots
+from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT
+from distributed_grid.agent.supervisor.procs import become_subreaper
 from distributed_grid.agent.wall_facts import Asked, wall_facts
 from distributed_grid.agent.walls import forkserver
 from distributed_grid.agent.walls.enclosure import USER
-from distributed_grid.coordinator.config import ClusterConfig
-from distributed_grid.peer import AGENT as PROCESS_NAME
-from distributed_grid.peer import name_process
+from distributed_grid.config.settings import ClusterConfig
+from distributed_grid.identity.tls import IDENTITY, has_identity
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import PASSED_ON
-from distributed_grid.protocol.limits import NODE_PIDS
+from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, format_bytes, format_ranges
-from distributed_grid.ray_token import find
-from distributed_grid.service import (
+from distributed_grid.runtime.peer import AGENT as PROCESS_NAME
+from distributed_grid.runtime.peer import name_process
+from distributed_grid.runtime.ray_token import find
+from distributed_grid.runtime.service import (
     announce,
     configure_logs,
     feed_watchdog,
@@ -55,7 +54,6 @@ from distributed_grid.service import (
     sd_notify,
     write_whole,
 )
-from distributed_grid.tls import IDENTITY, has_identity
 
 __all__ = ["AgentSettings", "Bounds", "Limits", "RaySettings", "detect", "gpus", "limits_for", "main"]
 

@@ -5,17 +5,17 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
 from distributed_grid import __version__
-from distributed_grid.agent import notice, raylet, raylet_folder, workdir
-from distributed_grid.agent.blobs import BlobCache
 from distributed_grid.agent.control import Control, described
-from distributed_grid.agent.core.spare import Lender, Limits
+from distributed_grid.agent.core.spare.lender import Lender, Limits
 from distributed_grid.agent.core.table import (
     Command,
     Event,
@@ -28,25 +28,28 @@ from distributed_grid.agent.core.table import (
     SetLimit,
     Table,
 )
-from distributed_grid.agent.core.using import EVERY, Spent, Using
-from distributed_grid.agent.data import Data
-from distributed_grid.agent.disk import Disk
+from distributed_grid.agent.core.usage import EVERY, Spent, Using
+from distributed_grid.agent.data.blobs import BlobCache
+from distributed_grid.agent.data.disk import Disk
+from distributed_grid.agent.data.job_files import JobFiles
+from distributed_grid.agent.data.outputs import Outputs
+from distributed_grid.agent.data.retention import Bounds, Retention
+from distributed_grid.agent.data.transfer import Data
 from distributed_grid.agent.fencing import Fence
-from distributed_grid.agent.job_files import JobFiles
-from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.launch import raylet, raylet_folder, recall_file, workdir
+from distributed_grid.agent.launch.launcher import Launcher
+from distributed_grid.agent.launch.raylet import RaySettings
+from distributed_grid.agent.launch.run_as import AGENT, RunAs
+from distributed_grid.agent.launch.staging import Preparing
 from distributed_grid.agent.loss import facts_after
-from distributed_grid.agent.meter import Measures, Meter
-from distributed_grid.agent.outputs import Outputs
-from distributed_grid.agent.owning import Owning
-from distributed_grid.agent.place import Place
-from distributed_grid.agent.preparing import Preparing
-from distributed_grid.agent.probe import Usage
+from distributed_grid.agent.owner_policy import Owning
 from distributed_grid.agent.renewal import Renewal
-from distributed_grid.agent.retention import Retention
-from distributed_grid.agent.run_as import RunAs
+from distributed_grid.agent.sampling.probe import Usage
+from distributed_grid.agent.sampling.sampler import Measures, Meter
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
-from distributed_grid.peer import boot_clock
+from distributed_grid.identity.tls import IDENTITY
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
     Exited,
@@ -63,7 +66,22 @@ from distributed_grid.protocol.messages import (
     Welcome,
 )
 from distributed_grid.protocol.nodes import Known, NodeFacts, Offer, Sample
-from distributed_grid.tls import IDENTITY
+from distributed_grid.runtime.peer import boot_clock
+
+
+@dataclass(frozen=True)
+class Place:
+    """An agent's coordinator and directory, how often it measures (seconds), what it keeps of ended jobs, whom its jobs
+    run as, what of its own environment they get, and how it runs Ray."""
+
+    url: str
+    state_dir: Path
+    interval: float = 2.0
+    keep: Bounds = Bounds()
+    run_as: str = AGENT
+    environment: tuple[str, ...] = PASSED_ON
+    ray: RaySettings = RaySettings()
+
 
 BACK_OFF_LEAST = 0.1
 BACK_OFF_MOST = 10.0
@@ -374,7 +392,7 @@ class Runtime:
 
     def _notify(self, stop: Stop) -> None:
         try:
-            notice.give(self._dir, stop)
+            recall_file.give(self._dir, stop)
         except (OSError, GridError) as error:
             log.warning("no notice could be written", allocation=stop.allocation, why=str(error))
 

@@ -7,7 +7,7 @@ import pwd
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distributed_grid.agent.run_as import AGENT
+from distributed_grid.agent.launch.run_as import AGENT
 from distributed_grid.agent.walls import available
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import OWNERS_MOST

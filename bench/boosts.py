@@ -24,7 +24,7 @@ from pathlib import Path
 
 from bench._common import CONFIG, Grid, grid, memory_mib, percentile, report, rss_mib
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.coordinator.ray.asking import environment
+from distributed_grid.coordinator.ray.bridge_client import environment
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import ResourceType
 

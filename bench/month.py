@@ -12,8 +12,8 @@ from bench._common import percentile, report
 from bench._store import fill
 from bench.restart import start
 from distributed_grid.coordinator.core.model import Audit
-from distributed_grid.coordinator.store import Store
-from distributed_grid.coordinator.store_retention import Keep, Retention
+from distributed_grid.coordinator.store.retention import Keep, Retention
+from distributed_grid.coordinator.store.store import Store
 
 JOBS = int(os.environ.get("GRID_BENCH_JOBS", "3000000"))
 DAY = 100_000

@@ -43,7 +43,7 @@ SLOTS = 1000
 DONE = Outcome(Cause.EXITED)
 PROGRAM = (
     "import sys; from distributed_grid.coordinator.main import *; "
-    "from distributed_grid.coordinator.config_schema import Coordinator; "
+    "from distributed_grid.config.schema import Coordinator; "
     "sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=Coordinator(state_dir=sys.argv[1], port=0)))))"
 )
 

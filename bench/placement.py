@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Place
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages import Inventory
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer
-from distributed_grid.protocol.placing import Constraints, Strategy, parse_label
+from distributed_grid.protocol.placement import Constraints, Strategy, parse_label
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 
 NODES = 10_000

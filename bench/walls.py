@@ -53,7 +53,7 @@ class Walled:
     """A launcher and its supervisor behind this level of walls."""
 
     def __init__(self, level: str, folder: Path) -> None:
-        from distributed_grid.agent.launcher import Launcher
+        from distributed_grid.agent.launch.launcher import Launcher
 
         self._folder = folder
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -77,7 +77,7 @@ class Walled:
 
     async def one(self) -> None:
         """Launch one and wait until its end is known."""
-        from distributed_grid.agent import workdir
+        from distributed_grid.agent.launch import workdir
         from distributed_grid.protocol.jobs import JobSpec
         from distributed_grid.protocol.messages import Launch
         from distributed_grid.protocol.resources import Grant

@@ -2,7 +2,7 @@
 
 import click
 
-from distributed_grid.cli.invocation import common
+from distributed_grid.cli.context import common
 
 SHELLS = ("bash", "zsh", "fish")
 

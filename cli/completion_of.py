@@ -24,7 +24,7 @@ def nodes(ctx: Any, param: Any, incomplete: str) -> list[str]:
 
 
 def _ask(make: Any) -> Any:
-    from distributed_grid.cli.invocation import Invocation
+    from distributed_grid.cli.context import Invocation
     from distributed_grid.protocol.errors import GridError
 
     try:

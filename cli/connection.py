@@ -18,11 +18,11 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from distributed_grid import __version__
-from distributed_grid.local import LOCAL_URI, NoSocket, dial, socket_path
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.link import PROTOCOL, Link
 from distributed_grid.protocol.messages import Failed, Hello, NewCertificate, Refused, WantCertificate, Welcome
+from distributed_grid.runtime.local import LOCAL_URI, NoSocket, dial, socket_path
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -113,7 +113,7 @@ class Connection:
         try:
             headers: dict[str, str] = {}
             if uri.secure:
-                from distributed_grid.bearer import as_member
+                from distributed_grid.identity.bearer import as_member
 
                 self._identity = self._identity or _identity(self.url)
                 context, headers = as_member(self._identity)
@@ -145,8 +145,8 @@ class Connection:
             why = error.why if isinstance(error, ConnectionLost) else _reason(error)
             asked = "grid login, with a new token from one of its operators" if why.startswith(UNKNOWN) else ""
             return Unreachable(self.url, why, asked, lasting=why.startswith(NOT_OURS))
-        from distributed_grid.renewing import has_expired, hung_up
-        from distributed_grid.tls import has_identity
+        from distributed_grid.identity.renewing import has_expired, hung_up
+        from distributed_grid.identity.tls import has_identity
 
         if self._identity is not None and has_identity(self._identity) and has_expired(self._identity):
             return GridError(
@@ -172,7 +172,7 @@ class Connection:
         certificate that it was made or renewed with. If that fails, it is tried again."""
         if self._identity is None or time.time() < self._renew_at:
             return
-        from distributed_grid.renewing import Asked, renewal_time
+        from distributed_grid.identity.renewing import Asked, renewal_time
 
         self._renew_at = time.time() + RENEW_AGAIN
         with contextlib.suppress(GridError):
@@ -333,7 +333,7 @@ def _not_ours(response: Response, error: Exception) -> str:
 
 def _identity(url: str) -> Path:
     """The folder of our identity in the grid at that address. Raises GridError."""
-    from distributed_grid.member import identity_for
+    from distributed_grid.identity.member import identity_for
 
     identity = identity_for(url)
     if identity is None:
@@ -347,7 +347,7 @@ def _identity(url: str) -> Path:
 
 def _reason(error: OSError) -> str:
     if type(error).__module__ == "ssl":
-        from distributed_grid.tls import tls_words
+        from distributed_grid.identity.tls import tls_words
 
         return tls_words(error)  # type: ignore[arg-type]
     if isinstance(error, ConnectionRefusedError):

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from distributed_grid import __version__
-from distributed_grid.cli.invocation import Invocation, common, complain, printable
+from distributed_grid.cli.context import Invocation, common, complain, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 
 USAGE = 2
@@ -17,41 +17,49 @@ INTERRUPTED = 130
 # One entry a command: name -> where it lives, and its line in `grid --help`.
 _AT = "distributed_grid.cli."
 COMMANDS: dict[str, Lazy] = {
-    "run-shared": Lazy(_AT + "run_shared:run_shared", "Run a command on borrowed resources of another node."),
-    "submit": Lazy(_AT + "submit:submit", "Submit the jobs of a file, all or none, and print their ids."),
-    "shared-status": Lazy(_AT + "overview:shared_status", "Show what is offered and what is lent, and why not more."),
-    "shares": Lazy(_AT + "shares:shares", "Show who holds how much, and who is served next."),
-    "status": Lazy(_AT + "overview:status", "Show how the grid is, on one screen."),
-    "nodes": Lazy(_AT + "nodes:nodes", "List the nodes."),
-    "node": Lazy(_AT + "nodes:node", "Add and remove nodes, and order something for them: drain, undrain, label."),
-    "jobs": Lazy(_AT + "jobs:jobs", "List jobs."),
-    "logs": Lazy(_AT + "follow:logs", "Print what a job wrote."),
-    "attach": Lazy(_AT + "follow:attach", "Follow a job to its end and exit with its exit code."),
-    "cancel": Lazy(_AT + "jobs:cancel", "End jobs, also waiting ones."),
-    "why": Lazy(_AT + "jobs:why", "Explain why a job waits, or why it is where it is."),
-    "receipts": Lazy(_AT + "receipts:receipts", "Show who was preempted for whom, and what it cost."),
-    "job": Lazy(_AT + "jobs:job", "Look at single jobs: show, wait, events."),
+    "run-shared": Lazy(_AT + "jobs.run_shared:run_shared", "Run a command on borrowed resources of another node."),
+    "submit": Lazy(_AT + "jobs.submit:submit", "Submit the jobs of a file, all or none, and print their ids."),
+    "shared-status": Lazy(
+        _AT + "grid.overview:shared_status", "Show what is offered and what is lent, and why not more."
+    ),
+    "shares": Lazy(_AT + "grid.shares:shares", "Show who holds how much, and who is served next."),
+    "status": Lazy(_AT + "grid.overview:status", "Show how the grid is, on one screen."),
+    "nodes": Lazy(_AT + "grid.nodes:nodes", "List the nodes."),
+    "node": Lazy(_AT + "grid.nodes:node", "Add and remove nodes, and order something for them: drain, undrain, label."),
+    "jobs": Lazy(_AT + "jobs.jobs:jobs", "List jobs."),
+    "logs": Lazy(_AT + "attach.follow:logs", "Print what a job wrote."),
+    "attach": Lazy(_AT + "attach.follow:attach", "Follow a job to its end and exit with its exit code."),
+    "cancel": Lazy(_AT + "jobs.jobs:cancel", "End jobs, also waiting ones."),
+    "why": Lazy(_AT + "jobs.jobs:why", "Explain why a job waits, or why it is where it is."),
+    "receipts": Lazy(_AT + "grid.receipts:receipts", "Show who was preempted for whom, and what it cost."),
+    "job": Lazy(_AT + "jobs.jobs:job", "Look at single jobs: show, wait, events."),
     "boost": Lazy(
-        _AT + "boost:boost",
+        _AT + "grid.boost:boost",
         "Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history.",
     ),
-    "cluster": Lazy(_AT + "cluster:cluster", "Look at the nodes, and at what Ray shows of them: status."),
-    "init": Lazy(_AT + "init:init", "Found a grid: its authority, its keys, and you as its first operator."),
-    "token": Lazy(_AT + "access:token", "Make tokens with which nodes and people join, list them, take them back."),
-    "access": Lazy(_AT + "access:access", "List who has access; `access revoke ROLE NAME` takes it back at once."),
-    "audit": Lazy(_AT + "audit:audit", "Look at the coordinator's log of requests: verify."),
-    "login": Lazy(_AT + "init:login", "Join a grid as a person, with a token from one of its operators."),
-    "context": Lazy(_AT + "init:context", "See and choose which grid is spoken to: list, use."),
-    "agent": Lazy(_AT + "agent:agent", "Install or run this machine's agent, or see what it would offer."),
-    "coordinator": Lazy(_AT + "coordinator:coordinator", "Install, run, back up, restore or check the coordinator."),
-    "dev": Lazy(_AT + "dev:dev", "Start and end a whole grid on this machine, to try it out."),
-    "doctor": Lazy(_AT + "doctor:doctor", "Look at all that has to be right here, and say what to do where it is not."),
-    "support-dump": Lazy(
-        _AT + "support:support_dump", "Write what who is to help needs to see into one file, without secrets."
+    "cluster": Lazy(_AT + "grid.cluster:cluster", "Look at the nodes, and at what Ray shows of them: status."),
+    "init": Lazy(_AT + "grid.init:init", "Found a grid: its authority, its keys, and you as its first operator."),
+    "token": Lazy(
+        _AT + "grid.access:token", "Make tokens with which nodes and people join, list them, take them back."
     ),
-    "replay": Lazy(_AT + "replay:replay", "Decide again what an event log says, by the same policy or another."),
-    "config": Lazy(_AT + "config:config", "Show, check and write configuration."),
-    "simulate": Lazy(_AT + "simulate:simulate", "Simulate grids with faults, and see that their promises hold."),
+    "access": Lazy(_AT + "grid.access:access", "List who has access; `access revoke ROLE NAME` takes it back at once."),
+    "audit": Lazy(_AT + "grid.audit:audit", "Look at the coordinator's log of requests: verify."),
+    "login": Lazy(_AT + "grid.init:login", "Join a grid as a person, with a token from one of its operators."),
+    "context": Lazy(_AT + "grid.init:context", "See and choose which grid is spoken to: list, use."),
+    "agent": Lazy(_AT + "services.agent:agent", "Install or run this machine's agent, or see what it would offer."),
+    "coordinator": Lazy(
+        _AT + "services.coordinator:coordinator", "Install, run, back up, restore or check the coordinator."
+    ),
+    "dev": Lazy(_AT + "dev.dev:dev", "Start and end a whole grid on this machine, to try it out."),
+    "doctor": Lazy(
+        _AT + "services.doctor:doctor", "Look at all that has to be right here, and say what to do where it is not."
+    ),
+    "support-dump": Lazy(
+        _AT + "services.support:support_dump", "Write what who is to help needs to see into one file, without secrets."
+    ),
+    "replay": Lazy(_AT + "grid.replay:replay", "Decide again what an event log says, by the same policy or another."),
+    "config": Lazy(_AT + "grid.config:config", "Show, check and write configuration."),
+    "simulate": Lazy(_AT + "grid.simulate:simulate", "Simulate grids with faults, and see that their promises hold."),
     "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),
 }
 

@@ -13,33 +13,33 @@ from typing import Any
 
 import structlog
 
-from distributed_grid.coordinator import acceptance, boost_persistence, traces
-from distributed_grid.coordinator.audit import RequestLog
-from distributed_grid.coordinator.audit_anchor import StoreAnchor
-from distributed_grid.coordinator.blobs import Blobs
-from distributed_grid.coordinator.config import ClusterConfig
-from distributed_grid.coordinator.config_schema import Placement, Ray, UnusedPolicy
+from distributed_grid.config.schema import Placement, Ray, UnusedPolicy
+from distributed_grid.config.settings import ClusterConfig
+from distributed_grid.coordinator.access.pki import PKI, Lives, Pki
+from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.server import LOOPBACK, Server
+from distributed_grid.coordinator.audit.log import RequestLog
+from distributed_grid.coordinator.audit.verify import StoreAnchor
+from distributed_grid.coordinator.backup import accept_loss
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Preempting, Sharing, Unused
-from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
-from distributed_grid.coordinator.eventlog import EventLog
-from distributed_grid.coordinator.local_door import OPEN_TO_PASS, closed_to_others
-from distributed_grid.coordinator.pki import PKI, Lives, Pki
-from distributed_grid.coordinator.ray.asking import Bridge, environment
-from distributed_grid.coordinator.ray.boosting import Boosting
-from distributed_grid.coordinator.ray.placing import Placing
-from distributed_grid.coordinator.ray.sweeping import sweep_until_done
-from distributed_grid.coordinator.reserve import Reserve
-from distributed_grid.coordinator.server import LOOPBACK, Server
-from distributed_grid.coordinator.store import Store
-from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed
-from distributed_grid.coordinator.store_retention import DAY, Keep, Retention
-from distributed_grid.coordinator.trouble import Trouble
+from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken, Trouble
+from distributed_grid.coordinator.eventlog.write import EventLog
+from distributed_grid.coordinator.net.unix_socket import OPEN_TO_PASS, closed_to_others
+from distributed_grid.coordinator.ray.boosts import Boosting
+from distributed_grid.coordinator.ray.bridge_client import Bridge, environment
+from distributed_grid.coordinator.ray.reservations import Placing
+from distributed_grid.coordinator.ray.sweep import sweep_until_done
+from distributed_grid.coordinator.store import boost_import, traces
+from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed
+from distributed_grid.coordinator.store.reserve import Reserve
+from distributed_grid.coordinator.store.retention import DAY, Keep, Retention
+from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.gangs import parse_ports
-from distributed_grid.ray_token import find
-from distributed_grid.service import (
+from distributed_grid.protocol.groups import parse_ports
+from distributed_grid.runtime.ray_token import find
+from distributed_grid.runtime.service import (
     announce,
     configure_logs,
     feed_watchdog,
@@ -193,8 +193,8 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     audit = RequestLog(state_dir / "audit.log", StoreAnchor(state_dir / "grid.db"))
     _accept(settings, store, clock(), audit)
     store.forget_nodes(clock() - (own.keep_days + 1) * DAY)
-    for place in boost_persistence.places(state_dir) if config.ray.address else ():
-        boost_persistence.ResourceBoostPersistence(place).import_into(store, clock())
+    for place in boost_import.places(state_dir) if config.ray.address else ():
+        boost_import.ResourceBoostPersistence(place).import_into(store, clock())
     living = store.load()
     ledger = Ledger(store.epoch, policy=_policy(config))
     lost = store.loss.found if store.loss is not None else ()
@@ -277,19 +277,19 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
 
 def _accept(settings: CoordinatorSettings, store: Store, now: float, audit: RequestLog) -> None:
     """Take up the operator's word about what the store has lost, if there is one."""
-    if store.loss is not None and (accepted := acceptance.read(settings.state_dir, store.loss)) is not None:
+    if store.loss is not None and (accepted := accept_loss.read(settings.state_dir, store.loss)) is not None:
         try:
-            acceptance.apply(store, store.loss, accepted, now, audit)
+            accept_loss.apply(store, store.loss, accepted, now, audit)
         except (AssertionError, KeyError) as error:
             raise _contradicts(settings, error) from None
     if store.loss is None:
-        acceptance.remove(settings.state_dir)
+        accept_loss.remove(settings.state_dir)
 
 
 async def _to_begin_anew(state_dir: Path, trouble: Trouble, store: Store) -> None:
     """Wait until an operator has accepted a loss: that ends this run, and another one begins."""
-    while not trouble.found or acceptance.read(state_dir, store.loss) is None:  # noqa: ASYNC110
-        await asyncio.sleep(acceptance.LOOK_EVERY)
+    while not trouble.found or accept_loss.read(state_dir, store.loss) is None:  # noqa: ASYNC110
+        await asyncio.sleep(accept_loss.LOOK_EVERY)
 
 
 def _contradicts(settings: CoordinatorSettings, error: Exception) -> CannotStart:

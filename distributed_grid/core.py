@@ -1,6 +1,7 @@
 """The seeds' `distributed_grid.core`."""
 
-from distributed_grid.coordinator.client import (
+from distributed_grid.config.settings import SharingDisabled
+from distributed_grid.coordinator.client.aio import (
     ConnectionLost,
     GridClient,
     GridUnavailable,
@@ -9,8 +10,7 @@ from distributed_grid.coordinator.client import (
     ShippingError,
     describe_job,
 )
-from distributed_grid.coordinator.client_orchestrator import GridOrchestrator
-from distributed_grid.coordinator.config import SharingDisabled
+from distributed_grid.coordinator.client.compat.orchestrator import GridOrchestrator
 from distributed_grid.protocol.errors import BadValue, GridError
 
 __all__ = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from distributed_grid.cli.main import main as grid
-from distributed_grid.coordinator import config_text
+from distributed_grid.config import text as config_text
 from distributed_grid.coordinator.core.model import MOVES
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role

@@ -1,18 +1,8 @@
 """The limits that guard the coordinator, as a table, from the constants that the code goes by."""
 
-from distributed_grid.coordinator import (
-    connection,
-    door,
-    entrance,
-    joining,
-    memory,
-    pace,
-    people,
-    relay,
-    seldom,
-    ship_quota,
-    tries,
-)
+from distributed_grid.coordinator.access import joining
+from distributed_grid.coordinator.api import relay, sessions, ship_quota
+from distributed_grid.coordinator.net import connection, handshakes, limits, listener, log_throttle, memory
 from distributed_grid.protocol import codec
 
 
@@ -21,23 +11,23 @@ def guards() -> str:
     rows = [
         (
             "handshakes at once",
-            f"{door.PLACES}, {door.PLACES_OF_ADDRESS} of one address",
+            f"{handshakes.PLACES}, {handshakes.PLACES_OF_ADDRESS} of one address",
             "others wait in line, unread",
         ),
-        ("the line", f"{door.LINE} connections, {seconds(door.LINE_SECONDS)} each", "closed"),
-        ("a handshake while others wait", seconds(door.PLACE_SECONDS), "makes way: the oldest, of who has most"),
-        ("TLS handshake", seconds(entrance.TLS_SECONDS), "closed"),
-        ("HTTP request", seconds(entrance.UPGRADE_SECONDS), "closed"),
+        ("the line", f"{handshakes.LINE} connections, {seconds(handshakes.LINE_SECONDS)} each", "closed"),
+        ("a handshake while others wait", seconds(handshakes.PLACE_SECONDS), "makes way: the oldest, of who has most"),
+        ("TLS handshake", seconds(listener.TLS_SECONDS), "closed"),
+        ("HTTP request", seconds(listener.UPGRADE_SECONDS), "closed"),
         ("hello", seconds(connection.HELLO_SECONDS), "told, closed"),
         ("joining, with a token", seconds(joining.JOIN_SECONDS), "closed"),
-        ("failed tries to join or renew", f"{tries.FAILURES} of one address in {seconds(tries.PER)}", "refused"),
-        ("open files", f"all but {entrance.FILES_KEPT} of the process's are for connections", "closed"),
-        ("connections of one person", str(people.CONNECTIONS_OF_ONE), "told, closed"),
+        ("failed tries to join or renew", f"{limits.FAILURES} of one address in {seconds(limits.PER)}", "refused"),
+        ("open files", f"all but {listener.FILES_KEPT} of the process's are for connections", "closed"),
+        ("connections of one person", str(sessions.CONNECTIONS_OF_ONE), "told, closed"),
         ("connections of one node", "one for control, one for data", "the one that lives stays"),
         ("frame before the hello", size(codec.HELLO_BYTES), "not read, closed (1009)"),
         ("frame of a node's control connection", size(codec.CONTROL_BYTES), "not read, closed (1009)"),
         ("frame of all others", size(codec.BULK_BYTES), "not read, closed (1009)"),
-        ("frames read ahead", f"{entrance.QUEUE} of a connection", "not read until there is room"),
+        ("frames read ahead", f"{listener.QUEUE} of a connection", "not read until there is room"),
         ("pieces of a message", str(connection.FRAGMENTS), "cut"),
         ("frames", rate(connection.FRAMES_PER_SECOND, connection.FRAMES_AT_ONCE), "slowed down"),
         (
@@ -47,8 +37,8 @@ def guards() -> str:
         ),
         (
             "requests of one person",
-            f"{pace.SHARE:.0%} of the coordinator's time, {seconds(pace.AT_ONCE)} of it at once",
-            f"slowed down; {seconds(pace.FAR_OVER)} over: refused (`busy`), with when to try again",
+            f"{limits.SHARE:.0%} of the coordinator's time, {seconds(limits.AT_ONCE)} of it at once",
+            f"slowed down; {seconds(limits.FAR_OVER)} over: refused (`busy`), with when to try again",
         ),
         (
             "memory",
@@ -66,7 +56,7 @@ def guards() -> str:
         ("unread answers to all others", size(connection.OUTBOX_BULK), "cut"),
         (
             "log lines about an address",
-            f"each once in {seconds(seldom.SECONDS)}, {seldom.LINES} at most",
+            f"each once in {seconds(log_throttle.SECONDS)}, {log_throttle.LINES} at most",
             "counted (`unsaid`)",
         ),
     ]

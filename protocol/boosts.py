@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from distributed_grid.protocol.bounds import Count, Word
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.numbers import Count, Word
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources, ResourceType
 
 LABEL, TARGET, SOURCE = "grid-boost", "grid-target", "grid-source"

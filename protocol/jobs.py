@@ -1,19 +1,184 @@
-"""What a job is, on the wire and on disk: what was asked for, where it stands, how it ended."""
+"""What a job is, on the wire and on disk: what was asked for and what it waits for (`Dependency`), its limits
+(`JobLimits`), where it stands, what it uses (`Used`), and how it ended.
+"""
 
 from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
 from enum import IntEnum, StrEnum
 from typing import Any
 
 import msgspec
 
-from distributed_grid.protocol.after import Dependency
 from distributed_grid.protocol.boosts import Boost
+from distributed_grid.protocol.bounds import Code, Count, Finite, Span, Text, Word
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.limits import JobLimits, parse_factor
-from distributed_grid.protocol.numbers import Code, Count, Finite, Text, Word
-from distributed_grid.protocol.placing import Constraints, Local, Strategy
-from distributed_grid.protocol.resources import Grant, Resources
-from distributed_grid.protocol.usage import Used
+from distributed_grid.protocol.placement import Constraints, Local, Strategy
+from distributed_grid.protocol.resources import MILLI, Grant, Resources
+from distributed_grid.protocol.text import parse_duration
+
+MOST_AFTER = 1000
+"""Jobs that one job may wait for. An array counts as one."""
+
+
+class After(StrEnum):
+    """What has to have become of the other job: it has started; it has ended with exit code 0; it has ended."""
+
+    STARTED = "after"
+    OK = "after-ok"
+    ENDED = "after-any"
+
+
+class Dependency(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job waits for another one, or for all members of an array. `on` is an id, a unique beginning of one, a name or
+    `last`; in a submission also the key or name of a job before it in the same submission."""
+
+    on: Word
+    kind: After
+
+
+def parse_after(
+    after: Iterable[str] = (), after_ok: Iterable[str] = (), after_any: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The field `after` of a Submission. Raises BadValue."""
+    found = [
+        Dependency(on.strip(), kind)
+        for kind, names in ((After.STARTED, after), (After.OK, after_ok), (After.ENDED, after_any))
+        for on in names
+    ]
+    if any(not one.on for one in found):
+        raise BadValue("a job to wait for has no name", hint="give an id, a name or `last`")
+    if len(found) > MOST_AFTER:
+        raise BadValue(f"a job cannot wait for {len(found)} others", hint=f"{MOST_AFTER} are the most; use an array")
+    return {"after": tuple(dict.fromkeys(found))} if found else {}
+
+
+SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18, "WINCH": 28}
+"""Signals that a program can take as a warning, by their numbers on Linux."""
+MOST_PIDS = 1 << 22
+NODE_PIDS = 10_000
+"""Processes and threads that any job may have on a node whose configuration says nothing else: a raylet of a large node
+has thousands."""
+MOST_FACTOR = 100 * MILLI
+
+
+class JobLimits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`warn_signal` is sent to the job `warn_before` seconds ahead of its time limit (0: none). `pids` is how many
+    processes and threads it may have at once (0: what the node allows). `cpu`: it never gets more CPU time than it was
+    granted, also where more is idle."""
+
+    warn_signal: Count = 0
+    warn_before: Finite = 0.0
+    pids: Count = 0
+    cpu: bool = False
+
+
+def parse_limits(
+    warn: str | None = None, pids: int | None = None, cpu: bool = False, *, time_limit: float = 0.0
+) -> JobLimits:
+    """The limits of a job by what a person says of them. Raises BadValue."""
+    signal, before = _warning(warn) if warn is not None else (0, 0.0)
+    if pids is not None and pids < 1:
+        raise BadValue(f"{pids} processes are too few for any job", hint="give a number from 1 up")
+    limits = JobLimits(signal, before, pids or 0, cpu)
+    check_limits(limits, time_limit)
+    return limits
+
+
+def check_limits(limits: JobLimits, time_limit: float) -> None:
+    """Raises BadValue for what makes no sense together, whoever says it."""
+    if limits.pids > MOST_PIDS:
+        raise BadValue(f"{limits.pids} processes are more than a machine can have", hint=f"give at most {MOST_PIDS}")
+    if not limits.warn_signal and not limits.warn_before:
+        return
+    if limits.warn_signal not in SIGNALS.values():
+        raise BadValue(f"signal {limits.warn_signal} cannot be a warning", hint=f"use one of {', '.join(SIGNALS)}")
+    if not time_limit:
+        raise BadValue(
+            "a warning before which end?", why="the job has no time limit", hint="give one with --time, such as 1h"
+        )
+    if not 0 < limits.warn_before < time_limit:
+        raise BadValue(
+            f"a warning {limits.warn_before:g} s before a time limit of {time_limit:g} s cannot be given",
+            hint="warn later, or give more time",
+        )
+
+
+def _warning(text: str) -> tuple[int, float]:
+    """Of `USR1@60`: SIGUSR1, a minute before."""
+    name, at, before = text.partition("@")
+    number = SIGNALS.get(name.strip().upper().removeprefix("SIG"))
+    if number is None and name.strip().isdecimal():
+        number = int(name)
+    if number is None or not at:
+        names = ", ".join(SIGNALS)
+        raise BadValue(f"{text!r} is not a warning", hint=f"write SIGNAL@TIME, as USR1@60, with one of {names}")
+    return number, parse_duration(before)
+
+
+def parse_factor(text: str) -> int:
+    """How many times as much: `2x`, `1.5x` or `2`, in thousandths; above 1 and up to 100. Raises BadValue."""
+    try:
+        number = Decimal(text.strip().lower().removesuffix("x"))
+    except InvalidOperation:
+        raise BadValue(f"{text!r} is not a factor", hint="write it as 2x or 1.5x") from None
+    if not number.is_finite() or not 1 < number <= MOST_FACTOR // MILLI:
+        raise BadValue(f"the factor {text} cannot be used", why="it must be above 1 and at most 100", hint="try 2x")
+    return int(number * MILLI)
+
+
+class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How busy a GPU was, in percent: the mean of the samples, and the highest. Where several jobs share it, it is
+    what all of them make of it."""
+
+    uuid: Word
+    mean: Finite = 0.0
+    peak: Finite = 0.0
+
+
+class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What one allocation used in the last `seconds`: cores' worth of CPU time (mean, and the highest sample), and the
+    most resident memory in bytes."""
+
+    allocation: Word
+    seconds: Span
+    cpu: Finite = 0.0
+    cpu_peak: Finite = 0.0
+    memory: Count = 0
+    gpus: tuple[GpuUse, ...] = ()
+
+
+class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What an attempt of a job used, as far as it was told: over `seconds` of it, CPU time in core-seconds and the most
+    cores at once, the most memory, and, times seconds, how many of its GPUs were busy (0.5: one half of the time)."""
+
+    allocation: str
+    seconds: Finite = 0.0
+    cpu_seconds: Finite = 0.0
+    cpu_peak: Finite = 0.0
+    memory: Count = 0
+    gpu_seconds: Finite = 0.0
+
+    @property
+    def cpu(self) -> float:
+        """Cores, in the mean."""
+        return self.cpu_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def gpu(self) -> float:
+        """GPUs, in the mean."""
+        return self.gpu_seconds / self.seconds if self.seconds else 0.0
+
+    def plus(self, use: Use) -> "Used":
+        """With what was told now."""
+        return Used(
+            allocation=self.allocation,
+            seconds=self.seconds + use.seconds,
+            cpu_seconds=self.cpu_seconds + use.cpu * use.seconds,
+            cpu_peak=max(self.cpu_peak, use.cpu_peak),
+            memory=max(self.memory, use.memory),
+            gpu_seconds=self.gpu_seconds + sum(gpu.mean for gpu in use.gpus) / 100 * use.seconds,
+        )
+
 
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ", "TMPDIR", "SHELL")
 """What a job gets of its agent's own environment, if nothing else is said."""

@@ -1,12 +1,15 @@
-"""What a node is and what it measures, offers and holds, as it travels on the wire."""
+"""What a node is and what it measures, offers and holds, as it travels on the wire; what the operator has ordered for
+it; and what holds for all that it says of itself together, beyond the bounds of each field (bounds.py).
+"""
 
+import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
-from distributed_grid.protocol.jobs import Outcome, State
-from distributed_grid.protocol.numbers import (
+from distributed_grid.protocol.bounds import (
     Code,
     Count,
     Finite,
@@ -19,9 +22,92 @@ from distributed_grid.protocol.numbers import (
     Thousandths,
     Word,
 )
-from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
-from distributed_grid.protocol.resources import MILLI, Grant, Resources
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.resources import MILLI, MOST_CPU, MOST_GPU, Grant, Resources
 from distributed_grid.protocol.walls import Trust
+
+REASON_CHARS = 500
+"""What of a reason is kept."""
+LABELS_MOST = 100
+"""Labels that may be ordered for one node."""
+_KEY = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")
+_VALUE_CHARS = 63
+
+
+class Drain(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A node gets no new job: since when (grid time), by whom, why, and until when what runs there may go on
+    (`deadline`, grid time; 0: to its end)."""
+
+    since: Finite
+    by: str = ""
+    reason: str = ""
+    deadline: Finite = 0.0
+
+
+class Aside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The grid itself gives a node no new job, after `failures` launches in a row failed there: `until` then (grid
+    time; 0: its time is over, and it is on trial), for so many `seconds`; and why the last of them failed."""
+
+    until: Finite
+    seconds: Finite
+    failures: Count
+    why: str = ""
+
+
+class NodeOrders(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """All that was ordered for a node, by the operator and (`aside`) by the grid itself. `labels` stand over those that
+    its agent tells; None: the node has no such label, whatever its agent tells."""
+
+    drain: Drain | None = None
+    labels: dict[str, str | None] = {}
+    aside: Aside | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether new jobs may start there: it is neither drained nor set aside."""
+        return self.drain is None and (self.aside is None or not self.aside.until)
+
+    def over(self, told: Mapping[str, str]) -> dict[str, str]:
+        """The labels of the node: those its agent told, as the operator changed them."""
+        if not self.labels:
+            return dict(told)
+        both = {**told, **self.labels}
+        return {key: value for key, value in both.items() if value is not None}
+
+
+NO_ORDERS = NodeOrders()
+
+
+def parse_labels(words: Iterable[str]) -> dict[str, str | None]:
+    """What `K=V` (set) and `K-` (remove) say. Raises BadValue."""
+    found: dict[str, str | None] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals and not key.endswith("-"):
+            raise BadValue(f"{word!r} is not a label", hint=f"{word}=VALUE sets it, {word}- removes it")
+        key = key if equals else key[:-1]
+        if key in found:
+            raise BadValue(f"the label {key} is given twice", hint="give it once")
+        found[key] = value if equals else None
+    check_labels(found)
+    return found
+
+
+def check_labels(labels: Mapping[str, str | None]) -> None:
+    """Raise BadValue for names and values that labels cannot have."""
+    if not labels:
+        raise BadValue("no label is given", hint="KEY=VALUE sets one, KEY- removes it")
+    if len(labels) > LABELS_MOST:
+        raise BadValue(f"{len(labels)} labels at once", hint=f"{LABELS_MOST} are the most")
+    for key, value in labels.items():
+        if not _KEY.match(key):
+            hint = "letters, digits, and . _ / - between them, up to 63"
+            raise BadValue(f"a label cannot be called {key[:80]!r}", hint=hint)
+        if value is not None and (len(value) > _VALUE_CHARS or not value.isprintable()):
+            raise BadValue(
+                f"the label {key} cannot have the value {value[:80]!r}", hint="up to 63 printable characters"
+            )
 
 
 class NodeState(StrEnum):
@@ -282,3 +368,56 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     started_for: Span = 0.0
     walls: str = ""
     stamp: Stamp | None = None
+
+
+NAME_CHARS = 255
+MOST_LABELS = 256
+MOST_GPUS = 1024
+MOST_NODE_MEMORY = 1 << 52
+"""4 PiB. The sum over a whole grid stays within 63 bits."""
+
+
+def check_facts(facts: NodeFacts) -> None:
+    """Raise BadValue for facts that no node has, with the field and its bound."""
+    for field, limit in (("memory", facts.memory), ("lendable.memory", facts.lendable.memory)):
+        if limit > MOST_NODE_MEMORY:
+            raise _out(field, limit, MOST_NODE_MEMORY)
+    if facts.lendable.cpu > MOST_CPU:
+        raise _out("lendable.cpu", facts.lendable.cpu, MOST_CPU)
+    if facts.lendable.gpu > min(MOST_GPU, MOST_GPUS * MILLI):
+        raise _out("lendable.gpu", facts.lendable.gpu, min(MOST_GPU, MOST_GPUS * MILLI))
+    if len(facts.labels) > MOST_LABELS:
+        raise _out("labels", len(facts.labels), MOST_LABELS)
+    if len(facts.gpus) > MOST_GPUS:
+        raise _out("gpus", len(facts.gpus), MOST_GPUS)
+    if len({*facts.cores}) < len(facts.cores):
+        raise BadValue("the facts of this node cannot be used", why="cores: a core is named twice")
+    if len({gpu.uuid for gpu in facts.gpus}) < len(facts.gpus):
+        raise BadValue("the facts of this node cannot be used", why="gpus: a GPU is named twice")
+    named = [
+        ("hostname", (facts.hostname,)),
+        ("boot_id", (facts.boot_id,)),
+        ("instance", (facts.instance,)),
+        ("software", (facts.software, facts.python, facts.ray, facts.ray_python)),
+        ("labels", (*facts.labels, *facts.labels.values())),
+        ("limits", (*facts.limits, *facts.limits.values())),
+        ("gpus.uuid", [gpu.uuid for gpu in facts.gpus]),
+        ("gpus.model", [gpu.model for gpu in facts.gpus]),
+    ]
+    for field, words in named:
+        _check_words(field, words)
+    if not all(facts.labels) or not all(gpu.uuid for gpu in facts.gpus):
+        raise BadValue("the facts of this node cannot be used", why="labels, gpus.uuid: a name is empty")
+
+
+def _check_words(field: str, words: Iterable[str]) -> None:
+    for word in words:
+        if len(word) > NAME_CHARS or not word.isprintable():
+            raise BadValue(
+                "the facts of this node cannot be used",
+                why=f"{field}: {word[:40]!r} is not at most {NAME_CHARS} printable characters",
+            )
+
+
+def _out(field: str, value: int, most: int) -> BadValue:
+    return BadValue("the facts of this node cannot be used", why=f"{field} is {value}, and at most {most}")

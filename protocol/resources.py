@@ -12,8 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
+from distributed_grid.protocol.bounds import MOST_COUNT, Count, Index, Place, Thousandths, Word
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.numbers import MOST_COUNT, Count, Index, Place, Thousandths, Word
 
 MILLI = 1000
 MIB = 1 << 20

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from distributed_grid.protocol.messages_hello import Message
-from distributed_grid.protocol.numbers import Count, Finite, Number
+from distributed_grid.protocol.bounds import Count, Finite, Number
+from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.resources import Resources
 
 

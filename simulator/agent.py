@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.agent.core.spare import Lender
+from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import (
     Command,
     Event,

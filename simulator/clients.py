@@ -1,5 +1,5 @@
 """Clients: each submits one job under one key until it hears an answer, and may cancel it. Stands for
-coordinator/client_session.py.
+coordinator/client/session.py.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from distributed_grid.coordinator.core.model import Accepted, Job, Rejected
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judge.always import Judge
 from distributed_grid.simulator.plan import ENDLESS, JobPlan
 
 PATIENCE = 5.0
@@ -68,7 +68,7 @@ class Client:
         self.engine.later(PATIENCE if coordinator else 0.5, None, self._submit_again, self._asked)
 
     def _request(self, coordinator: Coordinator) -> Request:
-        """What is asked for, with the id of the job to be near to. Stands for coordinator/placing.py."""
+        """What is asked for, with the id of the job to be near to. Stands for coordinator/api/submitting.py."""
         request = self.plan.request
         newest = coordinator.ledger.state.index.homes.newest(f"u/{self.plan.name}") if self.plan.near else ""
         if not newest or request.constraints is None:

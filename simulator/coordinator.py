@@ -1,5 +1,5 @@
 """A coordinator: the driver with its ledger, and around that a model of the connections. Stands for
-coordinator/server.py (sessions; the newest wins) and coordinator/requests.py (submits by key).
+coordinator/api/server.py (sessions; the newest wins) and coordinator/api/requests.py (submits by key).
 """
 
 import random
@@ -36,7 +36,7 @@ from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.driver import Driver, Weather
 from distributed_grid.simulator.engine import Engine
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judge.always import Judge
 from distributed_grid.simulator.network import DOWN, Wire
 from distributed_grid.simulator.plan import JobPlan
 

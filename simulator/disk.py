@@ -1,5 +1,5 @@
 """The coordinator's store: what is committed, as bytes, so that nothing of a ledger that is gone lives on in the next
-one. Stands for coordinator/store.py.
+one. Stands for coordinator/store/store.py.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,9 +22,8 @@ from distributed_grid.coordinator.core.model import (
     RecordOrders,
 )
 from distributed_grid.protocol.jobs import Outcome, State
-from distributed_grid.protocol.nodes import NodeFacts
-from distributed_grid.protocol.orders import NodeOrders
-from distributed_grid.protocol.receipts import Receipt
+from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
+from distributed_grid.protocol.preemption import Receipt
 
 _encode = msgspec.msgpack.Encoder().encode
 _job = msgspec.msgpack.Decoder(Job).decode

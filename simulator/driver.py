@@ -1,5 +1,5 @@
 """The coordinator's driver: batches of events into the real ledger; their records are committed before anything else of
-a batch is performed. Stands for coordinator/driver.py and coordinator/trouble.py.
+a batch is performed. Stands for coordinator/driver.py and coordinator/driver.py.
 """
 
 import random
@@ -19,8 +19,8 @@ from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.simulator.disk import Disk, Snapshot, snapshot
 from distributed_grid.simulator.engine import Engine, Process, Violation
-from distributed_grid.simulator.judge import Judge
-from distributed_grid.simulator.judge_order import Watched
+from distributed_grid.simulator.judge.always import Judge
+from distributed_grid.simulator.judge.order import Watched
 
 BATCH = 256
 SOON_SECONDS = 0.05

@@ -1,4 +1,4 @@
-"""An agent's end of its talk with the supervisor. Stands for agent/launcher.py."""
+"""An agent's end of its talk with the supervisor. Stands for agent/launch/launcher.py."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 """Connections between agents and a coordinator, as TCP with its keepalives makes them: what is said on one arrives in
-order or not at all, and the end of one may be learned late. Stands for agent/session.py, coordinator/connection.py.
+order or not at all, and the end of one may be learned late. Stands for agent/session.py, coordinator/net/connection.py.
 """
 
 import random

@@ -8,7 +8,7 @@ from typing import Any
 from distributed_grid.coordinator.core.model import DrainAsked, Granted, UndrainAsked
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine, Violation
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judge.always import Judge
 from distributed_grid.simulator.plan import FaultPlan
 
 PATIENCE = 2.0

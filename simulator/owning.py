@@ -1,5 +1,5 @@
 """What becomes of jobs when a node's owner is back: the real judgement between models of the shell around it. Stands
-for agent/owning.py.
+for agent/owner_policy.py.
 """
 
 from typing import Any

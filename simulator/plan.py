@@ -8,9 +8,8 @@ from collections.abc import Collection
 import msgspec
 from msgspec.structs import replace
 
-from distributed_grid.protocol.after import After
-from distributed_grid.protocol.jobs import Priority, Request, RetryOn
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints, Strategy, parse_label
+from distributed_grid.protocol.jobs import After, Priority, Request, RetryOn
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Strategy, parse_label
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
 from distributed_grid.protocol.walls import Trust, Walls
 

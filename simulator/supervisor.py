@@ -1,5 +1,5 @@
 """A supervisor: intents are on disk before their process is made, ends before they are told, and both are known to the
-next one. Stands for agent/supervisor.py and agent/supervisor_journal.py.
+next one. Stands for agent/supervisor/loop.py and agent/supervisor/journal.py.
 """
 
 from collections.abc import Callable

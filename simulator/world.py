@@ -17,7 +17,7 @@ from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.driver import Weather
 from distributed_grid.simulator.engine import Engine, Violation
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judge.always import Judge
 from distributed_grid.simulator.machine import Machine
 from distributed_grid.simulator.network import Wire
 from distributed_grid.simulator.operator import Operator

@@ -174,7 +174,7 @@ class Grid:
 
     def close(self) -> None:
         """End all of it: agents, then their supervisors with what is below them, then the coordinator."""
-        from distributed_grid.cli import dev_processes
+        from distributed_grid.cli.dev import processes
 
         agents = [process for name, process in self.processes.items() if name != "coordinator"]
         for process in agents:
@@ -182,9 +182,9 @@ class Grid:
                 process.kill()
                 process.wait(PATIENCE)
         for path in self.home.glob("*/supervisor.pid"):
-            if (supervisor := dev_processes.read(path)) is not None:
-                dev_processes.end_tree(supervisor, 5.0)
-        for stray in dev_processes.jobs_under(self.home):
+            if (supervisor := processes.read(path)) is not None:
+                processes.end_tree(supervisor, 5.0)
+        for stray in processes.jobs_under(self.home):
             stray.send(signal.SIGKILL)
         coordinator = self.processes.get("coordinator")
         if coordinator is not None and coordinator.poll() is None:

@@ -12,8 +12,8 @@ import click
 import pytest
 
 from distributed_grid.cli.main import main as grid
-from distributed_grid.coordinator import config_text
-from distributed_grid.coordinator.config_schema import MOVED
+from distributed_grid.config import text as config_text
+from distributed_grid.config.schema import MOVED
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -103,7 +103,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_of_ours_that_are_named_are_there(page: Path) -> None:
-    """`agent/probe.py` is a path from the root; a bare `probe.py` is looked for anywhere."""
+    """`agent/sampling/probe.py` is a path from the root; a bare `probe.py` is looked for anywhere."""
     ours = {path for room in ROOT.iterdir() if room.is_dir() and room.name[0] != "." for path in room.rglob("*.*")}
     names = {path.name for path in ours} | {path.name for path in ROOT.iterdir()}
     rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}

@@ -22,82 +22,66 @@ ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "simulat
 WORKSHOPS = ("scripts", "bench", "docs", "tests")  # not shipped, but ours
 CEILING = 600
 
-# Who may import what of ours; the longest matching name decides. A name also stands for what is under it and for the
-# files it was split into: coordinator.client covers coordinator.client_jobs. "" is the top package, for __version__.
+# Who may import what of ours; the longest matching name decides. A name also stands for what is under it:
+# coordinator.client covers coordinator.client.jobs. "" is the top package, for __version__.
 EDGES: dict[str, set[str]] = {
     "protocol": {"protocol"},
     "coordinator.core": {"protocol", "coordinator.core"},
     "agent.core": {"protocol", "agent.core"},
-    # The seeds' GridOrchestrator, one of coordinator.client_*, takes a configuration.
+    "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
+    # What all rooms share.
+    "identity": {"protocol", "identity"},
+    "runtime": {"protocol", "runtime", "identity"},
+    "runtime.beneath": set(),  # these four run in the supervisor too
+    "runtime.faults": set(),
+    "runtime.peer": set(),
+    "runtime.unix": set(),
+    "config": {"protocol", "config", "identity.member", "runtime.local"},
+    "push": {"", "protocol", "push"},
+    "push.far_service": set(),
+    "push.far_side": {"push.far_service"},  # these are read by the Python of another host, which has nothing of ours
+    # What is shipped is opened as what jobs may have touched is: without following links.
     "coordinator.client": {
         "",
         "protocol",
         "coordinator.client",
-        "coordinator.config",
-        "coordinator.shipping",
-        "tls",
-        "member",
+        "config",
+        "identity",
+        "runtime.local",
+        "runtime.beneath",
     },
-    # What is shipped is opened as what jobs may have touched is: without following links.
-    "coordinator.shipping": {"protocol", "coordinator.shipping", "agent.walls.beneath"},
-    "coordinator": {"", "protocol", "coordinator", "faults", "tls", "keys", "unix", "peer"},
-    "agent": {"", "protocol", "agent", "faults", "tls", "keys", "unix", "peer"},
-    "agent.raylet": {"", "protocol", "agent", "ray_token"},
-    "ray_token": {"protocol"},
-    # There is one schema of settings.
-    "agent.main": {"", "protocol", "agent", "coordinator.config", "service", "tls", "ray_token", "peer"},
-    "coordinator.main": {"", "protocol", "coordinator", "service", "tls", "ray_token"},
-    "coordinator.founding": {"", "protocol", "coordinator", "service", "tls", "keys", "member"},
-    "coordinator.keeping": {"", "protocol", "coordinator", "service"},  # a restore holds the coordinator's lock
-    "service": {"protocol"},
-    "tls": {"protocol"},
-    "health": {"protocol", "tls", "keys"},
-    "agent.doctoring": {"protocol", "agent", "tls", "health"},
-    "coordinator.doctoring": {"protocol", "coordinator", "health"},
-    "keys": {"protocol", "tls"},
-    "member": {"protocol"},
-    "bearer": {"protocol", "tls"},
-    "joining": {"protocol", "tls", "keys", "member", "strangers", "bearer"},
-    "strangers": {"protocol", "tls"},
-    "push": {"", "protocol", "push"},
-    "push.far_service": set(),
-    "push.far_side": {"push.far_service"},  # these are read by the Python of another host, which has nothing of ours
-    "faults": set(),
-    "unix": set(),
-    "peer": set(),
-    "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
+    "coordinator": {"", "protocol", "coordinator", "identity", "runtime"},
+    "coordinator.main": {"", "protocol", "coordinator", "identity", "runtime", "config"},  # there is one schema
+    "agent": {"", "protocol", "agent", "identity", "runtime"},
+    "agent.main": {"", "protocol", "agent", "identity", "runtime", "config"},
     "cli": {
         "",
         "protocol",
         "cli",
         "coordinator.client",
-        "coordinator.config",
-        "coordinator.shipping",
+        "config",
+        "identity",
+        "runtime",
+        "push",
         "systemd",
         "standins",
-        "tls",
-        "member",
-        "joining",
-        "keys",
-        "push",
-        "unix",
     },
     "systemd": set(),
     "standins": set(),
-    "": {"", "protocol", "coordinator.client", "coordinator.config"},  # re-exports; `core`, `orchestration` are in here
+    "": {"", "protocol", "coordinator.client", "config"},  # re-exports; `core`, `orchestration` are in here
 }
+SHARED = {"config", "identity", "push", "runtime"}
 # These start a service in their own process, and import it inside the function that does.
 STARTS: dict[str, set[str]] = {
-    "cli.agent": {"agent.main"},
-    "cli.coordinator": {"coordinator.main", "coordinator.keeping", "agent.checking"},
-    "cli.coordinator_loss": {"coordinator.keeping"},
-    "cli.audit": {"coordinator.audit"},
-    "cli.init": {"coordinator.founding"},
-    "cli.simulate": {"simulator"},
-    "cli.replay": {"coordinator.replay"},
-    "cli.dev": {"agent.main", "coordinator.main"},
-    "cli.support": {"agent.doctoring", "agent.checking", "coordinator.doctoring", "coordinator.supporting"},
-    "cli.doctor": {"agent.doctoring", "coordinator.doctoring"},
+    "cli.services.agent": {"agent.main"},
+    "cli.services.coordinator": {"coordinator.main", "coordinator.backup", "agent.check"},
+    "cli.services.support": {"agent.diagnostics", "agent.check", "coordinator.diagnostics"},
+    "cli.services.doctor": {"agent.diagnostics", "coordinator.diagnostics"},
+    "cli.grid.audit": {"coordinator.audit"},
+    "cli.grid.init": {"coordinator.access.founding"},
+    "cli.grid.simulate": {"simulator"},
+    "cli.grid.replay": {"coordinator.eventlog"},
+    "cli.dev.dev": {"agent.main", "coordinator.main"},
 }
 
 PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan"}
@@ -115,9 +99,9 @@ PURE_OTHERS = {
 
 # Only these files may import that package.
 KEPT_TO: dict[str, set[str]] = {
-    "psutil": {"agent.probe", "agent.gpus"},
-    "pynvml": {"agent.probe", "agent.gpus"},
-    "GPUtil": {"agent.probe", "agent.gpus"},
+    "psutil": {"agent.sampling", "agent.gpus"},
+    "pynvml": {"agent.sampling", "agent.gpus"},
+    "GPUtil": {"agent.sampling", "agent.gpus"},
     "ray": {"coordinator.ray.bridge"},
     "asyncssh": {"push.ssh"},
 }
@@ -126,36 +110,37 @@ KEPT_OUT: dict[str, set[str]] = {
 }
 
 # What runs in the supervisor's process and in spawners, and what those may use of ours.
-SUPERVISING = {"agent.supervisor", "agent.walls", "agent.rounds"}
-LEANS_ON = SUPERVISING | {"faults", "unix", "peer", "protocol.globs"}
+SUPERVISING = {"agent.supervisor", "agent.walls", "agent.cgroups", "runtime.beneath"}
+LEANS_ON = SUPERVISING | {"runtime.faults", "runtime.unix", "runtime.peer", "protocol.globs"}
 
 # These files of the agent may open files by path, and each says which: none lies where a job can, or could, write. All
-# that does is opened by agent.walls.beneath; what is in a job's own directory by agent.walls.files, with its rights.
+# that does is opened by runtime.beneath; what is in a job's own directory by agent.walls.files, with its rights.
 OPENS_BY_PATH: dict[str, str] = {
-    "agent.walls.beneath": "the directories of ours, as a root for all else",
+    "runtime.beneath": "the directories of ours, as a root for all else",
     "agent.walls.files": "names in a directory that was opened, which it makes itself (O_EXCL)",
     "agent.walls.files_socket": "the directory of a job, with the job's rights",
-    "agent.blobs": "the cache of shipped contents",
-    "agent.checking": "the journal, of an agent that is down",
-    "agent.disk": "a file that shows whether the disk takes anything",
-    "agent.doctoring": "/proc",
+    "agent.data.blobs": "the cache of shipped contents",
+    "agent.check": "the journal, of an agent that is down",
+    "agent.data.disk": "a file that shows whether the disk takes anything",
+    "agent.diagnostics": "/proc",
     "agent.fencing": "what this node was told of its leases",
-    "agent.gpus_amd": "/sys",
-    "agent.launcher_start": "the supervisor's lock and log",
+    "agent.gpus.amd": "/sys",
+    "agent.launch.start": "the supervisor's lock and log",
     "agent.main": "the incarnation and the instance of this agent",
-    "agent.job_files": "the cache of shipped contents",
-    "agent.probe": "/proc and /sys",
-    "agent.raylet": "the program of Ray, and a raylet's own directory once it has ended",
-    "agent.retention": "the supervisor's log",
-    "agent.rounds": "/proc",
-    "agent.slot_index": "the list of slots, in a directory of ours",
-    "agent.supervisor_cgroupfs": "/sys",
-    "agent.supervisor_journal": "the journal",
-    "agent.supervisor_main": "the supervisor's lock and pid",
-    "agent.supervisor_procs": "/proc",
-    "agent.supervisor_slots": "the notes of spawners, in a directory of ours",
-    "agent.supervisor_starting": "the outputs of a job, which it makes (O_EXCL)",
-    "agent.topology": "/sys",
+    "agent.data.job_files": "the cache of shipped contents",
+    "agent.sampling": "/proc and /sys",
+    "agent.launch.raylet": "the program of Ray, and a raylet's own directory once it has ended",
+    "agent.launch.raylet_folder": "the folder of a raylet, which its own user made, and the token of a cluster",
+    "agent.data.retention": "the supervisor's log",
+    "agent.supervisor.rounds": "/proc",
+    "agent.launch.workdir": "the list of slots, in a directory of ours",
+    "agent.cgroups.cgroupfs": "/sys",
+    "agent.supervisor.journal": "the journal",
+    "agent.supervisor.main": "the supervisor's lock and pid",
+    "agent.supervisor.procs": "/proc",
+    "agent.supervisor.slots": "the notes of spawners, in a directory of ours",
+    "agent.supervisor.launches": "the outputs of a job, which it makes (O_EXCL)",
+    "agent.sampling.topology": "/sys",
     "agent.wall_facts": "/proc and /sys",
     "agent.walls.accounts": "/etc/passwd and /etc/group, their copies, and /proc/self",
     "agent.walls.enclosure": "/proc/self, and the directories that are mounted anew",
@@ -168,7 +153,7 @@ PATH_MODULES = {"shutil"}
 PATH_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch"}
 
 # Modules that are in a circle still, by types only, and are to come out of it.
-CIRCLES = {"simulator.faults", "simulator.world", "simulator.judge", "simulator.judge_many"}
+CIRCLES = {"simulator.faults", "simulator.world", "simulator.judge.always", "simulator.judge.many"}
 
 BARE_NAMES = {"agent", "cli", "coordinator", "protocol", "simulator", "standins", "systemd"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "shelve", "marshal"}
@@ -253,8 +238,8 @@ def ours(target: str) -> str | None:
 
 def covers(name: str, what: str) -> bool:
     if name == "":  # the top package: its own files and attributes, but none of the rooms
-        return what.split(".")[0] not in BARE_NAMES
-    return what == name or what.startswith((name + ".", name + "_"))
+        return what.split(".")[0] not in BARE_NAMES | SHARED
+    return what == name or what.startswith(name + ".")
 
 
 def covered(names: set[str], what: str) -> bool:
@@ -378,7 +363,7 @@ def files_opened_by_path(sources: list[Source]) -> Iterator[str]:
             # A method `open` that is given something is that of a path: ours take nothing.
             by_path = method in PATH_METHODS or (method == "open" and (node.args or node.keywords))
             if name in PATH_CALLS or name.split(".")[0] in PATH_MODULES or by_path:
-                yield one.at(node.lineno, f"{name}: open it by agent.walls.beneath, or say in OPENS_BY_PATH what it is")
+                yield one.at(node.lineno, f"{name}: open it by runtime.beneath, or say in OPENS_BY_PATH what it is")
 
 
 def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
@@ -480,22 +465,34 @@ def test_no_module_is_in_a_circle_of_imports() -> None:
 # --- the rules can fail ----------------------------------------------------------------------------------------------
 
 OFFENCES = [
-    (imports_against_the_edges, "protocol/codec.py", "from distributed_grid.coordinator import config"),
+    (imports_against_the_edges, "protocol/codec.py", "from distributed_grid.config import settings as config"),
     (imports_against_the_edges, "protocol/codec.py", "from distributed_grid import __version__"),
     (imports_against_the_edges, "coordinator/core/ledger.py", "import distributed_grid.coordinator.driver"),
-    (imports_against_the_edges, "agent/core/spare.py", "from distributed_grid.agent.probe import sample"),
-    (imports_against_the_edges, "coordinator/client.py", "from distributed_grid.coordinator.core.model import Node"),
+    (
+        imports_against_the_edges,
+        "agent/core/spare/lender.py",
+        "from distributed_grid.agent.sampling.probe import sample",
+    ),
+    (
+        imports_against_the_edges,
+        "coordinator/client/aio.py",
+        "from distributed_grid.coordinator.core.model import Node",
+    ),
     (imports_against_the_edges, "coordinator/driver.py", "from distributed_grid.agent.runtime import run"),
-    (imports_against_the_edges, "agent/runtime.py", "from distributed_grid.coordinator.config import Settings"),
+    (imports_against_the_edges, "agent/runtime.py", "from distributed_grid.config.settings import Settings"),
     (imports_against_the_edges, "agent/main.py", "from distributed_grid.coordinator.driver import Driver"),
     (imports_against_the_edges, "cli/status.py", "def f():\n    from distributed_grid.coordinator.core import model"),
-    (imports_against_the_edges, "cli/agent.py", "from distributed_grid.agent.main import main"),
-    (imports_against_the_edges, "cli/agent.py", "def f():\n    from distributed_grid.coordinator.main import main"),
+    (imports_against_the_edges, "cli/services/agent.py", "from distributed_grid.agent.main import main"),
+    (
+        imports_against_the_edges,
+        "cli/services/agent.py",
+        "def f():\n    from distributed_grid.coordinator.main import main",
+    ),
     (imports_against_the_edges, "distributed_grid/core.py", "from distributed_grid.coordinator.core import model"),
     (impure_imports, "protocol/link.py", "import time"),
     (impure_imports, "coordinator/core/ledger.py", "def f():\n    from random import random"),
     (impure_imports, "coordinator/core/ledger.py", "import msgpack"),
-    (impure_imports, "agent/core/spare.py", "import os.path"),
+    (impure_imports, "agent/core/spare/lender.py", "import os.path"),
     (files_over_the_ceiling, "cli/status.py", "x = 1\n" * (CEILING + 1)),
     (imports_by_another_name, "agent/runtime.py", "from agent.core import spare"),
     (imports_by_another_name, "agent/runtime.py", "from .core import spare"),
@@ -503,28 +500,28 @@ OFFENCES = [
     (packages_outside_their_files, "agent/limits.py", "import psutil"),
     (packages_outside_their_files, "coordinator/driver.py", "def f():\n    import ray.util"),
     (packages_where_they_are_unwelcome, "cli/status.py", "import structlog"),
-    (packages_where_they_are_unwelcome, "coordinator/client.py", "from structlog import get_logger"),
-    (forbidden_calls, "agent/launcher.py", "run('ls', shell=True)"),
-    (forbidden_calls, "agent/launcher.py", "run('ls', shell=flag)"),
-    (forbidden_calls, "agent/launcher.py", "import os\nos.system('ls')"),
-    (forbidden_calls, "agent/launcher.py", "from os import system"),
-    (forbidden_calls, "coordinator/store.py", "import pickle"),
-    (forbidden_calls, "coordinator/config.py", "yaml.load(text)"),
+    (packages_where_they_are_unwelcome, "coordinator/client/aio.py", "from structlog import get_logger"),
+    (forbidden_calls, "agent/launch/launcher.py", "run('ls', shell=True)"),
+    (forbidden_calls, "agent/launch/launcher.py", "run('ls', shell=flag)"),
+    (forbidden_calls, "agent/launch/launcher.py", "import os\nos.system('ls')"),
+    (forbidden_calls, "agent/launch/launcher.py", "from os import system"),
+    (forbidden_calls, "coordinator/store/store.py", "import pickle"),
+    (forbidden_calls, "distributed_grid/config/settings.py", "yaml.load(text)"),
     (forbidden_calls, "cli/run.py", "eval(text)"),
-    (commands_that_hit_strangers, "agent/raylet.py", "run(['pkill', 'raylet'])"),
-    (commands_that_hit_strangers, "agent/raylet.py", "run(['ray', 'stop', '--force'])"),
-    (commands_that_hit_strangers, "agent/raylet.py", "run([program, 'stop'])"),
-    (commands_that_hit_strangers, "agent/raylet.py", "run(f'ray stop {flag}')"),
-    (files_opened_by_path, "agent/outputs.py", "open(path)"),
-    (files_opened_by_path, "agent/outputs.py", "import os\nos.open(path, os.O_RDONLY)"),
-    (files_opened_by_path, "agent/outputs.py", "Path(path).read_bytes()"),
-    (files_opened_by_path, "agent/notice.py", "(folder / 'recall').open('wb')"),
+    (commands_that_hit_strangers, "agent/launch/raylet.py", "run(['pkill', 'raylet'])"),
+    (commands_that_hit_strangers, "agent/launch/raylet.py", "run(['ray', 'stop', '--force'])"),
+    (commands_that_hit_strangers, "agent/launch/raylet.py", "run([program, 'stop'])"),
+    (commands_that_hit_strangers, "agent/launch/raylet.py", "run(f'ray stop {flag}')"),
+    (files_opened_by_path, "agent/data/outputs.py", "open(path)"),
+    (files_opened_by_path, "agent/data/outputs.py", "import os\nos.open(path, os.O_RDONLY)"),
+    (files_opened_by_path, "agent/data/outputs.py", "Path(path).read_bytes()"),
+    (files_opened_by_path, "agent/launch/recall_file.py", "(folder / 'recall').open('wb')"),
     (files_opened_by_path, "agent/walls/wire.py", "path.write_text('x')"),
-    (files_opened_by_path, "agent/data.py", "shutil.rmtree(path)"),
-    (supervisors_that_lean_on_others, "agent/supervisor.py", "import psutil"),
-    (supervisors_that_lean_on_others, "agent/supervisor_journal.py", "import threading"),
-    (supervisors_that_lean_on_others, "agent/supervisor.py", "from distributed_grid.protocol import errors"),
-    (supervisors_that_lean_on_others, "agent/walls/beneath.py", "import msgspec"),
+    (files_opened_by_path, "agent/data/transfer.py", "shutil.rmtree(path)"),
+    (supervisors_that_lean_on_others, "agent/supervisor/loop.py", "import psutil"),
+    (supervisors_that_lean_on_others, "agent/supervisor/journal.py", "import threading"),
+    (supervisors_that_lean_on_others, "agent/supervisor/loop.py", "from distributed_grid.protocol import errors"),
+    (supervisors_that_lean_on_others, "distributed_grid/runtime/beneath.py", "import msgspec"),
 ]
 
 
@@ -550,18 +547,26 @@ def test_each_rule_catches_its_offences(rule: Callable[[list[Source]], Iterator[
 
 
 INNOCENT = [
-    (imports_against_the_edges, "coordinator/client_jobs.py", "from distributed_grid.coordinator.client import Client"),
+    (
+        imports_against_the_edges,
+        "coordinator/client/jobs.py",
+        "from distributed_grid.coordinator.client.aio import Client",
+    ),
     (imports_against_the_edges, "cli/main.py", "from distributed_grid import __version__"),
-    (imports_against_the_edges, "cli/dev.py", "def f():\n    from distributed_grid.agent.main import main"),
-    (imports_against_the_edges, "agent/main.py", "from distributed_grid.coordinator.config import Settings"),
+    (imports_against_the_edges, "cli/dev/dev.py", "def f():\n    from distributed_grid.agent.main import main"),
+    (imports_against_the_edges, "agent/main.py", "from distributed_grid.config.settings import Settings"),
     (imports_against_the_edges, "distributed_grid/orchestration/x.py", "from distributed_grid.core import y"),
     (impure_imports, "protocol/codec.py", "import msgpack\nfrom collections.abc import Iterator"),
-    (packages_outside_their_files, "agent/gpus.py", "import pynvml"),
-    (forbidden_calls, "agent/launcher.py", "run(['ls'], shell=False)"),
-    (commands_that_hit_strangers, "agent/raylet.py", '"""Never by `ray stop`."""\nrun(["ray", "start", "--block"])'),
-    (files_opened_by_path, "agent/outputs.py", "beneath.open_regular(folder, 'stdout')\nself._data.open()"),
-    (files_opened_by_path, "coordinator/store.py", "open(path)"),
-    (supervisors_that_lean_on_others, "agent/supervisor.py", "import os, select, signal"),
+    (packages_outside_their_files, "agent/gpus/backends.py", "import pynvml"),
+    (forbidden_calls, "agent/launch/launcher.py", "run(['ls'], shell=False)"),
+    (
+        commands_that_hit_strangers,
+        "agent/launch/raylet.py",
+        '"""Never by `ray stop`."""\nrun(["ray", "start", "--block"])',
+    ),
+    (files_opened_by_path, "agent/data/outputs.py", "beneath.open_regular(folder, 'stdout')\nself._data.open()"),
+    (files_opened_by_path, "coordinator/store/store.py", "open(path)"),
+    (supervisors_that_lean_on_others, "agent/supervisor/loop.py", "import os, select, signal"),
 ]
 
 

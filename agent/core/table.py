@@ -13,7 +13,7 @@ import msgspec
 
 from distributed_grid.agent.core.ends import was_over
 from distributed_grid.agent.core.owner import Running
-from distributed_grid.agent.core.spare import Holding
+from distributed_grid.agent.core.spare.lender import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp

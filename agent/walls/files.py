@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from distributed_grid.agent.walls import beneath
-from distributed_grid.agent.walls.beneath import Refused
 from distributed_grid.protocol.globs import Globs, Match
+from distributed_grid.runtime import beneath
+from distributed_grid.runtime.beneath import Refused
 
 MODE_BITS = 0o777
 PATH_BYTES = 4095

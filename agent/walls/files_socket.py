@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from distributed_grid.agent.walls import beneath, files
+from distributed_grid.agent.walls import files
 from distributed_grid.agent.walls.files import DIRECTORY, FILE, LINK, MODE_BITS, PATH_BYTES, Entry, Found, Limits
+from distributed_grid.runtime import beneath
 
 _HEADER = struct.Struct(">II")
 QUESTION_BYTES = 2 << 20

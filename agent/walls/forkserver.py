@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.walls import accounts, enclosure, files_socket, landlock, syscalls, uids, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
 from distributed_grid.agent.walls.spawner import Spawner

@@ -19,9 +19,9 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import last_words
-from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Extend
+from distributed_grid.protocol.text import format_duration
 
 MOST = 366 * 86400.0
 DRAINED = "; exited with code 1"

@@ -15,7 +15,7 @@ from distributed_grid.coordinator.core.homes import Homes
 from distributed_grid.coordinator.core.index import NO_GPUS, Accept, Index, Place
 from distributed_grid.coordinator.core.model import Job, Node
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.placing import Local, Sign, same_model
+from distributed_grid.protocol.placement import Local, Sign, same_model
 from distributed_grid.protocol.resources import Resources
 
 K = TypeVar("K")

@@ -12,7 +12,7 @@ from distributed_grid.coordinator.core.model import Refusal
 from distributed_grid.coordinator.core.reserving import Places
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints
 from distributed_grid.protocol.resources import MIB, MILLI, Resources, format_milli
 from distributed_grid.protocol.walls import Walls
 

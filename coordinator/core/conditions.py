@@ -2,7 +2,7 @@
 
 import msgspec
 
-from distributed_grid.protocol.after import After, Dependency
+from distributed_grid.protocol.jobs import After, Dependency
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True):

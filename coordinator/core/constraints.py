@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints, LabelRule, Sign, same_model
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, LabelRule, Sign, same_model
 from distributed_grid.protocol.resources import MILLI, format_bytes
 from distributed_grid.protocol.walls import Walls, admits, level_of, open_to_all
 

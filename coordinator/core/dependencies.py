@@ -10,8 +10,7 @@ from distributed_grid.coordinator.core import groups, outcomes
 from distributed_grid.coordinator.core.conditions import Condition, End
 from distributed_grid.coordinator.core.model import Group, Job, RecordGroup, RecordJob
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.after import After
-from distributed_grid.protocol.jobs import Cause, Outcome, Reason
+from distributed_grid.protocol.jobs import After, Cause, Outcome, Reason
 
 ENDS_KEPT = 4096
 """Ends that are remembered here, until the shell is sure to find them on disk."""

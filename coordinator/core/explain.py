@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
 from distributed_grid.protocol.nodes import AllocationView, NodeState
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, called
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, called
 from distributed_grid.protocol.resources import Resources
 
 HOLDERS = 20

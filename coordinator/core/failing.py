@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.model import Audit, Job, Node, RecordOrders
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome
-from distributed_grid.protocol.orders import REASON_CHARS, Aside
+from distributed_grid.protocol.nodes import REASON_CHARS, Aside
 
 BLAMED = frozenset({Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED})
 """A program that is not there, or not one, is not among them: it is the user's, on nearly all nodes alike."""

@@ -7,7 +7,7 @@ from distributed_grid.coordinator.core.matching import able, amount, could_ever,
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, LabelRule, Sign, same_model
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, LabelRule, Sign, same_model
 from distributed_grid.protocol.resources import Resources, format_bytes
 from distributed_grid.protocol.walls import level_of
 

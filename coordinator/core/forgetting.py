@@ -5,7 +5,7 @@ new node. Nothing that may still be in use is forgotten: a node that is connecte
 from distributed_grid.coordinator.core.model import ForgetAsked, Granted, Node, RecordForgotten, RecordOrders, Rejected
 from distributed_grid.coordinator.core.requests import unknown_node
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.orders import NO_ORDERS
+from distributed_grid.protocol.nodes import NO_ORDERS
 from distributed_grid.protocol.resources import Resources
 
 DUE = ("silence", "offer", "decline", "drain", "aside")

@@ -12,7 +12,7 @@ from distributed_grid.coordinator.core.matching import candidates
 from distributed_grid.coordinator.core.model import Node, Placement, Refusal
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.strategies import confidence, scores
-from distributed_grid.protocol.gangs import Gang
+from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import NodeFacts
 

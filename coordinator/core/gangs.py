@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.gang_places import meeting
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement, RecordAllocation
 from distributed_grid.coordinator.core.parts import Fate, Part
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.gangs import Gang
+from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
 from distributed_grid.protocol.nodes import NodeState
 

@@ -7,8 +7,7 @@ from distributed_grid.coordinator.core.model import Allocation, Job, Placement, 
 from distributed_grid.coordinator.core.ray_events import RayPlace, Reserve
 from distributed_grid.coordinator.core.ray_room import bundle
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.gangs import Gang
-from distributed_grid.protocol.groups import GroupKind
+from distributed_grid.protocol.groups import Gang, GroupKind
 from distributed_grid.protocol.jobs import JobSpec, State
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.walls import Walls

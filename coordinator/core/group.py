@@ -3,9 +3,9 @@
 import msgspec
 
 from distributed_grid.coordinator.core.conditions import Condition
+from distributed_grid.protocol.bounds import Count, Finite
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import JobSpec, Request
-from distributed_grid.protocol.numbers import Count, Finite
 
 
 class Group(msgspec.Struct, kw_only=True, gc=False):

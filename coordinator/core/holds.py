@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.preemption import clock, ending_words
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Cause, Reason, State
-from distributed_grid.protocol.receipts import Place, Receipt, Victim
+from distributed_grid.protocol.preemption import Place, Receipt, Victim
 from distributed_grid.protocol.resources import Grant
 
 

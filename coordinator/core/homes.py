@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.queue import Key, key_of
-from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.placement import Constraints
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from distributed_grid.protocol.receipts import Place, Receipt
+from distributed_grid.protocol.preemption import Place, Receipt
 from distributed_grid.protocol.resources import Grant
 
 

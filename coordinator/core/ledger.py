@@ -12,8 +12,7 @@ from distributed_grid.coordinator.core.model import Allocation, Command, Event, 
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.state import EVERYTHING, GridState
 from distributed_grid.protocol.messages import Renewed
-from distributed_grid.protocol.nodes import NodeFacts, NodeState
-from distributed_grid.protocol.orders import NodeOrders
+from distributed_grid.protocol.nodes import NodeFacts, NodeOrders, NodeState
 
 
 class Ledger:

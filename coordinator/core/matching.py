@@ -14,9 +14,8 @@ from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.coordinator.core.strategies import parts, weighted
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.nodes import NodeFacts, NodeState
-from distributed_grid.protocol.orders import Drain
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, Strategy, called
+from distributed_grid.protocol.nodes import Drain, NodeFacts, NodeState
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, Strategy, called
 from distributed_grid.protocol.resources import MILLI, Resources, format_bytes, format_milli
 
 NO_ROOMS: Mapping[str, Room] = {}

@@ -37,8 +37,20 @@ from distributed_grid.coordinator.core.rollback import Alarm as Alarm
 from distributed_grid.coordinator.core.rollback import LossFound as LossFound
 from distributed_grid.coordinator.core.rollback import RecordLoss as RecordLoss
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.protocol.gangs import Gang
-from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Reason, Request, State, Step, Suspension
+from distributed_grid.protocol.bounds import Count, Finite
+from distributed_grid.protocol.groups import Gang
+from distributed_grid.protocol.jobs import (
+    Cause,
+    JobSpec,
+    JobView,
+    Outcome,
+    Reason,
+    Request,
+    State,
+    Step,
+    Suspension,
+    Used,
+)
 from distributed_grid.protocol.messages import (
     Exited,
     Extend,
@@ -54,11 +66,8 @@ from distributed_grid.protocol.messages import (
     Stop,
     Suspended,
 )
-from distributed_grid.protocol.nodes import NodeFacts, NodeState, Offer, Sample
-from distributed_grid.protocol.numbers import Count, Finite
-from distributed_grid.protocol.orders import NO_ORDERS, NodeOrders
+from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders, NodeState, Offer, Sample
 from distributed_grid.protocol.resources import Grant
-from distributed_grid.protocol.usage import Used
 
 # The law. A job without an allocation is WAITING or ENDED; its allocation's state is the job's state otherwise.
 # So a job whose allocation ENDED without ever having started (the agent answered stale) is WAITING again.

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from distributed_grid.protocol.nodes import NodeFacts
-from distributed_grid.protocol.orders import NodeOrders
+from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 
 
 class RecordNode(msgspec.Struct, frozen=True, gc=False):

@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.core.requests import unknown_node
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause
-from distributed_grid.protocol.orders import Drain, NodeOrders
+from distributed_grid.protocol.nodes import Drain, NodeOrders
 
 THE_GRID = "the grid"
 """Who drains a node that says what cannot be."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from distributed_grid.protocol.placing import Strategy
+from distributed_grid.protocol.placement import Strategy
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):

@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core.preemption_gangs import plan as plan_for_
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.victims import end_of, views
 from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
-from distributed_grid.protocol.receipts import Place, Preemption, Receipt, Victim
+from distributed_grid.protocol.preemption import Place, Preemption, Receipt, Victim
 
 EVERY = 1.0
 """Seconds between two looks at whether somebody may give way to the same job."""

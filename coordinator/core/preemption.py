@@ -14,8 +14,8 @@ import msgspec
 from distributed_grid.coordinator.core.policy import Preempting
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Priority, Request
-from distributed_grid.protocol.placing import Constraints
-from distributed_grid.protocol.receipts import Alternative, Place, Victim
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.preemption import Alternative, Place, Victim
 from distributed_grid.protocol.resources import Grant, Resources
 
 GAP = 2

@@ -31,7 +31,7 @@ from distributed_grid.coordinator.core.preemption import (
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.groups import split_member
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.receipts import Alternative, Place, Victim
+from distributed_grid.protocol.preemption import Alternative, Place, Victim
 
 EXACT = 8
 """Where so few may give way in all, every set of them is compared."""

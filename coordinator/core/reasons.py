@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.state import REASONS_EVERY, GridState, Me
 from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
-from distributed_grid.protocol.placing import called
+from distributed_grid.protocol.placement import called
 from distributed_grid.protocol.resources import Resources
 
 LINES = 64

@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.model import (
     SignalAsked,
 )
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol import naming
+from distributed_grid.protocol import text
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import Signal
 from distributed_grid.protocol.resources import MILLI
@@ -101,7 +101,7 @@ def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
 
 def unknown_node(state: GridState, token: int, name: str) -> Rejected:
     """The answer to who names a node that is not known."""
-    unknown = naming.unknown_node(name, state.nodes)
+    unknown = text.unknown_node(name, state.nodes)
     return Rejected(token, "bad-value", unknown.what, unknown.why, unknown.hint)
 
 

@@ -14,8 +14,7 @@ from distributed_grid.coordinator.core import (
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import State
-from distributed_grid.protocol.nodes import NodeFacts
-from distributed_grid.protocol.orders import NodeOrders
+from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 
 
 def take_up(

@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from distributed_grid.protocol.nodes import GpuOffer, NodeFacts, Offer
-from distributed_grid.protocol.placing import Constraints, same_model
+from distributed_grid.protocol.placement import Constraints, same_model
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, Resources
 
 

@@ -12,7 +12,7 @@ from distributed_grid.coordinator.core.queue import Line, Standing, lesser
 from distributed_grid.coordinator.core.reserving import Ask, Places, keep_first, keep_for, places_for, places_of, review
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
-from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources
 
 CLASSES = tuple(Priority)

@@ -18,7 +18,7 @@ from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Reason, Request, Step, Suspension
 from distributed_grid.protocol.messages import BoostView, RayNode, Why
 from distributed_grid.protocol.nodes import AllocationView
-from distributed_grid.protocol.receipts import Preemption, Receipt, Victim
+from distributed_grid.protocol.preemption import Preemption, Receipt, Victim
 from distributed_grid.protocol.roles import Reach
 
 _ID = re.compile(r"\b(j-[a-z2-7]{12}(?:_\d+)?)(?:\.p?\d+)?")

@@ -32,11 +32,10 @@ from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue import Queue, key_of
 from distributed_grid.coordinator.core.ray_events import Unreserve
 from distributed_grid.coordinator.core.room import Room
-from distributed_grid.protocol.after import After
-from distributed_grid.protocol.gangs import Gang
-from distributed_grid.protocol.jobs import Cause, Priority, Request, State, Step
-from distributed_grid.protocol.placing import Constraints
-from distributed_grid.protocol.receipts import Receipt
+from distributed_grid.protocol.groups import Gang
+from distributed_grid.protocol.jobs import After, Cause, Priority, Request, State, Step
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.preemption import Receipt
 from distributed_grid.protocol.resources import Grant, Resources
 
 STORY_MOST = 100

@@ -5,9 +5,9 @@ decides; here it is kept, so that everybody can see it and a time limit is not t
 from distributed_grid.coordinator.core import stopping
 from distributed_grid.coordinator.core.model import Audit, Job, Node
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.durations import format_duration
 from distributed_grid.protocol.jobs import Cause, State, Suspension
 from distributed_grid.protocol.messages import Recalled, Suspended
+from distributed_grid.protocol.text import format_duration
 
 
 def put_off(job: Job, now: float) -> float:

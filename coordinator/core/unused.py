@@ -15,11 +15,10 @@ from distributed_grid.coordinator.core import stopping
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.policy import Unused
 from distributed_grid.coordinator.core.state import GridState, Idle, Streak
-from distributed_grid.protocol.durations import format_duration
-from distributed_grid.protocol.jobs import Cause, State
+from distributed_grid.protocol.jobs import Cause, State, Use, Used
 from distributed_grid.protocol.messages import InUse
 from distributed_grid.protocol.resources import MILLI, format_milli
-from distributed_grid.protocol.usage import Use, Used
+from distributed_grid.protocol.text import format_duration
 
 GAP = 60.0
 """Seconds without a word after which nothing is known of what was in between."""

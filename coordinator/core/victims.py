@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.nodes import NodeState
-from distributed_grid.protocol.receipts import Victim
+from distributed_grid.protocol.preemption import Victim
 from distributed_grid.protocol.resources import MILLI
 
 NODES = 64

@@ -7,14 +7,7 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.boosts import title
 from distributed_grid.protocol.jobs import JobView
-from distributed_grid.protocol.nodes import (
-    AllocationView,
-    GpuOffer,
-    NodeState,
-    NodeView,
-    OfferView,
-    Withheld,
-)
+from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView, Withheld
 from distributed_grid.protocol.resources import Resources
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import structlog
 
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.ray.asking import Bridge, NoRay
-from distributed_grid.coordinator.ray.comparing import in_ray
+from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
+from distributed_grid.coordinator.ray.compare import in_ray
 from distributed_grid.protocol.boosts import LABEL, group_name
 from distributed_grid.protocol.jobs import State
 

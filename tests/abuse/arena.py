@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributed_grid.agent import supervisor
-from distributed_grid.cli import dev_processes
+from distributed_grid.agent.supervisor import loop
+from distributed_grid.cli.dev import processes
 from tests.grid_fixture import CONFIG, GRID, Grid
 
 JOBS = Path(__file__).parent / "jobs"
@@ -124,7 +124,7 @@ class Arena:
     @property
     def supervisor(self) -> int:
         """The supervisor's pid; 0: there is none."""
-        found = dev_processes.read(self.state / "supervisor.pid")
+        found = processes.read(self.state / "supervisor.pid")
         return found.pid if found is not None else 0
 
     @property
@@ -274,7 +274,7 @@ def walls(level: str) -> dict[str, str]:
 
 def has_walls() -> bool:
     """Whether this release makes jobs by spawners behind walls."""
-    return (Path(supervisor.__file__).parent / "walls" / "spawner.py").exists()
+    return (Path(loop.__file__).parent / "walls" / "spawner.py").exists()
 
 
 def levels() -> tuple[str, ...]:

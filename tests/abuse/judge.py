@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributed_grid.agent.supervisor_journal import parse
+from distributed_grid.agent.supervisor.journal import parse
 from distributed_grid.protocol.link import PROTOCOL, Link
 from distributed_grid.protocol.messages import Hello, Welcome
 from tests.abuse.arena import PYTHON, SECRET, Arena, awaited, end, started, state_of

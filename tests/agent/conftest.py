@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent import supervisor_procs as procs
-from distributed_grid.agent import workdir
-from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.launch import workdir
+from distributed_grid.agent.launch.launcher import Launcher
+from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.jobs import PASSED_ON, JobSpec, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known

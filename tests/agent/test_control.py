@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from distributed_grid.agent.control import SOCKET, Control
 from distributed_grid.agent.core.table import Table
-from distributed_grid.agent.launcher import Launcher
+from distributed_grid.agent.launch.launcher import Launcher
 
 ASK = """
 import os, socket, sys

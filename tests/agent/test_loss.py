@@ -5,9 +5,9 @@ import shutil
 import signal
 from collections.abc import Collection
 
-from distributed_grid.agent import supervisor_procs as procs
 from distributed_grid.agent.core.table import Ready, Run, Table
 from distributed_grid.agent.loss import Loss, facts_after
+from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.jobs import Cause, JobSpec, State
 from distributed_grid.protocol.messages import Launch, Started
 from distributed_grid.protocol.resources import Grant

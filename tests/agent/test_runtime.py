@@ -18,14 +18,13 @@ import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.agent import supervisor_procs as procs
-from distributed_grid.agent.core.spare import Limits
-from distributed_grid.agent.gpus_base import NoGpus
-from distributed_grid.agent.launcher import Launcher
-from distributed_grid.agent.place import Place
-from distributed_grid.agent.probe import Probe
-from distributed_grid.agent.runtime import Runtime
+from distributed_grid.agent.core.spare.lender import Limits
+from distributed_grid.agent.gpus.base import NoGpus
+from distributed_grid.agent.launch.launcher import Launcher
+from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.agent.sampling.probe import Probe
 from distributed_grid.agent.session import CannotConnect
+from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.jobs import Cause, JobSpec, State
@@ -581,7 +580,7 @@ async def test_a_gpu_is_measured_anew_at_the_claim(
 async def test_a_measurement_that_hangs_stops_no_heartbeat_and_gpus_are_told_as_unreadable(
     coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distributed_grid.agent.meter.STUCK_AFTER", 0.1)
+    monkeypatch.setattr("distributed_grid.agent.sampling.sampler.STUCK_AFTER", 0.1)
     sample = node.probe.sample
     release = threading.Event()
 
@@ -742,7 +741,7 @@ async def test_a_stop_while_fetching_wins(coordinator: Coordinator, node: Node) 
 PROGRAM = """
 import sys
 from pathlib import Path
-from distributed_grid.agent.core.spare import Limits
+from distributed_grid.agent.core.spare.lender import Limits
 from distributed_grid.agent.main import AgentSettings, main
 limits = Limits(offer_after=0.0, cpu_percent_max=100.0, memory_percent_max=100.0, memory_min=0, reserve_memory=0)
 sys.exit(main(AgentSettings(

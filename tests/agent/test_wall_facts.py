@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent import doctoring, wall_facts
+from distributed_grid.agent import diagnostics, wall_facts
 from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, remedy
 from distributed_grid.agent.walls import available
-from distributed_grid.health import Level
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.walls import Walls
+from distributed_grid.runtime.health import Level
 
 
 def had(monkeypatch: pytest.MonkeyPatch, walls: Walls, why: str = "not root") -> None:
@@ -73,12 +73,12 @@ def test_the_remedy_names_what_the_kernel_has_to_allow(name: str, off: str, said
 
 
 def test_the_doctor_warns_of_weak_walls_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctoring, "chosen", lambda asked: (Walls.NONE, "not root"))
-    found = doctoring.walls(Asked(tmp_path, owners=("ann",)))
+    monkeypatch.setattr(diagnostics, "chosen", lambda asked: (Walls.NONE, "not root"))
+    found = diagnostics.walls(Asked(tmp_path, owners=("ann",)))
     assert (found.level, found.why) == (Level.WARNING, "not root")
     assert found.what == "jobs run behind walls none, so only those of ann do (agent.owners)"
     assert found.remedy.endswith("or agent.trust: everyone")
-    found = doctoring.walls(Asked(tmp_path, trust="everyone"))
+    found = diagnostics.walls(Asked(tmp_path, trust="everyone"))
     assert found.level is Level.WARNING and "jobs of everyone run behind walls none" in found.what
 
 
@@ -86,7 +86,7 @@ def test_a_node_says_why_its_jobs_have_no_name_and_what_to_do(monkeypatch: pytes
     had(monkeypatch, Walls.USER, "")
     monkeypatch.setattr(available, "nameless", lambda: "no mount can be made; be a service")
     assert wall_facts.wall_facts(Asked(tmp_path))["nameless"] == "no mount can be made; be a service"
-    found = doctoring.walls(Asked(tmp_path))
+    found = diagnostics.walls(Asked(tmp_path))
     assert (found.level, found.why, found.remedy) == (Level.WARNING, "no mount can be made", "be a service")
     assert "have no name" in found.what
     for other in (Asked(tmp_path, walls="none"), Asked(tmp_path, run_as="submitter")):
@@ -94,12 +94,12 @@ def test_a_node_says_why_its_jobs_have_no_name_and_what_to_do(monkeypatch: pytes
 
 
 def test_the_doctor_is_content_with_strong_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctoring, "chosen", lambda asked: (Walls.NAMESPACE, "not root"))
-    assert doctoring.walls(Asked(tmp_path)).level is Level.OK
+    monkeypatch.setattr(diagnostics, "chosen", lambda asked: (Walls.NAMESPACE, "not root"))
+    assert diagnostics.walls(Asked(tmp_path)).level is Level.OK
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
 def test_the_doctor_says_nothing_of_what_another_user_could_have(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
-    found = doctoring.walls(Asked(tmp_path))
+    found = diagnostics.walls(Asked(tmp_path))
     assert found.level is Level.OK and found.what.startswith("only user 65534")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.coordinator.replay import replay
+from distributed_grid.coordinator.eventlog.replay import replay
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Status
 from distributed_grid.protocol.nodes import NodeState

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distributed_grid.coordinator.client import GridClient, GridUnavailable, JobResult, RequestRefused
-from distributed_grid.protocol.after import After
-from distributed_grid.protocol.jobs import Cause, JobView, State
+from distributed_grid.protocol.jobs import After, Cause, JobView, State
 from distributed_grid.protocol.messages import Submission
 from tests.chaos import gangs
 from tests.chaos import many as many_jobs

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.protocol.after import After, Dependency
 from distributed_grid.protocol.groups import Array, member_id
-from distributed_grid.protocol.jobs import Cause, JobView
+from distributed_grid.protocol.jobs import After, Cause, Dependency, JobView
 from tests.chaos.jobs import Book, Plan, Shipment, draw
 
 if TYPE_CHECKING:

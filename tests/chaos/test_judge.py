@@ -9,9 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.client_output import JobResult
-from distributed_grid.protocol.after import After
-from distributed_grid.protocol.jobs import TAIL_BYTES, Cause, JobView, Outcome, State
+from distributed_grid.coordinator.client.output import JobResult
+from distributed_grid.protocol.jobs import TAIL_BYTES, After, Cause, JobView, Outcome, State
 from tests.chaos.clients import Told
 from tests.chaos.faults import Fault
 from tests.chaos.jobs import Book, Plan, Shipment, draw, read_books

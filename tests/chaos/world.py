@@ -181,7 +181,7 @@ class World:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError, KeyError):
             return 0
-        return pid if any(word.endswith(b"supervisor_main.py") for word in words) else 0
+        return pid if any(word.endswith(b"supervisor/main.py") for word in words) else 0
 
     def died_alone(self) -> list[str]:
         """The services that ended although nobody killed them."""
@@ -207,7 +207,7 @@ class World:
                     words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 except OSError:
                     continue
-                if "supervisor_main.py" in words:
+                if "supervisor/main.py" in words:
                     continue  # a spawner, or the server that forks them
                 found.append(f"{entry.name} {words or 'a zombie'}")
         return found

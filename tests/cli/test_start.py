@@ -32,7 +32,7 @@ def test_help_imports_nothing_slow_and_no_command() -> None:
     assert "Usage: " in shown
     assert not SLOW & set(loaded.split())
     ours = {name for name in loaded.split() if name.startswith("distributed_grid.")}
-    assert ours <= {f"distributed_grid.cli{name}" for name in ("", ".main", ".lazy", ".invocation")}
+    assert ours <= {f"distributed_grid.cli{name}" for name in ("", ".main", ".lazy", ".context")}
 
 
 def test_commands_say_of_themselves_what_the_table_says() -> None:
@@ -61,15 +61,16 @@ def test_the_entry_point_is_a_lazy_group() -> None:
 
 def test_a_command_imports_no_event_loop_and_nothing_else_that_is_slow() -> None:
     code = (
-        "import sys; from distributed_grid.cli.run_shared import run_shared;"
-        "from distributed_grid.cli.attached import Attached; from distributed_grid.cli.connection import Connection;"
+        "import sys; from distributed_grid.cli.jobs.run_shared import run_shared;"
+        "from distributed_grid.cli.attach.attached import Attached;"
+        "from distributed_grid.cli.connection import Connection;"
         "print(*sys.modules)"
     )
     assert not {"asyncio", "structlog", "rich", "yaml", "ray", "psutil", "uvloop"} & set(run(code).split())
 
 
 @pytest.mark.parametrize(
-    "module", ["cli.boost", "coordinator.main", "coordinator.ray.boosting", "agent.main", "agent.raylet"]
+    "module", ["cli.grid.boost", "coordinator.main", "coordinator.ray.boosts", "agent.main", "agent.launch.raylet"]
 )
 def test_nothing_but_the_bridge_ever_imports_ray(module: str) -> None:
     assert "ray" not in run(f"import sys, distributed_grid.{module}; print(*sys.modules)").split()

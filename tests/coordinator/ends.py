@@ -13,16 +13,17 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.audit import RequestLog
-from distributed_grid.coordinator.blobs import Blobs
+from distributed_grid.coordinator.access.pki import PKI, Pki
+from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.server import Server
+from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.driver import Clock, Driver
-from distributed_grid.coordinator.pki import PKI, Pki
-from distributed_grid.coordinator.ray.asking import Bridge
-from distributed_grid.coordinator.ray.boosting import Boosting
-from distributed_grid.coordinator.server import Server
-from distributed_grid.coordinator.store import Store
-from distributed_grid.keys import key_pem, new_key, request_for, save_identity
+from distributed_grid.coordinator.ray.boosts import Boosting
+from distributed_grid.coordinator.ray.bridge_client import Bridge
+from distributed_grid.coordinator.store.store import Store
+from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
+from distributed_grid.identity.tls import client_context
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.identity import Role
@@ -47,7 +48,6 @@ from distributed_grid.protocol.messages import (
 )
 from distributed_grid.protocol.nodes import Known, NodeFacts, Offer
 from distributed_grid.protocol.resources import GIB, Resources
-from distributed_grid.tls import client_context
 
 PATIENCE = 60.0
 PULSE = 2.0

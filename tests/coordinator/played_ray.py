@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from distributed_grid.coordinator.ray.asking import Bridge, NoRay
+from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
 from distributed_grid.protocol.boosts import LABEL, custom_resource, group_name
 from distributed_grid.protocol.messages import Launch, Started
 from distributed_grid.protocol.resources import ResourceType

@@ -30,9 +30,9 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken
-from distributed_grid.coordinator.store import Store
-from distributed_grid.coordinator.store_failed import DiskTrouble, StoreFailed, as_sqlite, failure
-from distributed_grid.coordinator.store_rows import Snapshot
+from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, as_sqlite, failure
+from distributed_grid.coordinator.store.rows import Snapshot
+from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.protocol.messages import Launch, Renewed, Stop

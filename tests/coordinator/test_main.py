@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import structlog
 
-from distributed_grid.coordinator.config import ClusterConfig
-from distributed_grid.coordinator.config_schema import Coordinator, Placement
+from distributed_grid.config.schema import Coordinator, Placement
+from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.coordinator.main import CoordinatorSettings, main
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import JobUpdate, Launch, ShowJobs, Welcome
@@ -26,7 +26,7 @@ from tests.coordinator.ends import agent, client, job, node, runs_on
 
 PROGRAM = (
     "import sys; from distributed_grid.coordinator.main import *; "
-    "from distributed_grid.coordinator.config_schema import Coordinator; "
+    "from distributed_grid.config.schema import Coordinator; "
     "own = Coordinator(state_dir=sys.argv[1], port=0, heartbeat=0.75); "
     "sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=own))))"
 )

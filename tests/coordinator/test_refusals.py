@@ -18,16 +18,16 @@ from structlog.testing import capture_logs
 from distributed_grid import __version__
 from distributed_grid.agent.session import CannotConnect, dial
 from distributed_grid.cli.connection import Connection as Command
-from distributed_grid.coordinator.ca import Authority
-from distributed_grid.coordinator.pki import Pki
-from distributed_grid.joining import join, parse_invitation
-from distributed_grid.keys import certificate_in, key_pem, new_key, request_for, save_identity
-from distributed_grid.member import Member, write_member
+from distributed_grid.coordinator.access.ca import Authority
+from distributed_grid.coordinator.access.pki import Pki
+from distributed_grid.identity.joining import join, parse_invitation
+from distributed_grid.identity.keys import certificate_in, key_pem, new_key, request_for, save_identity
+from distributed_grid.identity.member import Member, write_member
+from distributed_grid.identity.tls import trusting_context
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Identity, Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Hello
-from distributed_grid.tls import trusting_context
 from tests.coordinator.core.scene import facts
 from tests.coordinator.ends import Coordinator, coordinator
 
@@ -256,7 +256,7 @@ async def test_who_wants_tls_of_a_grid_without_an_authority_is_told_so(tmp_path:
 async def test_who_says_nothing_is_sent_away_after_a_while_and_who_leaves_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distributed_grid.coordinator.entrance.TLS_SECONDS", 0.2)
+    monkeypatch.setattr("distributed_grid.coordinator.net.listener.TLS_SECONDS", 0.2)
     async with standing(tmp_path) as scene:
         with capture_logs() as lines:
             reader, writer = await asyncio.open_connection("127.0.0.1", scene.port)

@@ -12,11 +12,10 @@ import pytest
 import pytest_asyncio
 
 from distributed_grid.protocol import messages as m
-from distributed_grid.protocol.after import After, Dependency
 from distributed_grid.protocol.groups import Array
 from distributed_grid.protocol.identity import PEOPLE, Role
-from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State
-from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.jobs import After, Cause, Dependency, JobSpec, Outcome, Request, State
+from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources, ResourceType
 from distributed_grid.protocol.roles import Reach, reach
 from tests.coordinator.ends import AgentEnd, ClientEnd, Coordinator, agent, client, coordinator, job, node

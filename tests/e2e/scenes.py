@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 COORDINATOR = """
 import sys
-from distributed_grid.coordinator.config import load
+from distributed_grid.config.settings import load
 from distributed_grid.coordinator.main import CoordinatorSettings, main
 sys.exit(main(CoordinatorSettings(load(sys.argv[1], environment={}))))
 """
@@ -38,13 +38,13 @@ from pathlib import Path
 class Once(subprocess.Popen):  # faults are for the agent's first supervisor and not for the one that replaces it
     def __init__(self, command, **more):
         super().__init__(command, **more)
-        if "supervisor_main" in " ".join(map(str, command)):
+        if "supervisor/main.py" in " ".join(map(str, command)):
             os.environ.pop("GRID_FAULTS", None)
 
 subprocess.Popen = Once
 from distributed_grid.agent import runtime
 runtime.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anywhere else
-from distributed_grid.agent.core.spare import Limits
+from distributed_grid.agent.core.spare.lender import Limits
 from distributed_grid.agent.main import AgentSettings, main
 place, said = Path(sys.argv[1]), json.loads(sys.argv[2])
 limits = Limits(**{"owner_pressure": 100, **said.pop("limits")}, memory_percent_max=100, memory_min=0, reserve_memory=0)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from distributed_grid.config import ClusterConfig
 from distributed_grid.coordinator.client import GridClient, describe_job
-from distributed_grid.coordinator.client_session import RequestRefused
+from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.core import GridOrchestrator
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import JobSpec, Request, State

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.cli import dev_processes
+from distributed_grid.cli.dev import processes as dev_processes
 from tests.agent.conftest import runs
 from tests.grid_fixture import GRID, until
 

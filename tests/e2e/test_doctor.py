@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from distributed_grid import health
-from distributed_grid.agent import doctoring as agent_doctoring
-from distributed_grid.cli import doctor_grid
-from distributed_grid.coordinator import doctoring as coordinator_doctoring
-from distributed_grid.health import Finding, Level
+from distributed_grid.agent import diagnostics as agent_doctoring
+from distributed_grid.cli.services import doctor_grid
+from distributed_grid.coordinator import diagnostics as coordinator_doctoring
+from distributed_grid.runtime import health
+from distributed_grid.runtime.health import Finding, Level
 from tests.grid_fixture import Grid, founded_grid
 
 

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import pytest
 
 from distributed_grid.coordinator.client import GridClient, describe_job
-from distributed_grid.faults import POINTS
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, JobView
 from distributed_grid.protocol.messages import Submission
+from distributed_grid.runtime.faults import POINTS
 from tests.e2e.scenes import PATIENCE, Scene, descendants, end_tree, lasting
 
 JOBS = 6
@@ -253,7 +253,7 @@ async def both_offer(grid: Scene) -> bool:
 def makes_jobs(pid: int) -> bool:
     """Whether this is a spawner, or the server that forks them: those stay for the next job."""
     with suppress(OSError):
-        return b"supervisor_main.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"supervisor/main.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.coordinator.client_session import RequestRefused
+from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.protocol.jobs import Cause, State
 from tests.e2e.scenes import scene
 

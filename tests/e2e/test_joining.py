@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives import serialization
 from websockets.asyncio.client import connect
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.ca import Authority
-from distributed_grid.coordinator.pki import Pki
-from distributed_grid.keys import key_pem, new_key, request_for, save_identity
+from distributed_grid.coordinator.access.ca import Authority
+from distributed_grid.coordinator.access.pki import Pki
+from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
+from distributed_grid.identity.tls import client_context, trusting_context
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.identity import Identity, Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Hello, Refused
-from distributed_grid.tls import client_context, trusting_context
 from tests.coordinator.core.scene import facts
 from tests.grid_fixture import Grid, contents, founded_grid, until
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.client import GridClient, RequestRefused, describe_job
-from distributed_grid.protocol.limits import JobLimits
+from distributed_grid.protocol.jobs import JobLimits
 from distributed_grid.protocol.resources import MIB
 from tests.e2e.scenes import Scene, scene
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from distributed_grid.coordinator.ca import DAY
-from distributed_grid.coordinator.identities import Certified
-from distributed_grid.coordinator.pki import Pki
-from distributed_grid.keys import (
+from distributed_grid.coordinator.access.ca import DAY
+from distributed_grid.coordinator.access.identities import Certified
+from distributed_grid.coordinator.access.pki import Pki
+from distributed_grid.identity.keys import (
     certificate_in,
     key_pem,
     life_of,
@@ -26,7 +26,7 @@ from tests.grid_fixture import CONFIG, Grid, founded_grid, until
 
 PROGRAM = """
 import asyncio, pathlib, sys
-from distributed_grid.coordinator.client import GridClient
+from distributed_grid.coordinator.client.aio import GridClient
 
 async def main(url, own):
     before = own.read_bytes()
@@ -61,7 +61,7 @@ def aged(grid: Grid, folder: Path, role: Role, name: str, ago: float, life: floa
 
 
 def founded_id(grid: Grid) -> str:
-    from distributed_grid.coordinator.keeping import content, looking_into
+    from distributed_grid.coordinator.backup.state import content, looking_into
 
     with looking_into(grid.home / "coordinator") as db:
         return content(db).grid

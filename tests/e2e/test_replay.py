@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.coordinator.eventlog_read import BadLog, Header, files, read
+from distributed_grid.coordinator.eventlog.format import BadLog, Header, files, read
 from tests.e2e import scenes
 from tests.e2e.scenes import scene
 

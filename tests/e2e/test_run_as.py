@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent import run_as
+from distributed_grid.agent.launch import run_as
 from distributed_grid.protocol.errors import GridError
 from tests.grid_fixture import Grid, until
 

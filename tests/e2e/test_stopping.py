@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from distributed_grid import __version__
-from distributed_grid.cli import dev_processes
+from distributed_grid.cli.dev import processes
 from tests.grid_fixture import PATIENCE, Grid, until
 
 
@@ -108,7 +108,7 @@ def test_draining_waits_for_the_jobs_and_starts_no_other(node: Grid) -> None:
     assert node.processes["n1"].wait(PATIENCE) == 0
     assert node.run("job", "wait", job).returncode == 7
     supervisor = node.home / "n1" / "supervisor.pid"
-    until(lambda: dev_processes.read(supervisor) is None, "the supervisor has left")
+    until(lambda: processes.read(supervisor) is None, "the supervisor has left")
 
 
 def test_who_gives_up_draining_leaves_the_agent_as_it_was(node: Grid) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from distributed_grid.coordinator.client import GridClient
-from distributed_grid.coordinator.client_session import RequestRefused
+from distributed_grid.coordinator.client.session import RequestRefused
 from distributed_grid.protocol.jobs import State
 from tests.grid_fixture import Grid, running_grid, until
 

@@ -15,7 +15,7 @@ import msgpack
 GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "1.0"
 
 LARGEST = 4 << 20
-"""Of more bytes no frame is read: that is seen to before them (coordinator/entrance.py)."""
+"""Of more bytes no frame is read: that is seen to before them (coordinator/net/listener.py)."""
 NUMBERS = [
     0, 1, -1, 2, 127, 128, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1,
     -(2**31), -(2**63), 2**60, 2**60 + 1, 2**52 + 1, 0.0, -0.0, 0.5, -1.5, 1e10, 1e15, 253_370_764_801.0, 1e300, -1e300,

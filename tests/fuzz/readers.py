@@ -9,7 +9,7 @@ from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadFrame, BadValue, ProtocolMismatch
 from distributed_grid.protocol.link import Link
 from distributed_grid.protocol.messages import Hello, Refused, Welcome
-from distributed_grid.protocol.messages_join import Join, Joined
+from distributed_grid.protocol.messages.handshake import Join, Joined
 from tests.fuzz.frames import Frames, golden
 
 DIRECTIONS = ("FromAgent", "ToAgent", "FromAgentData", "ToAgentData", "FromClient", "ToClient")

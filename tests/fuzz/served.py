@@ -14,7 +14,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from distributed_grid.coordinator.connection import Wire
+from distributed_grid.coordinator.net.connection import Wire
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.codec import HELLO_BYTES, encode
 from distributed_grid.protocol.messages import Hello, Inventory, Offer

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from distributed_grid.protocol import groups, jobs, messages, nodes, shares, usage
+from distributed_grid.protocol import groups, jobs, messages, nodes, shares
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.receipts import Alternative, Receipt, Victim
+from distributed_grid.protocol.preemption import Alternative, Receipt, Victim
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources, ResourceType
 
 GRANT = Grant(
@@ -149,13 +149,13 @@ MESSAGES: dict[str, Any] = {
     "Recalled": messages.Recalled(allocation="j-a.1", why="memory pressure 40 %", grace=5.0),
     "InUse": messages.InUse(
         uses=(
-            usage.Use(
+            jobs.Use(
                 allocation="j-a.1",
                 seconds=15.0,
                 cpu=0.5,
                 cpu_peak=1.5,
                 memory=4096,
-                gpus=(usage.GpuUse("GPU-1", 12.5, 40.0),),
+                gpus=(jobs.GpuUse("GPU-1", 12.5, 40.0),),
             ),
         )
     ),

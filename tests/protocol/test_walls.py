@@ -6,7 +6,7 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Inventory, Started
 from distributed_grid.protocol.nodes import Known, NodeFacts
-from distributed_grid.protocol.placing import Constraints, parse_placing
+from distributed_grid.protocol.placement import Constraints, parse_placing
 from distributed_grid.protocol.walls import UID_RANGE, Trust, Walls, admits, is_wall_uid, level_of, parse_walls
 from tests.protocol.samples import FACTS
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.cli.invocation import Invocation
-from distributed_grid.cli.pushing_coordinator import Asking
+from distributed_grid.cli.context import Invocation
+from distributed_grid.cli.grid.push import Asking
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import GetStatus, ListAccess
 from distributed_grid.push.adding import Goods

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.joining import pin_in
+from distributed_grid.identity.joining import pin_in
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.push.adding import Added, add
 from distributed_grid.push.far import Far

@@ -75,7 +75,7 @@ def test_the_program_in_the_documentation_runs_as_it_stands_there(cluster: Clust
 
 ORCHESTRATOR = """
 import asyncio
-from distributed_grid.coordinator.config import load
+from distributed_grid.config.settings import load
 from distributed_grid.orchestration.resource_sharing_orchestrator import ResourceSharingOrchestrator
 
 async def main():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.raylet import folder
+from distributed_grid.agent.launch.raylet import folder
 from tests.grid_fixture import until
 from tests.network import NODE
 from tests.ray.scene import CORES, Cluster, command_of, of_allocation, processes, short_folder

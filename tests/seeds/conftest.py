@@ -23,15 +23,15 @@ PATIENCE = 60.0
 
 COORDINATOR = """
 import sys
-from distributed_grid.coordinator.config import ClusterConfig
-from distributed_grid.coordinator.config_schema import Coordinator
+from distributed_grid.config.settings import ClusterConfig
+from distributed_grid.config.schema import Coordinator
 from distributed_grid.coordinator.main import CoordinatorSettings, main
 sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=Coordinator(state_dir=sys.argv[1], port=0)))))
 """
 AGENT = """
 import sys
 from pathlib import Path
-from distributed_grid.agent.core.spare import Limits
+from distributed_grid.agent.core.spare.lender import Limits
 from distributed_grid.agent.main import AgentSettings, main
 name, place, url = sys.argv[1:]
 limits = Limits(cpu_percent_max=100, memory_percent_max=100, memory_min=0, reserve_memory=0, offer_after=0.1)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator import client_orchestrator
-from distributed_grid.coordinator.config import load
+from distributed_grid.config.settings import load
+from distributed_grid.coordinator.client.compat import orchestrator as client_orchestrator
 from distributed_grid.core import GridClient, GridOrchestrator, RequestRefused
 from distributed_grid.protocol.jobs import State
 from tests.seeds.conftest import PATIENCE, Grid

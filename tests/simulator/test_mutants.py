@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from distributed_grid.agent.core import table
-from distributed_grid.agent.core.spare import Lender
+from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import Table
 from distributed_grid.coordinator.core import (
     agents,
@@ -38,14 +38,14 @@ from distributed_grid.coordinator.core.parts import Fate
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Stale
-from distributed_grid.protocol.placing import LabelRule, Sign
+from distributed_grid.protocol.placement import LabelRule, Sign
 from distributed_grid.protocol.walls import Walls
 from distributed_grid.simulator import run
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.driver import Driver
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judge.always import Judge
 from distributed_grid.simulator.supervisor import Supervisor
 
 MOST = 1500

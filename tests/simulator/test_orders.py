@@ -9,11 +9,11 @@ import pytest
 from distributed_grid.coordinator.core import events, failing, orders
 from distributed_grid.coordinator.core.model import Granted, Node, RecordOrders
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.orders import NodeOrders
+from distributed_grid.protocol.nodes import NodeOrders
 from distributed_grid.simulator import run
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.driver import Driver
-from distributed_grid.simulator.judge import Judge
+from distributed_grid.simulator.judge.always import Judge
 
 MOST = 400
 """Seeds that are looked through for one that shows it."""

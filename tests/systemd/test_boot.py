@@ -156,7 +156,7 @@ def test_a_service_of_ones_own_runs_without_rights_and_without_a_login(machine: 
     assert "active (running)" in told.stdout and "node       n2" in told.stdout
     gone = machine.run("su", "gridtest", "--login", "--command", f"{GRID} agent uninstall --user --purge")
     assert gone.returncode == 0, gone.stderr
-    left = ("pgrep", "--full", "--uid", "gridtest", "supervisor_main")
+    left = ("pgrep", "--full", "--uid", "gridtest", "supervisor/main.py")
     machine.until(lambda: machine.run(*left).returncode == 1, "its supervisor has left")
 
 

@@ -59,7 +59,7 @@ def group_of(machine: Machine, process: int) -> str:
 
 def supervisor(machine: Machine) -> int:
     # The oldest: the others are its fork server and spawners.
-    oldest = ("pgrep", "--oldest", "--full", "supervisor_main.py")
+    oldest = ("pgrep", "--oldest", "--full", "supervisor/main.py")
     return int(machine.until(lambda: machine.run(*oldest).stdout.strip(), "it runs"))
 
 

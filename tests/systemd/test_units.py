@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.supervisor_hierarchies import LEAF
-from distributed_grid.cli.service_units import Unit, render
+from distributed_grid.agent.cgroups.hierarchies import LEAF
+from distributed_grid.cli.services.units import Unit, render
 
 UNITS = ("grid-agent.service", "grid-coordinator.service")
 analyze = shutil.which("systemd-analyze")

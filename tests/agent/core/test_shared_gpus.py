@@ -1,6 +1,6 @@
-from distributed_grid.agent.core.spare import Lender
+from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant
-from tests.agent.core.test_spare import AT_ONCE, FACTS, claim, holding, seen
+from tests.agent.core.spare.test_lender import AT_ONCE, FACTS, claim, holding, seen
 
 
 def free(*shares: GpuShare) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.agent.walls import beneath
+from distributed_grid.runtime import beneath
 
 
 @pytest.fixture(params=["openat2", "steps"])

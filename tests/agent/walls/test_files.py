@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.walls import beneath, files
-from distributed_grid.agent.walls.beneath import Refused
+from distributed_grid.agent.walls import files
 from distributed_grid.agent.walls.files import DIRECTORY, FILE, LINK, Limits
+from distributed_grid.runtime import beneath
+from distributed_grid.runtime.beneath import Refused
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -368,7 +369,7 @@ def test_many_files_in_one_directory_are_removed(theirs: Path, root: int, monkey
 
 CLOSED = """
 import os, sys
-from distributed_grid.agent.walls import beneath, files
+from distributed_grid.runtime import beneath; from distributed_grid.agent.walls import files
 os.setgid(65534) or os.setuid(65534) if os.getuid() == 0 else None
 os.chdir(sys.argv[1])
 os.makedirs("t/a/b/c")
@@ -418,9 +419,9 @@ def test_the_bare_interpreter_of_the_supervisor_loads_all_of_it() -> None:
     here = Path(files.__file__).parents[1]
     code = f"""
 import sys
-sys.path.insert(0, {str(here)!r})
-import supervisor_main
-supervisor_main.__file__ = {str(here / "supervisor_main.py")!r}
+sys.path.insert(0, {str(here / "supervisor")!r})
+import main as supervisor_main
+supervisor_main.__file__ = {str(here / "supervisor/main.py")!r}
 supervisor_main._name_our_files()
 from distributed_grid.agent.walls import files_socket
 print([name for name in ("msgspec", "asyncio", "threading", "psutil") if name in sys.modules])

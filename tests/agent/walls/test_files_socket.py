@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.walls import beneath, files_socket
+from distributed_grid.agent.walls import files_socket
 from distributed_grid.agent.walls.files import FILE, Limits
 from distributed_grid.agent.walls.files_socket import Files, NoAnswer, Root, ask, serve
+from distributed_grid.runtime import beneath
 
 HEADER = struct.Struct(">II")
 

@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.agent import supervisor, supervisor_main, workdir  # noqa: F401 - loaded before the fork
-from distributed_grid.agent import supervisor_procs as procs
+from distributed_grid.agent.launch import workdir  # noqa: F401 - loaded before the fork
+from distributed_grid.agent.supervisor import loop, procs  # noqa: F401 - loaded before the fork
+from distributed_grid.agent.supervisor import main as supervisor_main
 from distributed_grid.agent.walls import available, files_socket, forkserver, landlock, syscalls, uids  # noqa: F401
 from tests.grid_fixture import until
 from tests.processes import allocation_of

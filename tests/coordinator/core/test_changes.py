@@ -18,7 +18,7 @@ from distributed_grid.coordinator.core.requests import refusal
 from distributed_grid.coordinator.core.serving import would
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.messages import Stale, Started
-from distributed_grid.protocol.placing import NO_CONSTRAINTS, Constraints, LabelRule, Sign
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, LabelRule, Sign
 from distributed_grid.protocol.resources import GIB, MIB, Resources, parse_cpu, parse_gpu, parse_memory
 from tests.coordinator.core.scene import facts, job, join
 

@@ -21,7 +21,7 @@ from distributed_grid.coordinator.core.strategies import confidence, scores
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts
-from distributed_grid.protocol.placing import Constraints, Sign, Strategy, parse_label, parse_placing, same_model
+from distributed_grid.protocol.placement import Constraints, Sign, Strategy, parse_label, parse_placing, same_model
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from distributed_grid.protocol.walls import Walls
 from tests.coordinator.core.scene import facts, job, join, step

@@ -18,9 +18,8 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
-from distributed_grid.protocol.after import After
 from distributed_grid.protocol.groups import GroupKind, count, parse_array
-from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
+from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, step

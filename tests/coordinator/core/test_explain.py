@@ -7,8 +7,7 @@ from distributed_grid.coordinator.core import explain, views
 from distributed_grid.coordinator.core.conditions import Condition
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Accepted, DrainAsked, JobsSubmitted, NodeDown, Rejected, Told
-from distributed_grid.protocol.after import After
-from distributed_grid.protocol.jobs import Request, State
+from distributed_grid.protocol.jobs import After, Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, step

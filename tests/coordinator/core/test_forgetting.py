@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages import Started
-from distributed_grid.protocol.orders import NO_ORDERS
+from distributed_grid.protocol.nodes import NO_ORDERS
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, step
 

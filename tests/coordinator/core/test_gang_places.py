@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Placement, Refusal
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.gangs import environment, parse_gang, parse_ports
+from distributed_grid.protocol.groups import environment, parse_gang, parse_ports
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import MILLI, Resources
 from tests.coordinator.core.scene import facts, join

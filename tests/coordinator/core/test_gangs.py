@@ -23,9 +23,8 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.protocol.after import After
 from distributed_grid.protocol.groups import Array, GroupKind
-from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
+from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import Resources

@@ -3,15 +3,15 @@ import random
 import msgspec
 import pytest
 
+from distributed_grid.coordinator.api.submitting import neighbours
 from distributed_grid.coordinator.core import checkpoint, explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import CancelAsked, Job, JobsSubmitted, Told
 from distributed_grid.coordinator.core.sight import Sight
-from distributed_grid.coordinator.placing import neighbours
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Stale
-from distributed_grid.protocol.placing import Constraints
+from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.roles import Reach
 from tests.coordinator.core.scene import facts, job, join, offer, step

@@ -24,8 +24,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
-from distributed_grid.protocol.nodes import Known, Sample
-from distributed_grid.protocol.orders import NO_ORDERS
+from distributed_grid.protocol.nodes import NO_ORDERS, Known, Sample
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, offer, step
 

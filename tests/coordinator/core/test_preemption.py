@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.policy import Preempting
 from distributed_grid.coordinator.core.preemption import NoPlan, Plan, View, cheapest, cost, hold_for, may, plan, work
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Priority, Request
-from distributed_grid.protocol.receipts import Victim
+from distributed_grid.protocol.preemption import Victim
 from distributed_grid.protocol.resources import GIB, MILLI, GpuShare, Grant, Resources
 from tests.coordinator.core.scene import facts, offer
 

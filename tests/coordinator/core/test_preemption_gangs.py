@@ -10,7 +10,7 @@ from distributed_grid.coordinator.core.preemption import Cost, NoPlan, Plan, Vie
 from distributed_grid.coordinator.core.preemption_gangs import plan, unit
 from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.jobs import Priority, Request
-from distributed_grid.protocol.receipts import Victim
+from distributed_grid.protocol.preemption import Victim
 from distributed_grid.protocol.resources import GIB, MILLI, Grant, Resources
 from tests.coordinator.core.scene import facts, offer
 

@@ -22,8 +22,8 @@ from distributed_grid.protocol.jobs import (
 )
 from distributed_grid.protocol.messages import BoostView, FunnelStep, NodeVerdict, RayNode, Why
 from distributed_grid.protocol.nodes import AllocationView
-from distributed_grid.protocol.placing import Constraints, Local
-from distributed_grid.protocol.receipts import Alternative, Preemption, Receipt, Victim
+from distributed_grid.protocol.placement import Constraints, Local
+from distributed_grid.protocol.preemption import Alternative, Preemption, Receipt, Victim
 from distributed_grid.protocol.resources import Grant, Resources, ResourceType
 from distributed_grid.protocol.roles import Reach
 

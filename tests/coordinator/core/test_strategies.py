@@ -12,7 +12,7 @@ from distributed_grid.coordinator.core.strategies import SCORES, confidence, par
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Exited
 from distributed_grid.protocol.nodes import Sample
-from distributed_grid.protocol.placing import Local, Strategy
+from distributed_grid.protocol.placement import Local, Strategy
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, offer
 

@@ -6,10 +6,9 @@ from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Command, JobsSubmitted, RecordJob, Send, Told
 from distributed_grid.coordinator.core.policy import Policy, Unused
-from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
+from distributed_grid.protocol.jobs import Cause, GpuUse, Outcome, Request, RetryOn, State, Use
 from distributed_grid.protocol.messages import Exited, InUse, Started, Stop, Suspended
 from distributed_grid.protocol.resources import Resources
-from distributed_grid.protocol.usage import GpuUse, Use
 from tests.coordinator.core.scene import facts, job, join, step
 
 NODE = facts("n1", cores=8, gpus=4)

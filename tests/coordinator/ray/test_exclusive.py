@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.ray.asking import Bridge
+from distributed_grid.coordinator.ray.bridge_client import Bridge
 from distributed_grid.coordinator.ray.exclusive import Groups
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import JobSpec, Request, State

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from distributed_grid.protocol.messages import ExtendBoost, Failed, RequestBoost, Submitted
 from distributed_grid.protocol.resources import ResourceType
+from tests.coordinator.client.compat.test_boosts import scene
 from tests.coordinator.ends import client, coordinator, job
-from tests.coordinator.test_client_boosts import scene
 
 ASKED = RequestBoost(1, "k1", "gpu-master", ResourceType.CPU, 1.0)
 

@@ -1,0 +1,1 @@
+"""Control groups, version 1 and 2: where they can be made, and what the kernel keeps in them. Stdlib only."""

@@ -1,0 +1,255 @@
+"""Which control groups this machine lets us make: by systemd's delegation, or by name in the configuration.
+
+Each controller that we use is looked for by itself, in version 2 first, else in version 1; what cannot be had is said,
+with the reason, and something weaker stands in for it (supervisor_limits.py). Groups are made only in a place that was
+given to us. Stdlib only.
+"""
+
+import contextlib
+import os
+from typing import NamedTuple
+
+from distributed_grid.agent.cgroups.cgroupfs import Place, limit, move, read, write
+
+CONTROLLERS = ("memory", "pids", "cpuset", "cpu")
+LEAF = "main"
+LEAVES = ("agent", LEAF)
+"""The group of agent and supervisor, as the unit's DelegateSubgroup names it, or as we have made it: beside those of
+jobs, since a group with processes can have no groups with limits. The unit looks for the latter in ExecStopPost."""
+_INSTEAD = {"memory": "polling", "pids": "polling", "cpuset": "polling", "cpu": "none"}
+_HOMES = ("freezer", "pids", "name=systemd")  # of version 1, the best first: kill in one stroke, kill, know
+_ROUNDS = 20
+_TRIED = {"memory": 1 << 30, "pids": 100, "cpu": 1000}  # limits as good as any other
+
+
+class Survey(NamedTuple):
+    """The controllers that we can use, and why not the other ones. `home` is where each job has a group whether it is
+    limited or not, to know and to end its processes (None: nowhere)."""
+
+    places: dict[str, Place]
+    missing: dict[str, str]
+    home: Place | None = None
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def survey(setting: str) -> Survey:
+    """What can be used with this setting: `auto` what systemd gave us, `none` nothing, else a path in each hierarchy.
+    Each is tried: a group is made, limited, entered by a process and removed."""
+    found, missing = (_delegated() if setting == "auto" else _named(setting)) if setting != "none" else ({}, {})
+    places: dict[str, Place] = {}
+    for name in CONTROLLERS:
+        if name in found:
+            try:
+                _try(name, found[name])
+                places[name] = found[name]
+            except OSError as error:
+                missing[name] = f"{error.strerror or error} ({error.filename or found[name].path})"
+        else:
+            why = "switched off (agent.cgroup: none)" if setting == "none" else "this machine has none"
+            missing.setdefault(name, why)
+    return Survey(places, missing, home(setting))
+
+
+def described(found: Survey) -> dict[str, str]:
+    """Who keeps each limit: the kernel, by which version of cgroups, or we by looking now and then, or nobody."""
+    return {
+        name: f"cgroup v{found.places[name].version}" if name in found.places else _INSTEAD[name]
+        for name in CONTROLLERS
+    }
+
+
+def home(setting: str) -> Place | None:
+    """Where each job can have a group that tells its processes, with this setting: version 2, with or without
+    controllers; else a hierarchy of version 1. Tried as each controller is."""
+    for place in _homes(setting):
+        try:
+            _try("", place)
+        except OSError:
+            continue
+        return place
+    return None
+
+
+def freezer(setting: str) -> Place | None:
+    """Where jobs can be frozen as a group, with this setting: any group of version 2 can, in version 1 a controller."""
+    for place in _homes(setting):
+        if place.version == 2 or os.path.exists(f"{place.path}/freezer.state"):
+            return place
+    return None
+
+
+def _homes(setting: str) -> list[Place]:
+    """Where groups of jobs can go, the best first."""
+    if setting == "none":
+        return []
+    mounts = mounted()
+    if setting == "auto":
+        own = own_groups()
+        found = []
+        for version, name in ((2, ""), (1, "name=systemd")):
+            base = mounts.get(name, "") + own.get(name, "")
+            if name in mounts and os.path.basename(base) in LEAVES and is_given(os.path.dirname(base)):
+                found.append(Place(version, os.path.dirname(base)))
+            elif name in mounts and version == 1 and is_marked(base):  # groups lie below our own: none needs a leaf
+                found.append(Place(1, base))
+        return found
+    found = []
+    for version, name in ((2, ""), *((1, name) for name in _HOMES)):
+        if name in mounts:
+            with contextlib.suppress(OSError):
+                os.makedirs(mounts[name] + setting, exist_ok=True)
+                found.append(Place(version, mounts[name] + setting))
+    return found
+
+
+def _delegated() -> tuple[dict[str, Place], dict[str, str]]:
+    mount, own = mounted().get("", ""), own_groups().get("", "")
+    why = ""
+    if not mount:
+        why = "no cgroup v2 is mounted; agent.cgroup may name a place in v1"
+    elif os.path.basename(own) not in LEAVES or not is_given(base := os.path.dirname(mount + own)):
+        why = "none was delegated (systemd: Delegate=yes), and agent.cgroup names none"
+    if why:
+        return {}, dict.fromkeys(CONTROLLERS, why)
+    return _offered(base)
+
+
+def _named(path: str) -> tuple[dict[str, Place], dict[str, str]]:
+    mounts = mounted()
+    found: dict[str, Place] = {}
+    missing: dict[str, str] = {}
+    if "" in mounts and set(CONTROLLERS) & set(read(f"{mounts['']}/cgroup.controllers").split()):
+        with contextlib.suppress(OSError):
+            os.makedirs(mounts[""] + path, exist_ok=True)
+            found, missing = _offered(mounts[""] + path)
+    for name in CONTROLLERS:
+        if name in mounts and name not in found:
+            try:
+                os.makedirs(mounts[name] + path, exist_ok=True)
+                if name == "cpuset":
+                    _inherit(mounts[name] + path)
+            except OSError as error:
+                missing[name] = f"{error.strerror} ({error.filename})"
+            else:
+                found[name] = Place(1, mounts[name] + path)
+                missing.pop(name, None)
+    return found, missing
+
+
+def _offered(base: str) -> tuple[dict[str, Place], dict[str, str]]:
+    """The controllers of a version 2 group, handed on to the groups below it."""
+    found: dict[str, Place] = {}
+    missing: dict[str, str] = {}
+    there = read(f"{base}/cgroup.controllers").split()
+    for name in CONTROLLERS:
+        if name not in there:
+            missing[name] = f"not handed on to {base}"
+            continue
+        try:
+            if name not in read(f"{base}/cgroup.subtree_control").split():
+                write(f"{base}/cgroup.subtree_control", f"+{name}")
+            found[name] = Place(2, base)
+        except OSError as error:
+            missing[name] = f"{error.strerror} ({base}/cgroup.subtree_control)"
+    return found, missing
+
+
+def mounted() -> dict[str, str]:
+    """Where each version 1 controller is mounted, and version 2 (by an empty name)."""
+    found: dict[str, str] = {}
+    for line in read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        where, (kind, _, options) = left.split()[4], right.split(" ", 2)
+        if kind == "cgroup2":
+            found.setdefault("", where)
+        elif kind == "cgroup":
+            for name in options.split(","):
+                found.setdefault(name, where)
+    return found
+
+
+def own_groups() -> dict[str, str]:
+    """The group that we are in, by controller, and in version 2 (by an empty name)."""
+    lines = (line.split(":", 2) for line in read("/proc/self/cgroup").splitlines())
+    return {name: path for _, names, path in lines for name in names.split(",")}
+
+
+def is_given(path: str) -> bool:
+    """Whether this group is ours to divide: marked so by systemd, or writable for one who is not root."""
+    return is_marked(path) or (os.geteuid() != 0 and os.access(f"{path}/cgroup.procs", os.W_OK))
+
+
+def is_marked(path: str) -> bool:
+    """Whether systemd marked this group itself as delegated."""
+    for mark in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(path, mark) == b"1":
+                return True
+    return False
+
+
+def _try(name: str, place: Place) -> None:
+    """Make a group, enter it with a process and remove it."""
+    path = f"{place.path}/try-{os.getpid()}"
+    os.mkdir(path)
+    end, begin = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(begin)
+        os.read(end, 1)
+        os._exit(0)
+    os.close(end)
+    try:
+        limit(name, place.version, path, _TRIED.get(name, 0), sorted(os.sched_getaffinity(0)))
+        write(f"{path}/cgroup.procs", str(child))
+    finally:
+        os.close(begin)
+        os.waitpid(child, 0)
+        os.rmdir(path)
+
+
+def _inherit(path: str) -> None:
+    """A new cpuset of version 1 has neither cores nor memory nodes: it gets those of the group above it."""
+    for name in ("cpuset.mems", "cpuset.cpus"):
+        if not read(f"{path}/{name}").strip():
+            write(f"{path}/{name}", read(f"{os.path.dirname(path)}/{name}").strip())
+
+
+# --- a group of our own -----------------------------------------------------------------------------------------------
+
+
+def take_leaf() -> str:
+    """Make our leaf in the group that systemd delegated to our unit, move all of the unit's own processes there, and
+    hand the controllers on, so that groups with limits can lie beside it. The leaf's path; empty where there is nothing
+    to do, as under systemd 254, which does that itself (DelegateSubgroup=agent). Raises OSError.
+
+    It is done for the main process of a unit only, in a group that is marked as delegated: a person's terminal also
+    lies in a group that they may write to, with their shell in it. And only for a unit that says so, since it has to
+    take the controllers back (ExecStopPost): systemd cannot start a process in a group that has handed them on and has
+    jobs below it, and would try in vain until the last job has ended.
+    """
+    mount, own = mounted().get("", ""), own_groups().get("", "/")
+    base = mount + own
+    asked = "GRID_CGROUP_LEAF" in os.environ and os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
+    if not asked or not mount or own == "/" or os.path.basename(own) in LEAVES or not is_marked(base):
+        return ""
+    leaf = f"{base}/{LEAF}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(leaf)
+    for _ in range(_ROUNDS):  # again for what was forked meanwhile
+        outside = [pid for pid in map(int, read(f"{base}/cgroup.procs").split()) if _is_ours(pid)]
+        if not outside:
+            break
+        for pid in outside:
+            move(leaf, pid)
+    _offered(base)
+    return leaf
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process in our unit's group has our user, or we are root: what somebody else put there is not moved."""
+    if pid == os.getpid() or os.geteuid() == 0:
+        return pid > 0
+    return f"\nUid:\t{os.getuid()}\t" in read(f"/proc/{pid}/status")

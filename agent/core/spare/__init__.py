@@ -1,0 +1,1 @@
+"""What a node can lend: samples and limits in, offers out."""

@@ -1,0 +1,193 @@
+"""What a node lends: samples and limits in, offers out. Others' use alone decides; our own jobs only take off what they
+hold. All times are seconds of one clock, the one that samples are stamped with."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from distributed_grid.agent.core.spare import claim, judge
+from distributed_grid.agent.core.spare import plan as spare_plan
+from distributed_grid.agent.core.spare.limits import Held, Holding, Limits, lendable, slack, tally
+from distributed_grid.agent.core.spare.plan import Idle, Plan, Standing
+from distributed_grid.protocol.messages import Stale
+from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample, Withheld
+from distributed_grid.protocol.resources import Grant
+
+__all__ = ["Holding", "Lender", "Limits", "describe", "lendable"]
+
+SETTLE = 3.0
+"""Seconds for which a GPU's utilisation is still that of the job that left it: drivers average over a second or so."""
+
+
+class Latch:
+    """Lets something be lent once nothing has stood against it for `after` seconds, and stops at once when it does."""
+
+    def __init__(self) -> None:
+        self.idle_since: float | None = None
+        self.why = "not measured yet"
+
+    def see(self, trouble: str, now: float, after: float) -> None:
+        """Take in what stands against it now, if anything."""
+        if trouble:
+            self.idle_since = None
+            self.why = trouble
+            return
+        self.idle_since = now if self.idle_since is None else self.idle_since
+        idle = now - self.idle_since
+        self.why = "" if idle >= after else f"idle for {math.floor(idle)} s of {after:g} s (offer_after)"
+
+
+class Lender:
+    """The node's policy with its memory: who was busy when, and what the coordinator was told last. While `closed` says
+    why, nothing is offered."""
+
+    def __init__(self, limits: Limits, facts: NodeFacts) -> None:
+        self.limits = limits
+        self.facts = facts
+        self.closed = ""
+        self._cpu, self._memory = Latch(), Latch()
+        self._cores = {core: Latch() for core in facts.cores}
+        self._gpus = {gpu.uuid: Latch() for gpu in facts.gpus}
+        self._left: deque[tuple[float, int]] = deque()
+        self._on_gpu: dict[str, float] = {}
+        self._held = Held()
+        self._sample: Sample | None = None
+        self._idle = Idle(frozenset(), 0, frozenset())
+        self._plan = Plan(withheld=(Withheld("node", "not measured yet"),))
+        self._told: Standing | None = None
+        self._told_at = 0.0
+        self._number = 0
+
+    def observe(self, sample: Sample, holdings: Sequence[Holding], now: float) -> Offer | None:
+        """Take in a sample; the new offer if there is something to say, also merely that the last one still holds."""
+        self._sample = sample
+        self._held = tally(holdings)
+        self._touch(self._held.gpus, now)
+        self._judge(sample, now)
+        self._idle = self._let_through(sample)
+        self._plan = self._make(self._held)
+        standing = spare_plan.standing(self._plan, self._held, sample, self._ours)
+        again = min(self.limits.check_interval, self.limits.offer_expiry / 2)
+        if self._told is not None and not standing.differs(self._told) and now - self._told_at < again:
+            return None
+        self._told = standing
+        return self._offer(now)
+
+    def current(self, now: float) -> Offer:
+        """The whole offer as of the last sample, for a coordinator that knows nothing of this node."""
+        if self._sample is not None:
+            self._told = spare_plan.standing(self._plan, self._held, self._sample, self._ours)
+        return self._offer(now)
+
+    def offered(self) -> Offer:
+        """What is offered now, for people to look at."""
+        return self._numbered()
+
+    def verify(self, grant: Grant, sample: Sample, holdings: Sequence[Holding], allocation: str) -> Stale | None:
+        """Whether a grant can be given now, by a fresh sample and the agent's own holdings; what is in its way if
+        not. Hysteresis has no say here: what is idle at this moment and held by nobody can be had."""
+        held = tally([one for one in holdings if one.allocation != allocation])
+        self._touch(held.gpus, sample.at)
+        stale = claim.check(self.limits, self.facts, sample, held, grant, allocation, self._ours_at(sample.at))
+        if stale is None:
+            self._touch({share.uuid: share.milli for share in grant.gpus}, sample.at)
+        return stale
+
+    def would_return(self, grant: Grant, holdings: Sequence[Holding]) -> bool:
+        """Whether all of this grant would be offered again now that its job is over; `holdings` is what is still
+        held. True means that the coordinator may add it to the offer it has; False calls for a new offer."""
+        if self._sample is None:
+            return False
+        plan = self._make(tally(holdings))
+        shares, gpus = dict(plan.shares), {gpu.uuid: gpu.milli for gpu in plan.gpus}
+        return (
+            set(grant.cores) <= set(plan.cores)
+            and (grant.shared_core in plan.cores or shares.get(grant.shared_core, 0) >= grant.shared_milli)
+            and grant.memory <= plan.memory + (slack(plan.memory) if plan.memory else 0)
+            and all(gpus.get(share.uuid, 0) >= share.milli for share in grant.gpus)
+        )
+
+    def _touch(self, uuids: dict[str, int], now: float) -> None:
+        self._on_gpu.update(dict.fromkeys(uuids, now))
+
+    def _ours(self, uuid: str) -> bool:
+        return self._sample is not None and self._ours_at(self._sample.at)(uuid)
+
+    def _ours_at(self, at: float) -> "Ours":
+        return Ours(self._on_gpu, at)
+
+    def _judge(self, sample: Sample, now: float) -> None:
+        limits, after, count = self.limits, self.limits.offer_after, len(self.facts.cores)
+        self._cpu.see(judge.cpu_trouble(limits, sample, count), now, after)
+        self._memory.see(judge.memory_trouble(limits, sample), now, after)
+        for core, latch in self._cores.items():
+            latch.see(judge.core_trouble(limits, sample, core), now, after)
+        seen = {gpu.uuid: gpu for gpu in sample.gpus}
+        for uuid, latch in self._gpus.items():
+            latch.see(judge.gpu_trouble(limits, seen.get(uuid), self._ours(uuid)), now, after)
+        # Others' total use hovers around whole cores: the least of the last seconds counts, so that the offer does not.
+        self._left.append((now, spare_plan.whole_cores(limits, sample, count)))
+        while self._left[0][0] < now - after:
+            self._left.popleft()
+
+    def _make(self, held: Held) -> Plan:
+        if self._sample is None:
+            return self._plan
+        stick = frozenset(self._plan.cores)
+        return spare_plan.make(
+            self.limits, self.facts.cores, self.facts.gpus, self._sample, self._idle, held, stick, self._ours
+        )
+
+    def _let_through(self, sample: Sample) -> Idle:
+        busy = [latch.why for latch in self._cores.values() if latch.why]
+        return Idle(
+            cores=frozenset(core for core, latch in self._cores.items() if not latch.why),
+            most=min((most for _, most in self._left), default=0),
+            gpus=frozenset(uuid for uuid, latch in self._gpus.items() if not latch.why),
+            node=self.closed if self.limits.can_share else "shares nothing (can_share is false)",
+            cpu=self._cpu.why,
+            busy_cores="; ".join(busy[:4]) + (f" and {len(busy) - 4} more cores" if len(busy) > 4 else ""),
+            memory=self._memory.why,
+            gpu_whys=tuple((uuid, latch.why) for uuid, latch in self._gpus.items() if latch.why),
+            gpu_error=sample.gpu_error,
+        )
+
+    def _offer(self, now: float) -> Offer:
+        self._number += 1
+        self._told_at = now
+        return self._numbered()
+
+    def _numbered(self) -> Offer:
+        plan = self._plan
+        return Offer(
+            number=self._number,
+            expires_in=self.limits.offer_expiry,
+            cores=plan.cores,
+            shares=dict(plan.shares),
+            memory=plan.memory,
+            gpus=plan.gpus,
+            counting=self._held.ids,
+            withheld=plan.withheld,
+            idle_since=self._cpu.idle_since or 0.0,
+        )
+
+
+class Ours:
+    """Whether what is seen on a GPU is put down to the grid: a job holds it, or did less than SETTLE seconds ago."""
+
+    def __init__(self, held: dict[str, float], at: float) -> None:
+        self._held, self._at = held, at
+
+    def __call__(self, uuid: str) -> bool:
+        return uuid in self._held and self._at - self._held[uuid] < SETTLE
+
+
+def describe(limits: Limits, facts: NodeFacts, sample: Sample) -> Offer:
+    """What a node without jobs would offer by this one sample, and in `withheld` why not more: no waiting for
+    hysteresis. For `grid agent detect`."""
+    at_once = msgspec.structs.replace(limits, offer_after=0.0)
+    lender = Lender(at_once, facts)
+    lender.observe(sample, (), sample.at)
+    return lender.current(sample.at)

@@ -1,0 +1,211 @@
+"""From what is free of others and what is held already to what can be offered: by name, within the node's limits."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from distributed_grid.agent.core.spare.judge import gpu_room
+from distributed_grid.agent.core.spare.limits import Held, Limits, at_most, slack
+from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Sample, Withheld
+from distributed_grid.protocol.resources import MIB, MILLI, format_bytes, format_milli
+
+K = TypeVar("K")
+STEP = 16 * MIB
+"""Memory is offered in steps of this many bytes."""
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """What hysteresis lets through: the cores and GPUs that may be lent, and why the others and the rest may not.
+    `most` is how many whole cores others leave, by their total use."""
+
+    cores: frozenset[int]
+    most: int
+    gpus: frozenset[str]
+    node: str = ""
+    cpu: str = ""
+    busy_cores: str = ""
+    memory: str = ""
+    gpu_whys: tuple[tuple[str, str], ...] = ()
+    gpu_error: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """An offer before it has a number and a time."""
+
+    cores: tuple[int, ...] = ()
+    shares: tuple[tuple[int, int], ...] = ()
+    memory: int = 0
+    gpus: tuple[GpuOffer, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a node has in the grid altogether, offered and held: the same before and after a job starts or ends, so
+    that only what its owner does (or a limit) makes a new offer."""
+
+    cpu: tuple[tuple[int, int], ...]
+    memory: int
+    gpus: tuple[tuple[str, int], ...]
+    rooms: tuple[tuple[str, int], ...]
+    withheld: tuple[tuple[str, str], ...]
+
+    def differs(self, before: "Standing") -> bool:
+        """Whether this is news to somebody who was told `before`."""
+        if (self.cpu, self.gpus, self.withheld) != (before.cpu, before.gpus, before.withheld):
+            return True
+        if bool(self.memory) != bool(before.memory) or abs(self.memory - before.memory) > slack(before.memory):
+            return True
+        rooms = dict(before.rooms)
+        return any(abs(room - rooms.get(uuid, room)) > slack(room) for uuid, room in self.rooms)
+
+
+def make(
+    limits: Limits, cores: Sequence[int], gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Held,
+    stick: frozenset[int] = frozenset(), ours: Callable[[str], bool] = bool,
+) -> Plan:  # fmt: skip
+    """The best offer there is. `stick`: cores to prefer among equals, those offered so far; `ours` tells of a GPU
+    whether its use is put down to the grid's jobs."""
+    if idle.node:
+        return Plan(withheld=(Withheld("node", idle.node),))
+    withheld: list[Withheld] = []
+    whole, shares = _cpu(limits, cores, sample, idle, held, stick, withheld)
+    memory = _memory(limits, sample, idle, held, withheld)
+    too_many = _too_many(limits)
+    lots = max(0, limits.max_offers_per_node - bool(whole or shares or held.cpu) - bool(memory or held.memory))
+    if limits.max_offers_per_node < 2 and memory:
+        memory = 0 if (whole or shares or limits.max_offers_per_node < 1) else memory
+        withheld.append(Withheld("memory", too_many))
+    if limits.max_offers_per_node < 1:
+        whole, shares = (), ()
+        withheld.append(Withheld("cpu", too_many))
+    devices = _gpus(limits, gpus, sample, idle, held, lots, ours, withheld)
+    return Plan(whole, shares, memory, devices, tuple(withheld))
+
+
+def _too_many(limits: Limits) -> str:
+    return f"no more than {limits.max_offers_per_node} offers (max_offers_per_node)"
+
+
+def _cpu(
+    limits: Limits, cores: Sequence[int], sample: Sample, idle: Idle, held: Held, stick: frozenset[int],
+    withheld: list[Withheld],
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:  # fmt: skip
+    """Spare whole cores, idlest first, and what is spare of cores that fractional jobs share."""
+    if idle.cpu:
+        withheld.append(Withheld("cpu", idle.cpu))
+        return (), ()
+    if idle.busy_cores:
+        withheld.append(Withheld("cpu", idle.busy_cores))
+    usable = min(idle.most, len(idle.cores | held.cores.keys() | held.shared.keys()))
+    if usable * MILLI < limits.cpu_min_cores:
+        need = format_milli(limits.cpu_min_cores)
+        withheld.append(Withheld("cpu", f"{max(0, usable)} idle cores < {need} (cpu_min_cores)"))
+        return (), ()
+    left = at_most(len(cores) * MILLI, limits.max_share_cpu) - held.cpu
+    shares = []
+    for core in sorted(held.shared.keys() & idle.cores):
+        share = max(0, min(MILLI - held.shared[core], left))
+        if share:
+            shares.append((core, share))
+            left -= share
+    free = [core for core in cores if core in idle.cores and core not in held.cores and core not in held.shared]
+    room = max(0, idle.most - len(held.cores) - len(held.shared))
+    free.sort(key=lambda core: (sample.cores.get(core, 0) // 10, core not in stick, core))
+    if room < len(free):
+        use = f"others use {sample.foreign_cpu:.1f} cores' worth"
+        if limits.reserve_cpu:
+            use += f", reserve_cpu is {format_milli(limits.reserve_cpu)}"
+        withheld.append(Withheld("cpu", f"{len(free) - room} of {len(free)} free cores kept back: {use}"))
+        free = free[:room]
+    count = max(0, left) // MILLI
+    if count < len(free):
+        over, rest = free[count], max(0, left) % MILLI
+        free = free[:count]
+        if rest:
+            shares.append((over, rest))
+        withheld.append(Withheld("cpu", f"no more than {format_milli(limits.max_share_cpu or 0)} (max_share_cpu)"))
+    return tuple(sorted(free, key=lambda core: (sample.cores.get(core, 0), core))), tuple(shares)
+
+
+def _memory(limits: Limits, sample: Sample, idle: Idle, held: Held, withheld: list[Withheld]) -> int:
+    """Spare bytes: what others leave, less the owner's reserve, less what is granted or used above that."""
+    if idle.memory:
+        withheld.append(Withheld("memory", idle.memory))
+        return 0
+    spare = memory_left(limits, sample, held)
+    capped = at_most(spare, None if limits.max_share_memory is None else limits.max_share_memory - held.memory)
+    if capped < spare:
+        withheld.append(
+            Withheld("memory", f"no more than {format_bytes(limits.max_share_memory or 0)} (max_share_memory_gb)")
+        )
+    return capped // STEP * STEP
+
+
+def memory_left(limits: Limits, sample: Sample, held: Held) -> int:
+    """Bytes that nobody uses, keeps or was granted."""
+    free = sample.memory_total - sample.memory_foreign - limits.reserve_memory
+    return max(0, free - held.memory - held.excess)
+
+
+def _gpus(
+    limits: Limits, gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Held, lots: int,
+    ours: Callable[[str], bool], withheld: list[Withheld],
+) -> tuple[GpuOffer, ...]:  # fmt: skip
+    """Spare GPUs, those with most free memory first, `lots` at most."""
+    if idle.gpu_error:
+        withheld.append(Withheld("gpu", idle.gpu_error))
+    withheld.extend(Withheld(uuid, why) for uuid, why in idle.gpu_whys)
+    too_many = _too_many(limits)
+    seen = {gpu.uuid: gpu for gpu in sample.gpus}
+    found = []
+    for facts in gpus:
+        milli = MILLI - held.gpus.get(facts.uuid, 0)
+        if facts.uuid not in idle.gpus or milli <= 0:
+            continue
+        gpu = seen[facts.uuid]
+        free = max(0, gpu_room(gpu, ours(facts.uuid)) - held.gpu_memory(facts.uuid, gpu.memory_total))
+        found.append(GpuOffer(facts.uuid, facts.index, facts.model, gpu.memory_total or facts.memory, free, milli))
+    found.sort(key=lambda one: (-(one.memory_free // (256 * MIB)), one.index, one.uuid))
+    left = at_most(len(gpus) * MILLI, None if limits.max_share_gpu is None else limits.max_share_gpu * MILLI) - held.gpu
+    offers: list[GpuOffer] = []
+    for one in found:
+        milli = min(one.milli, left)
+        if milli <= 0:
+            withheld.append(Withheld(one.uuid, f"no more than {limits.max_share_gpu} (max_share_gpu)"))
+        elif len(offers) == lots:
+            withheld.append(Withheld(one.uuid, too_many))
+        else:
+            left -= milli
+            offers.append(msgspec.structs.replace(one, milli=milli))
+    return tuple(offers)
+
+
+def standing(plan: Plan, held: Held, sample: Sample, ours: Callable[[str], bool]) -> Standing:
+    """What of the node is in the grid, offered or held."""
+    cpu = dict.fromkeys(plan.cores, MILLI) | dict.fromkeys(held.cores, MILLI)
+    gpus = {gpu.uuid: gpu.milli for gpu in plan.gpus}
+    return Standing(
+        cpu=tuple(sorted(_added(cpu, plan.shares, held.shared.items()).items())),
+        memory=plan.memory + held.memory,
+        gpus=tuple(sorted(_added(gpus, held.gpus.items()).items())),
+        rooms=tuple((gpu.uuid, gpu_room(gpu, ours(gpu.uuid))) for gpu in sample.gpus if gpu.uuid in gpus),
+        withheld=tuple((one.what, re.sub(r"[\d.]+", "#", one.why)) for one in plan.withheld),
+    )
+
+
+def _added(amounts: dict[K, int], *more: Iterable[tuple[K, int]]) -> dict[K, int]:
+    for part in more:
+        for key, milli in part:
+            amounts[key] = amounts.get(key, 0) + milli
+    return amounts
+
+
+def whole_cores(limits: Limits, sample: Sample, cores: int) -> int:
+    """How many cores others leave, counted by their total use: a little use (the limit) costs no core."""
+    if limits.cpu_percent_max >= 100:
+        return max(0, math.floor(cores - limits.reserve_cpu / MILLI))
+    room = cores - sample.foreign_cpu + limits.cpu_percent_max / 100 - limits.reserve_cpu / MILLI
+    return max(0, min(cores, math.floor(room + 1e-9)))

@@ -1,0 +1,104 @@
+"""What each allocation of this node really uses: gathered from the samples, and told every now and then."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from distributed_grid.protocol.jobs import GpuUse, Use
+from distributed_grid.protocol.messages import InUse
+from distributed_grid.protocol.nodes import GpuSample
+from distributed_grid.protocol.resources import Grant
+
+EVERY = 15.0
+"""Seconds between two tellings."""
+APART = 0.5
+"""Seconds between two samples that are compared: the kernel counts CPU time in ticks of 10 ms."""
+MOST = 200
+"""Allocations that are told of at once: the coordinator takes no frame of any length."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """CPU seconds of a job's processes since they began, and their resident bytes."""
+
+    cpu: float
+    memory: int
+
+
+@dataclass(slots=True)
+class Seen:
+    """An allocation: what was last read, and what has been gathered since it was last told of."""
+
+    since: float
+    at: float
+    cpu: float
+    began: float
+    """The CPU seconds when it was last told of."""
+    peak: float = 0.0
+    memory: int = 0
+    gpus: dict[str, list[float]] = field(default_factory=dict)
+    """The percentages of each of its GPUs."""
+
+
+class Using:
+    """Takes in every measurement; gives what is to be told, when it is time."""
+
+    def __init__(self, every: float = EVERY) -> None:
+        self._every = every
+        self._seen: dict[str, Seen] = {}
+        self._told = float("-inf")
+
+    def observe(
+        self,
+        now: float,
+        spent: Mapping[str, Spent],
+        grants: Mapping[str, Grant],
+        gpus: Iterable[GpuSample],
+    ) -> InUse | None:
+        """What runs here was measured `now`."""
+        busy = {gpu.uuid: gpu.utilisation for gpu in gpus if not gpu.error}
+        self._seen = {key: seen for key, seen in self._seen.items() if key in spent}
+        for key, one in spent.items():
+            self._look(key, now, one, grants.get(key), busy)
+        if not self._seen:
+            self._told = now
+            return None
+        return self._tell(now) if now - self._told >= self._every else None
+
+    def _look(self, key: str, now: float, one: Spent, grant: Grant | None, busy: Mapping[str, float]) -> None:
+        seen = self._seen.get(key)
+        if seen is None:
+            self._seen[key] = Seen(since=now, at=now, cpu=one.cpu, began=one.cpu, memory=one.memory)
+            return
+        if now - seen.at < APART:
+            return
+        # A child that nobody waited for takes its time with it: the sum may fall, and then this sample says nothing.
+        if one.cpu < seen.cpu:
+            seen.began -= seen.cpu - one.cpu
+        seen.peak = max(seen.peak, (one.cpu - seen.cpu) / (now - seen.at))
+        seen.memory = max(seen.memory, one.memory)
+        for gpu in grant.gpus if grant is not None else ():
+            if gpu.uuid in busy:
+                seen.gpus.setdefault(gpu.uuid, []).append(busy[gpu.uuid])
+        seen.at, seen.cpu = now, one.cpu
+
+    def _tell(self, now: float) -> InUse | None:
+        self._told = now
+        uses = []
+        for key, seen in sorted(self._seen.items(), key=lambda one: one[1].since)[:MOST]:
+            if seen.at - seen.since < APART:
+                continue
+            seconds = seen.at - seen.since
+            gpus = tuple(GpuUse(uuid, sum(all_) / len(all_), max(all_)) for uuid, all_ in seen.gpus.items())
+            mean = max(0.0, seen.cpu - seen.began) / seconds
+            uses.append(
+                Use(
+                    allocation=key,
+                    seconds=round(seconds, 3),
+                    cpu=round(mean, 3),
+                    cpu_peak=round(max(seen.peak, mean), 3),
+                    memory=seen.memory,
+                    gpus=gpus,
+                )
+            )
+            self._seen[key] = Seen(since=seen.at, at=seen.at, cpu=seen.cpu, began=seen.cpu)
+        return InUse(uses=tuple(uses)) if uses else None

@@ -1,0 +1,191 @@
+"""How long a node keeps what ended jobs left: bounded by age, by count and by bytes on disk, the oldest goes first."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from distributed_grid.agent.data.job_files import JobFiles
+from distributed_grid.agent.launch import recall_file, workdir
+from distributed_grid.agent.launch.workdir import SlotIndex
+from distributed_grid.agent.walls import files
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.runtime.peer import boot_clock
+
+log = structlog.get_logger("agent")
+
+_DAY = 86400.0
+_GONE = ".gone-"
+"""Folders of this name are on their way out. No allocation has such an id."""
+SWEEP_EVERY = 60.0
+LOG_BYTES = 4 << 20
+"""The most that the supervisor's log may have before it is begun anew; the one before is kept beside it."""
+PATIENCE = 30.0
+"""Seconds for which one allocation's files are measured or removed: a process that is left may change them all the
+time. What is not removed by then is tried again by the next sweep."""
+DAMAGED = 3
+"""Damaged journals that are kept for people to look at: the first ones, which show how it began."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is kept of ended jobs: for so many days, so many of them, and so many bytes on disk, at most."""
+
+    days: float = 1.0
+    jobs: int = 1000
+    size: int = 10 << 30
+
+
+class Retention:
+    """The folders below `allocs` in a state directory, and the working directories of these allocations, which `slots`
+    knows and `jobs` gets at. An age counts on the boot clock, from when this agent first saw
+    that the job was over: nobody can set that clock. What an agent before this one left counts as seen at the start."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        bounds: Bounds,
+        slots: SlotIndex,
+        jobs: JobFiles,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self._dir = state_dir
+        self._slots, self._jobs = slots, jobs
+        self._unused: set[str] = set()
+        self._allocs = state_dir / "allocs"
+        self._bounds = bounds
+        self._clock = clock
+        self._over: dict[str, tuple[float, int]] = {}  # since when, and the bytes on disk; the oldest first
+
+    async def run(self, live: Collection[str]) -> None:
+        """Keep the disk bounded, for ever: what ended long ago is removed."""
+        while True:
+            try:
+                if gone := await self.sweep(live):
+                    log.info("removed what old jobs left", allocations=gone)
+            except OSError as error:
+                log.warning("what old jobs left cannot be looked at", why=str(error))
+            await asyncio.sleep(SWEEP_EVERY)
+
+    async def sweep(self, live: Collection[str]) -> int:
+        """Remove what is beyond the bounds; how many folders that were. Never one in `live`: all that runs or is not
+        acknowledged, as it is at any moment of this. Raises OSError where the disk cannot be read."""
+        # A folder is made for what is in `live` already, so what is listed first and is not there then is over.
+        names = await asyncio.to_thread(_names, self._allocs)
+        over = names.difference(live)
+        self._over = {name: seen for name, seen in self._over.items() if name in over}
+        for name, size in await asyncio.to_thread(self._measure, over.difference(self._over)):
+            self._over[name] = self._clock(), size
+        gone = [name for name in self._beyond() if name not in live and self._set_aside(name)]
+        await asyncio.to_thread(self._clear)
+        return len(gone)
+
+    def _measure(self, names: Iterable[str]) -> list[tuple[str, int]]:
+        """The bytes on disk of each, in the order in which they were last touched."""
+        found = []
+        for name in sorted(names, key=lambda name: _touched(self._allocs / name)):
+            slot = self._slots.slot(name)
+            found.append((name, _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)))
+        return found
+
+    def _beyond(self) -> list[str]:
+        """What has to go, the oldest first."""
+        count, total = len(self._over), sum(size for _, size in self._over.values())
+        gone, long_ago = [], self._clock() - self._bounds.days * _DAY
+        for name, (since, size) in self._over.items():
+            if since > long_ago and count <= self._bounds.jobs and total <= self._bounds.size:
+                break
+            gone.append(name)
+            count, total = count - 1, total - size
+        return gone
+
+    def _set_aside(self, name: str) -> bool:
+        """Take it out of the way at once, since removing takes its time and the same launch may come again."""
+        try:
+            os.rename(self._allocs / name, self._allocs / f"{_GONE}{name}")
+        except OSError:
+            return False  # tried again by the next sweep
+        with contextlib.suppress(OSError, BadValue):  # a folder that was no allocation's has no notice
+            recall_file.forget(self._dir, name)
+        del self._over[name]
+        return True
+
+    def _clear(self) -> None:
+        with contextlib.suppress(FileNotFoundError), workdir.opened(str(self._allocs)) as allocs:
+            for name in sorted(os.listdir(allocs)):
+                if name.startswith(_GONE):
+                    self._clear_one(allocs, name)
+        self._clear_slots()
+        _begin_anew(self._dir / "supervisor.log")
+        damaged = sorted(self._dir.glob("journal.corrupt-*"), key=lambda path: (len(path.name), path.name))
+        for path in damaged[DAMAGED:]:
+            path.unlink(missing_ok=True)
+
+    def _clear_slots(self) -> None:
+        """Remove the directories of slots whose spawner has left and of which no allocation is kept. One that is just
+        being made has neither yet, so it has to be unused for two sweeps."""
+        with contextlib.suppress(FileNotFoundError):  # before the first supervisor
+            unused = {*os.listdir(self._dir / "jobs")} - {*os.listdir(self._dir / "spawners")} - self._slots.in_use()
+            for slot in unused & self._unused:
+                try:
+                    self._jobs.remove_slot(slot)
+                except (OSError, GridError) as error:
+                    log.warning("what an old slot left cannot be removed now", name=slot, why=str(error))
+            self._unused = unused
+
+    def _clear_one(self, allocs: int, name: str) -> None:
+        allocation = name.removeprefix(_GONE)
+        try:
+            if slot := self._slots.slot(allocation):
+                self._jobs.remove(slot, allocation)
+            _remove(allocs, name)
+            self._slots.forget(allocation)
+        except (OSError, GridError) as error:
+            log.warning("what an old job left cannot be removed now", name=name, why=str(error))
+
+
+def _names(allocs: Path) -> set[str]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(allocs) as entries:
+        return {one.name for one in entries if one.is_dir(follow_symlinks=False) and not one.name.startswith(_GONE)}
+    return set()
+
+
+def _bytes(path: str) -> int:
+    """The bytes on disk of all that is in a directory, or of as much of it as can be looked at in a limited time."""
+    with contextlib.suppress(OSError), workdir.opened(path) as root:
+        return files.measure(root, PATIENCE)
+    return 0
+
+
+def _touched(path: Path) -> float:
+    times = [0.0]
+    for one in (path, path / "stdout", path / "stderr"):
+        with contextlib.suppress(OSError):
+            times.append(os.lstat(one).st_mtime)
+    return max(times)
+
+
+def _remove(allocs: int, name: str) -> None:
+    """Most jobs leave these few names only; looking for more costs three times as much as removing them."""
+    try:
+        for inner in ("spec", "stdout", "stderr"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{name}/{inner}", dir_fd=allocs)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(f"{name}/workdir", dir_fd=allocs)
+        os.rmdir(name, dir_fd=allocs)
+    except OSError:
+        files.remove(allocs, os.fsencode(name), PATIENCE)
+
+
+def _begin_anew(log: Path) -> None:
+    """Bound a log that a process appends to and holds open: the file has to stay the same one."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > LOG_BYTES:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)

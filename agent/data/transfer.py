@@ -1,0 +1,197 @@
+"""The second connection to the coordinator, for bulk data: answers what is asked about outputs and files, and fetches
+what was shipped. It is opened when it is first needed and goes with the session it belongs to."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from distributed_grid.agent.data.job_files import JobFiles
+from distributed_grid.agent.data.outputs import Outputs
+from distributed_grid.agent.launch import workdir
+from distributed_grid.agent.launch.workdir import SlotIndex
+from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.agent.walls.files_socket import Root
+from distributed_grid.identity.tls import IDENTITY
+from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.messages import (
+    BlobData,
+    FileData,
+    FileEntry,
+    Files,
+    Hello,
+    WantBlob,
+    WantFile,
+    WantFiles,
+    WantOutput,
+)
+from distributed_grid.protocol.text import from_wire
+
+FILES_BYTES = 3 << 20
+"""The most that a list of files may take in one message."""
+ERROR_CHARS = 2000
+PAUSE = 0.2
+
+
+class Data:
+    """Bulk data of one agent. `slots` says where each allocation ran, `files` gets at what lies there, `hello` makes
+    the first message for a session; `log` gets sentences about trouble."""
+
+    def __init__(
+        self,
+        url: str,
+        state_dir: Path,
+        outputs: Outputs,
+        slots: SlotIndex,
+        files: JobFiles,
+        hello: Callable[[str], Hello],
+        log: Callable[[str], None],
+    ) -> None:
+        self._url = url
+        self._dir = state_dir
+        self._outputs = outputs
+        self._slots, self._files = slots, files
+        self._hello = hello
+        self._log = log
+        self._session: Session | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._there = asyncio.Event()
+        self._numbers = itertools.count(1)
+        self._awaited: dict[int, asyncio.Future[BlobData]] = {}
+
+    async def begin(self, session_id: str) -> None:
+        """There is a new control connection with this session (empty: there is none): what belonged to the one before
+        is over."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            self._task = None
+        if session_id:
+            self._task = asyncio.create_task(self._serve(session_id), name="data")
+
+    def open(self) -> None:
+        """Open the connection, if it is not open."""
+        self._wanted.set()
+
+    async def part(self, blob: str, offset: int) -> BlobData:
+        """The next bytes of a shipped blob. Waits for a connection as long as it takes, also for the next one."""
+        while True:
+            while self._session is None:
+                self.open()
+                await self._there.wait()
+            number = next(self._numbers)
+            answer: asyncio.Future[BlobData] = asyncio.get_running_loop().create_future()
+            self._awaited[number] = answer
+            self._session.send(WantBlob(id=number, blob=blob, offset=offset, size=PART_BYTES))
+            try:
+                return await answer
+            except Disconnected:
+                continue
+            finally:
+                self._awaited.pop(number, None)
+
+    async def _serve(self, session_id: str) -> None:
+        """Connect whenever that is wanted, as long as the session lasts."""
+        while True:
+            await self._wanted.wait()
+            try:
+                session = await dial(self._url, self._hello(session_id), identity=self._dir / IDENTITY)
+            except CannotConnect as error:
+                self._log(f"no connection for bulk data: {error.what} ({error.why})")
+                await asyncio.sleep(PAUSE)
+                continue
+            self._wanted.clear()
+            self._session = session
+            self._there.set()
+            try:
+                await self._talk(session)
+            finally:
+                self._session = None
+                self._there.clear()
+                self._give_up()
+                await session.close()
+
+    async def _talk(self, session: Session) -> None:
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                for message in await session.receive():
+                    if isinstance(message, BlobData):
+                        self._blob_came(message)
+                        continue
+                    task = asyncio.create_task(self._answer(session, message))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+        except Disconnected:
+            pass
+        except GridError as error:
+            self._log(f"the connection for bulk data is given up: {error.what}")
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _give_up(self) -> None:
+        for answer in self._awaited.values():
+            if not answer.done():
+                answer.set_exception(Disconnected())
+
+    def _blob_came(self, message: BlobData) -> None:
+        answer = self._awaited.get(message.id)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    async def _answer(self, session: Session, want: Any) -> None:
+        match want:
+            case WantOutput():
+                session.send(await self._outputs.read(want))
+            case WantFiles():
+                session.send(await self._guard(want.id, Files, self._list(want)))
+            case WantFile():
+                session.send(await self._guard(want.id, FileData, self._read(want)))
+
+    async def _guard(self, number: int, kind: type[Any], answer: "Coroutine[Any, Any, Any]") -> Any:
+        """The answer, or why there is none."""
+        try:
+            return await answer
+        except GridError as error:
+            return kind(id=number, error=(f"{error.what}: {error.why}" if error.why else error.what)[:ERROR_CHARS])
+        except (OSError, ValueError, OverflowError) as error:
+            return kind(id=number, error=str(getattr(error, "strerror", None) or error)[:ERROR_CHARS])
+        except Exception as error:  # whoever asked would wait for nothing
+            self._log(f"a question about files failed: {type(error).__name__}: {error}"[:ERROR_CHARS])
+            return kind(id=number, error=f"the node could not do this: {type(error).__name__}")
+
+    async def _list(self, want: WantFiles) -> Files:
+        found = await asyncio.to_thread(self._find, want)
+        if sum(len(entry.path.encode()) + len(entry.raw) + 32 for entry in found) > FILES_BYTES:
+            raise GridError(f"{len(found)} files match, and their names are more than one answer carries")
+        return Files(id=want.id, files=tuple(found))
+
+    async def _read(self, want: WantFile) -> FileData:
+        size = min(want.size, PART_BYTES)
+        data, end = await asyncio.to_thread(self._part, want, size)
+        return FileData(id=want.id, data=data, end=end)
+
+    def _find(self, want: WantFiles) -> list[FileEntry]:
+        return self._files.find(*self._place(want.allocation), want.globs)
+
+    def _part(self, want: WantFile, size: int) -> tuple[bytes, bool]:
+        return self._files.read(*self._place(want.allocation), from_wire(want.path, want.raw), want.offset, size)
+
+    def _place(self, allocation: str) -> tuple[str, Root]:
+        """The slot in which an allocation ran, and the directory of its command. Raises GridError also where that is
+        the agent's own directory."""
+        launch = workdir.read_launch(self._dir, allocation)
+        slot = self._slots.slot(allocation)
+        if launch is None or not slot:
+            raise GridError(f"the files of {allocation} are not on the node", why="it never ran here, or long ago")
+        if not launch.spec.workdir:
+            return slot, self._files.root(slot, allocation)
+        named, own = Path(os.path.realpath(launch.spec.workdir)), Path(os.path.realpath(self._dir))
+        if named == own or own in named.parents:
+            raise GridError(f"{named} cannot be read", why="the directory of the node's agent is there")
+        return slot, Root(path=os.fsencode(named), follow=True)

@@ -1,0 +1,114 @@
+"""The GPUs of this machine, read through one of several backends. A GPU that cannot be read has its error in the
+sample and is never taken for idle; a driver that does not answer holds up nobody (see `Patient`)."""
+
+import difflib
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from distributed_grid.agent.gpus.amd import AmdBackend
+from distributed_grid.agent.gpus.base import GpuBackend, NoGpus, Patient, only
+from distributed_grid.agent.gpus.gputil import GputilBackend
+from distributed_grid.agent.gpus.nvml import NvmlBackend
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.nodes import GpuFacts, GpuSample
+
+__all__ = ["NAMES", "GpuBackend", "open_backend"]
+
+NAMES = ("auto", "nvml", "gputil", "amd", "none")
+"""What `gpu_backend` may be."""
+
+
+def open_backend(name: str = "auto", wanted: Sequence[str] = (), root: Path = Path("/")) -> GpuBackend:
+    """The backend of this name; `wanted` limits it to GPUs named by UUID or index (empty: all there are); `root` stands
+    for `/` where files are read. Raises BadValue for a name or a GPU there is not, GridError for a missing package."""
+    if name not in NAMES:
+        close = difflib.get_close_matches(name, NAMES, 1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise BadValue(f"unknown gpu backend {name!r}", hint=f"{meant}there are {', '.join(NAMES)}")
+    backend = _open(name, root)
+    if not wanted:
+        return backend
+    chosen, missing = only(backend.facts(), wanted)
+    if missing:
+        there = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in backend.facts()) or "none"
+        raise BadValue(
+            f"no GPU {', '.join(missing)} on this machine",
+            why=backend.error or backend.note,
+            hint=f"there are: {there}",
+        )
+    return Chosen(backend, chosen)
+
+
+def _open(name: str, root: Path) -> GpuBackend:
+    match name:
+        case "nvml":
+            return _nvml()
+        case "amd":
+            return Patient(AmdBackend(root))
+        case "gputil":
+            return _gputil()
+        case "none":
+            return NoGpus()
+    nvml = _nvml()
+    if nvml.facts():
+        return nvml
+    amd = Patient(AmdBackend(root))
+    if amd.facts() or amd.error:
+        return amd
+    return nvml if nvml.error else NoGpus("auto", f"{nvml.note}, {amd.note}")
+
+
+def _nvml() -> GpuBackend:
+    try:
+        pynvml = importlib.import_module("pynvml")
+    except ImportError as error:
+        raise GridError(
+            "the package nvidia-ml-py is missing", why=str(error), hint="pip install nvidia-ml-py"
+        ) from None
+    return Patient(NvmlBackend(pynvml, _system_memory))
+
+
+def _gputil() -> GpuBackend:
+    try:
+        gputil = importlib.import_module("GPUtil")
+    except ImportError as error:
+        raise GridError(
+            "gpu_backend gputil needs the package GPUtil",
+            why=str(error),
+            hint="pip install 'distributed-grid[gputil]', or set gpu_backend: nvml",
+        ) from None
+    return Patient(GputilBackend(gputil))
+
+
+def _system_memory() -> tuple[int, int]:
+    memory = psutil.virtual_memory()
+    return int(memory.total), int(memory.total - memory.available)
+
+
+class Chosen:
+    """Some of the GPUs of a backend."""
+
+    def __init__(self, backend: GpuBackend, chosen: tuple[GpuFacts, ...]) -> None:
+        self.name, self._backend, self._chosen = backend.name, backend, chosen
+        self._uuids = {gpu.uuid for gpu in chosen}
+
+    @property
+    def error(self) -> str:
+        """Why the driver cannot be read."""
+        return self._backend.error
+
+    @property
+    def note(self) -> str:
+        """Why there are no GPUs, where that is in order."""
+        return self._backend.note
+
+    def facts(self) -> tuple[GpuFacts, ...]:
+        """The chosen GPUs."""
+        return self._chosen
+
+    def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
+        """A measurement of the chosen GPUs."""
+        return tuple(gpu for gpu in self._backend.sample(own) if gpu.uuid in self._uuids)

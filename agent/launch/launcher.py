@@ -1,0 +1,509 @@
+"""The agent's end of its talk with the supervisor: starts one or finds the one that lives, hands it what is to be done,
+and reports what happened. Nothing that matters is kept here: after a restart of the agent, or of the supervisor, all is
+told again from the supervisor's journal.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distributed_grid import __version__
+from distributed_grid.agent.launch import workdir
+from distributed_grid.agent.launch.run_as import Account
+from distributed_grid.agent.launch.start import last_words, lives, may_start, start
+from distributed_grid.agent.launch.workdir import SlotIndex
+from distributed_grid.agent.loss import Loss
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT, VERSION
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import TAIL_BYTES, Outcome, State
+from distributed_grid.protocol.messages import Exited, Launch, Started, Stop, Suspended
+from distributed_grid.protocol.nodes import Known
+from distributed_grid.runtime import beneath
+from distributed_grid.runtime.faults import fault
+from distributed_grid.runtime.unix import connected
+
+
+class Said(msgspec.Struct):
+    """An allocation was started, or has exited with this outcome, or (`op` is `frozen`) is frozen for that `why`; where
+    that is empty it goes on. `proven`: nothing lives of what was lost with the loss `id`."""
+
+    id: str
+    op: str = ""
+    pid: int = 0
+    outcome: Outcome | None = None
+    why: str = ""
+    lasted: float = 0.0
+    in_all: float = 0.0
+    slot: str = ""
+    walls: str = ""
+
+
+SAID = msgspec.json.Decoder(Said)
+
+
+def suspended(said: Said) -> Suspended:
+    """The same for the coordinator."""
+    return Suspended(allocation=said.id, why=said.why, lasted=said.lasted, in_all=said.in_all)
+
+
+def tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
+    """Size and last bytes of an output; nothing if there is none."""
+    folder = workdir.place(state_dir, allocation)
+    try:
+        if not os.lstat(f"{folder}/{stream}").st_size:
+            return 0, b""
+        with workdir.opened(folder) as above:
+            fd = beneath.open_regular(above, stream)
+    except OSError:
+        return 0, b""
+    try:
+        size = os.fstat(fd).st_size
+        return size, os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
+    finally:
+        os.close(fd)
+
+
+_START_SECONDS = 15.0
+_PAUSE = 0.005
+NAMELESS = (
+    "the machine's accounts were changed since the supervisor began, which took its copy of them away;"
+    " nothing, another one begins when no job runs"
+)
+
+
+class SupervisorGone(GridError):
+    """There is no supervisor, and this agent has given up what starting one takes: the next agent has it."""
+
+
+def _nothing(text: str) -> None:
+    """Where nobody wants to hear."""
+
+
+def _nobody(told: Any) -> None:
+    """Where nobody wants to hear."""
+
+
+class Launcher:
+    """Jobs of one node. `report` gets a Started or an Exited for each launch and stop, in the order they happened, also
+    for what was launched by an earlier agent; `pids_limit` is how many processes and threads any job may have at once
+    (0: as it asked), `nice` how far all of them stand back for others' programs; `log` gets sentences about the
+    supervisor's own fate. `pids` are the main processes of what runs, by allocation, and `limits` says who keeps which
+    limit, as the supervisor found.
+
+    `cgroup`: where its groups go, as supervisor_cgroups.survey takes it. `walls`: behind which jobs run
+    (walls/enclosure.py); `owners` are the users whose jobs see what the agent's user sees, where these have namespaces.
+
+    `process` is a supervisor that was just started. `slots` says in which slot each allocation ran."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        node: str,
+        report: Callable[[Started | Exited], None],
+        output_limit: int = OUTPUT_LIMIT,
+        log: Callable[[str], None] = _nothing,
+        pids_limit: int = 0,
+        cgroup: str = "none",
+        nice: int = 0,
+        walls: str = "none",
+        owners: tuple[str, ...] = (),
+        process: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        self.supervisor_pid, self.supervisor_software = 0, ""
+        self.suspended: Callable[[Suspended], None] = _nobody
+        """Is told of what was frozen, and of what goes on."""
+        self.pids: dict[str, int] = {}
+        self._dir = state_dir.absolute()
+        self._node = node
+        self._report = report
+        self._limit = output_limit
+        self._log = log
+        self._walls = walls
+        self._pids_limit = pids_limit
+        self._cgroup = cgroup
+        self._nice = nice
+        self.owners = owners
+        self.slots = SlotIndex(self._dir)
+        self.walls = ""
+        """What the supervisor that lives has built."""
+        self._reserving: dict[str, asyncio.Future[str]] = {}
+        self.limits: dict[str, str] = {}
+        self._process = process
+        self.nameless = ""
+        """Why new jobs have no name though this node has names for them; empty: they have one."""
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._outbox = bytearray()
+        self._unanswered: dict[str, list[dict[str, Any]]] = {}
+        self._told: set[str] = set()
+        self._renewed = 0.0
+        self._frozen: list[dict[str, Any]] = []
+        self.loss: Loss | None = None
+        self.loss_changed: Callable[[Collection[str] | None], None] = _nobody
+        """Is told of a `loss` while we run, with what is known all the same; and (None) that nothing of it lives."""
+
+    async def start(self) -> list[Known]:
+        """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
+        not forgotten yet. Raises GridError if there is no supervisor to be had."""
+        known = await self._connect()
+        self._renew_supervisor()
+        self._told = {one.allocation for one in known if one.outcome is not None}
+        self._task = asyncio.create_task(self._listen(), name="launcher")
+        return known
+
+    async def watch(self) -> None:
+        """Raises SupervisorGone when there is no supervisor any more."""
+        assert self._task is not None  # noqa: S101
+        await asyncio.shield(self._task)
+
+    def launch(
+        self,
+        launch: Launch,
+        directory: Path | None,
+        env: dict[str, str],
+        lease_from: float = 0.0,
+        account: Account | None = None,
+    ) -> None:
+        """Start the job in this working directory (None: one of its own) with this environment, behind our walls or as
+        the user of `account`; its folder is there. The result is reported: Started, or Exited if it could not be. An
+        allocation that is known already is reported as it stands, and nothing is started.
+
+        A leased one is ended `launch.lease` seconds after `lease_from`, or after the newest renewal (seconds since
+        boot): if that is over by now, it is not started."""
+        spec = launch.spec
+        self._ask(
+            {
+                "op": "launch",
+                "id": launch.allocation,
+                "argv": spec.argv,
+                "env": env,
+                "cwd": str(directory or ""),
+                "cores": launch.grant.affinity,
+                "limit": spec.time_limit,
+                "grace": spec.grace,
+                "lease": launch.lease,
+                "lease_from": lease_from,
+                **self._slot_of(launch, account),
+            }
+        )
+
+    async def reserve(self, launch: Launch, account: Account | None = None) -> str:
+        """The slot in which this launch will run; its working directory there is to be made and filled before. Raises
+        GridError where there is none to be had."""
+        future = self._reserving.setdefault(launch.allocation, asyncio.get_running_loop().create_future())
+        self._send({"op": "reserve", "id": launch.allocation, **self._slot_of(launch, account)})
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                slot = await asyncio.shield(future)
+        except TimeoutError:
+            slot = ""
+        finally:
+            self._reserving.pop(launch.allocation, None)
+        if not slot:
+            raise GridError("its walls cannot be built on this node", why="see the supervisor's log there")
+        return slot
+
+    def _slot_of(self, launch: Launch, account: Account | None) -> dict[str, Any]:
+        """What says which slots fit this launch."""
+        spec = launch.spec
+        return {
+            "submitter": launch.user,
+            "trusted": launch.user in self.owners,
+            "user": account and {"uid": account.uid, "gid": account.gid, "groups": account.groups},
+            "limits": {
+                "memory": launch.grant.memory,
+                "pids": min(filter(None, (spec.limits.pids, self._pids_limit)), default=0),
+                "cpu": launch.grant.resources.cpu if spec.limits.cpu else 0,
+                "signal": spec.limits.warn_signal,
+                "before": spec.limits.warn_before,
+                "nice": self._nice,
+                "gently": spec.boost is not None,
+            },
+        }
+
+    def renew(self, at: float) -> None:
+        """The coordinator answered the heartbeat that was sent at `at` (seconds since boot): all leases run anew from
+        then. Those that are over are not revived."""
+        self._renewed = max(self._renewed, at)
+        now = procs.now()
+        for messages in self._unanswered.values():
+            for one in messages:
+                # On its way to a supervisor: as long as it is leased it is renewed here, since there a renewal does not
+                # count for what comes after it.
+                if one["op"] == "launch" and one["lease_from"] + one["lease"] > now:
+                    one["lease_from"] = max(one["lease_from"], at)
+        self._say_renewed()
+
+    def tell_frozen(self) -> None:
+        """Tell of all that was frozen when the supervisor was found, and was before."""
+        frozen, self._frozen = self._frozen, []
+        for one in frozen:
+            self.suspended(suspended(msgspec.convert(one, Said)))
+
+    def _say_renewed(self) -> None:
+        if self._renewed:
+            self._send({"op": "renew", "at": self._renewed})
+
+    def stop(self, stop: Stop) -> None:
+        """End the allocation, also one that was never heard of. Exited is reported when nothing of it is alive."""
+        message = {"op": "stop", "id": stop.allocation, "grace": stop.grace, "cause": stop.cause, "text": stop.text}
+        self._ask(message)
+
+    def signal(self, allocation: str, signum: int) -> None:
+        """Send a signal to the job's process group. Without effect if it does not run."""
+        self._send({"op": "signal", "id": allocation, "signal": signum})
+
+    def limit(self, allocation: str, seconds: float) -> None:
+        """From now on its time limit is so long, from its start (0: none)."""
+        self._ask({"op": "limit", "id": allocation, "limit": seconds})
+
+    def freeze(self, allocation: str, why: str, seconds: float) -> None:
+        """Let nothing of it run for so long, or until `thaw`. Asked again, it goes on being frozen."""
+        self._send({"op": "freeze", "id": allocation, "why": why, "for": seconds})
+
+    def thaw(self, allocation: str) -> None:
+        """Let it go on."""
+        self._send({"op": "thaw", "id": allocation})
+
+    def forget(self, allocations: Iterable[str]) -> None:
+        """These ends are known where it counts: the supervisor need not tell them any more."""
+        ids = [*allocations]
+        self._told.difference_update(ids)
+        self._send({"op": "forget", "ids": ids})
+
+    def trust(self) -> None:
+        """Nothing lives of what a damaged journal did not name: the node's owner says so."""
+        self._send({"op": "proven"})
+
+    async def close(self, leave: bool = False) -> None:
+        """Leave. The supervisor and the jobs stay; with `leave` the supervisor goes too, as soon as nothing runs."""
+        if leave:
+            self._send({"op": "leave"})
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._disconnect(flush=True)
+
+    async def lost(self) -> None:
+        """The supervisor is gone, or its connection is: find or start one, report what ended meanwhile, and ask again
+        what was not answered. The journal holds what was begun, so asking twice starts nothing twice."""
+        await self._disconnect()
+        before = self.loss and self.loss.id
+        known = {one.allocation: one for one in await self._connect()}
+        if self.loss is not None and self.loss.id != before:
+            self._unanswered = {key: asked for key, asked in self._unanswered.items() if key in known}
+            self.loss_changed(known.keys())
+        self._say_renewed()
+        self.tell_frozen()
+        for one in known.values():
+            if one.outcome is not None and one.allocation not in self._told:
+                self._exited(one.allocation, one.outcome)
+            elif one.outcome is None and one.allocation in self._unanswered:
+                self._report(Started(allocation=one.allocation, pid=self.pids.get(one.allocation, 0)))
+        for messages in [*self._unanswered.values()]:
+            for message in messages:
+                self._send(message)
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        self._unanswered.setdefault(message["id"], []).append(message)
+        self._send(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox += msgspec.json.encode(message) + b"\n"
+
+    def _flush(self) -> None:
+        messages, self._outbox = self._outbox, bytearray()
+        # Without a connection, or with one that is going: what needs an answer is asked again.
+        if self._writer is None or not messages or self._writer.is_closing():
+            return
+        try:
+            written = self._write(self._writer, bytes(messages))
+        except OSError:
+            written = False
+        if not written:
+            self._writer.close()
+
+    @fault("agent.launch")
+    def _write(self, writer: asyncio.StreamWriter, orders: bytes) -> bool:
+        writer.write(orders)
+        return True
+
+    async def _listen(self) -> None:
+        while True:
+            await self._hear()
+            while True:
+                try:
+                    self._log("the supervisor is gone: another one takes over")
+                    await self.lost()
+                    break
+                except SupervisorGone:
+                    raise
+                except (GridError, OSError) as error:
+                    self._log(f"no supervisor: {error}")
+                    await asyncio.sleep(1.0)
+
+    async def _hear(self) -> None:
+        assert self._reader is not None  # noqa: S101
+        rest = b""
+        while True:
+            try:
+                part = await self._reader.read(1 << 18)
+            except OSError:
+                return
+            if not part:
+                return
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                self._take(SAID.decode(line))
+
+    def _take(self, said: Said) -> None:
+        allocation = said.id
+        if said.op == "proven" and self.loss is not None:
+            self.loss = msgspec.structs.replace(self.loss, open=False)
+            self.loss_changed(None)
+            return
+        if said.op == "nameless":
+            self.nameless = NAMELESS
+            self._log(f"new jobs have no name: {NAMELESS}")
+            self._renew_supervisor()
+            return
+        if said.op == "reserved":
+            if (waiting_for := self._reserving.get(allocation)) is not None and not waiting_for.done():
+                waiting_for.set_result(said.slot)
+            return
+        if said.slot:
+            self.slots.note(allocation, said.slot)
+        if said.op == "frozen":
+            self.suspended(suspended(said))
+            return
+        if said.outcome is not None:
+            self._exited(allocation, self._outcome(allocation, said.outcome))
+            return
+        waiting = self._unanswered.pop(allocation, [])
+        if stops := [one for one in waiting if one["op"] == "stop"]:
+            self._unanswered[allocation] = stops
+        self.pids[allocation] = said.pid
+        self._report(Started(allocation=allocation, pid=said.pid, walls=self._walls))
+
+    def _exited(self, allocation: str, outcome: Outcome) -> None:
+        self._unanswered.pop(allocation, None)
+        self.pids.pop(allocation, None)
+        self._told.add(allocation)
+        self._report(Exited(allocation=allocation, outcome=outcome))
+        self._renew_supervisor()
+
+    def _renew_supervisor(self) -> None:
+        """A supervisor of another release, or one whose jobs have no name any more, watches its jobs to their end, and
+        leaves then: the next one is ours."""
+        other = self.supervisor_software not in ("", __version__) or bool(self.nameless)
+        if other and not self.pids and not self._unanswered:
+            self._send({"op": "leave"})
+
+    def _outcome(self, allocation: str, said: Outcome) -> Outcome:
+        """What the supervisor said, with sizes and last bytes of the output, which it leaves to us."""
+        if not said.started:
+            return said
+        out, out_tail = tail(self._dir, allocation, "stdout")
+        err, err_tail = tail(self._dir, allocation, "stderr")
+        if not out and not err:
+            return said
+        return msgspec.structs.replace(
+            said, stdout_size=out, stdout_tail=out_tail, stderr_size=err, stderr_tail=err_tail
+        )
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> list[Known]:
+        """Connect, starting a supervisor if none lives. What it knows."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                hello = await self._dial()
+            except (FileNotFoundError, ConnectionError, asyncio.IncompleteReadError):
+                self._start_if_none()
+            else:
+                if hello["version"] == VERSION:
+                    self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
+                    self.supervisor_software, self.walls = hello["software"], hello["walls"]
+                    self.nameless = NAMELESS if hello.get("nameless") else ""
+                    for one in hello["known"]:
+                        if one.get("slot"):
+                            self.slots.note(one["id"], one["slot"])
+                    self.loss = msgspec.convert(hello["loss"], Loss | None)
+                    self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
+                    self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
+                    return [self._known(one) for one in hello["known"]]
+                await self._dismiss(hello)
+            if time.monotonic() > deadline:
+                raise GridError(
+                    "the supervisor of this node's jobs cannot be reached",
+                    why=last_words(self._dir) or "it did not answer in time",
+                    hint=f"look into {self._dir / 'supervisor.log'}",
+                )
+            await asyncio.sleep(_PAUSE)
+
+    async def _dial(self) -> dict[str, Any]:
+        await self._disconnect()
+        ours = connected(self._dir / "supervisor.sock", 0.0)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 26)
+        hello: dict[str, Any] = json.loads(await self._reader.readuntil(b"\n"))
+        return hello
+
+    async def _disconnect(self, flush: bool = False) -> None:
+        if self._writer is not None:
+            if flush:
+                self._flush()
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        self._reader = self._writer = None
+
+    async def _dismiss(self, hello: dict[str, Any]) -> None:
+        """A supervisor of another version is asked to leave, which it does when nothing runs."""
+        running = [one["id"] for one in hello["known"] if one["outcome"] is None]
+        if running:
+            raise GridError(
+                f"the node's supervisor has version {hello['version']}, this agent needs {VERSION}",
+                why=f"it was started by another release and still watches {len(running)} running jobs",
+                hint="run that release's agent until these jobs are over, then start this one",
+            )
+        assert self._writer is not None  # noqa: S101
+        with contextlib.suppress(ConnectionError):  # it heard that before, and has left
+            self._writer.write(b'{"op":"leave"}\n')
+            await self._writer.drain()
+
+    def _start_if_none(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        if not may_start(self._walls):
+            if lives(self._dir):
+                return
+            raise SupervisorGone(
+                "the supervisor of this node's jobs is gone",
+                why=f"it left or was killed; the last line of its log: {last_words(self._dir) or 'none'}",
+                hint="the next agent starts another one, for which this one has no rights any more; jobs go on. systemd"
+                " starts it by itself, and who runs an agent otherwise has to",
+            )
+        # Faults are for our first: the next one would die of them as well.
+        started = start(self._dir, self._limit, self._cgroup, self._walls, faults=self._process is None)
+        self._process = started or self._process
+
+    def _known(self, said: dict[str, Any]) -> Known:
+        if said["outcome"] is not None:
+            outcome = msgspec.convert(said["outcome"], Outcome)
+            return Known(said["id"], State.ENDED, self._outcome(said["id"], outcome))
+        return Known(said["id"], State.STOPPING if said["stopping"] else State.RUNNING, started_for=said["for"])

@@ -1,0 +1,322 @@
+"""A boost on its node: the command that starts a raylet with exactly what was borrowed, and what it needs there.
+
+Flags, traps and figures are from reference/ray.md, measured with Ray 2.60. `ray start --block` stays in front of its
+raylet: a SIGTERM to it, and to nothing else, drains the node and ends it. Ray's own
+command for stopping is never used: it ends every Ray on the machine.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from distributed_grid.agent.launch import raylet_folder
+from distributed_grid.agent.launch.ports import is_free
+from distributed_grid.agent.launch.raylet_folder import WalledFolder
+from distributed_grid.agent.launch.run_as import PASSABLE, Account
+from distributed_grid.protocol.boosts import (
+    LABEL,
+    OBJECT_STORE,
+    OVERHEAD,
+    SOURCE,
+    TARGET,
+    Boost,
+    RayAuth,
+    custom_resource,
+)
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.resources import MILLI
+from distributed_grid.runtime.ray_token import find
+
+SERVICES = (
+    "--node-manager-port",
+    "--object-manager-port",
+    "--dashboard-agent-listen-port",
+    "--dashboard-agent-grpc-port",
+    "--runtime-env-agent-port",
+    "--metrics-export-port",
+)
+"""What listens beside the workers. Given as numbers: raylets wait seconds for ports that are drawn by lot."""
+WORKERS = 4
+"""Ports for worker processes, for each core; Ray keeps some that do nothing, and starts some ahead."""
+SPARE_WORKERS = 32
+LISTENS = 120.0
+"""Seconds after which a raylet listens on the ports that it was given, or never will."""
+WITHOUT_HEAD = 30.0
+"""Seconds for which a raylet outlives its cluster's head: one that is started again needs some ten."""
+DRAIN = 5.0
+"""Seconds of a boost's grace that are left when Ray's own is over, for its processes to go."""
+REACH_SECONDS = 3.0
+ASK_SECONDS = 20.0
+TEMP = "grid-ray"
+OPEN = "r"
+"""What Ray is given of the raylet's own folder: it lets everybody write there."""
+
+
+def program(named: str) -> Path:
+    """The ray program to use: the named one, or that of our own environment, or of the PATH. Raises GridError."""
+    beside = Path(sys.executable).with_name("ray")
+    found = named or (str(beside) if beside.exists() else shutil.which("ray"))
+    if not found or not os.access(found, os.X_OK):
+        raise GridError(
+            "there is no ray program on this node",
+            why=f"{found} cannot be run" if found else "neither beside the agent's Python nor in its PATH",
+            hint="pip install 'distributed-grid[ray]' there, or name one with agent.ray",
+        )
+    return Path(found)
+
+
+_known: dict[tuple[str, int, int], tuple[str, str]] = {}
+"""Versions by program, and its file's inode and time: installing another one writes it anew."""
+
+
+def versions(ray: Path) -> tuple[str, str]:
+    """Of Ray and of its Python, without importing it: that would take half a second. Raises GridError."""
+    seen = ray.stat()
+    key = (str(ray), seen.st_ino, seen.st_mtime_ns)
+    if key not in _known:
+        _known.clear()
+        _known[key] = _versions(ray)
+    return _known[key]
+
+
+def _versions(ray: Path) -> tuple[str, str]:
+    code = "import importlib.metadata as m, platform; print(m.version('ray'), platform.python_version())"
+    try:
+        out = subprocess.run(
+            [_python_of(ray), "-I", "-c", code], capture_output=True, text=True, timeout=ASK_SECONDS, check=True
+        ).stdout
+        here, python = out.split()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise GridError(f"{ray} cannot be asked for its version", why=str(error)) from None
+    return here, python
+
+
+def _python_of(ray: Path) -> str:
+    """The interpreter that the program names in its first line."""
+    with open(ray, "rb") as file:
+        first = file.readline(1024).decode(errors="replace").strip()
+    return first.removeprefix("#!").split()[0] if first.startswith("#!/") else sys.executable
+
+
+def check_versions(boost: Boost, here: str, python: str, node: str) -> None:
+    """Ray takes only its own version, and Python's to the minor number (with the match level that we set). Raises
+    GridError that names both sides."""
+    wrong = []
+    if boost.ray and boost.ray != here:
+        wrong.append(f"Ray {here} on {node}, {boost.ray} in the cluster")
+    if boost.python and boost.python.split(".")[:2] != python.split(".")[:2]:
+        wrong.append(f"Python {python} on {node}, {boost.python} in the cluster")
+    if wrong:
+        raise GridError(
+            f"{node} cannot join the Ray cluster at {boost.address}",
+            why="; ".join(wrong),
+            hint=f"pip install ray=={boost.ray} on {node}, with Python {'.'.join(boost.python.split('.')[:2])}",
+        )
+
+
+def own_address(head: str) -> str:
+    """The address of this machine that the cluster's head can reach. Raises GridError where the head cannot be."""
+    host, _, port = head.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=REACH_SECONDS) as there:
+            return str(there.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise GridError(
+            f"the Ray cluster at {head} cannot be reached from this node", why=str(error), hint="ray status"
+        ) from None
+
+
+BLOCK = 16
+"""Ports that are claimed as one."""
+_claimed: list[tuple[float, list[socket.socket]]] = []
+"""The claims on rows of ports that were given to raylets which may not listen there yet, and since when."""
+_giving = threading.Lock()
+
+
+def ports(first: int, last: int, cores: int) -> tuple[int, ...]:
+    """A row of ports of the range that are free, and not given to another raylet that is about to listen there, be it
+    by another agent of this machine: as many as those for services, then the first and the last of the workers'.
+    Raises GridError."""
+    workers = SPARE_WORKERS + WORKERS * cores
+    row = len(SERVICES) + workers
+    with _giving:
+        now = time.monotonic()
+        while _claimed and now > _claimed[0][0] + LISTENS:
+            _release(_claimed.pop(0)[1])
+        for begin in range(first, last - row + 2, -(-row // BLOCK) * BLOCK):
+            end = begin + row - 1
+            if (claim := _claim(begin, end)) is None:
+                continue
+            if not all(map(is_free, range(begin, end + 1))):
+                _release(claim)
+                continue
+            _claimed.append((now, claim))
+            services = range(begin, begin + len(SERVICES))
+            return (*services, services.stop, end)
+    raise GridError(
+        f"no {row} ports in a row are free for a raylet", why=f"between {first} and {last}", hint="see agent.ray_ports"
+    )
+
+
+def _claim(begin: int, end: int) -> list[socket.socket] | None:
+    """Claim these ports of this machine, as long as the sockets are open; None: others have. By names that one process
+    can have at a time: those of sockets without a file, which are, as ports are, of one network namespace, whoever
+    their users are, and which go with their process."""
+    claim: list[socket.socket] = []
+    try:
+        for block in range(begin // BLOCK, end // BLOCK + 1):
+            claim.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            claim[-1].bind(f"\0{TEMP}/ports/{block * BLOCK}")
+    except OSError:
+        _release(claim)
+        return None
+    return claim
+
+
+def _release(claim: list[socket.socket]) -> None:
+    for one in claim:
+        one.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RaySettings:
+    """How this node runs Ray: the program (empty: ours, or that of the PATH), the range of ports, the path of the file
+    with the cluster's token (empty: Ray's own place)."""
+
+    program: str = ""
+    first_port: int = 20000
+    last_port: int = 24999
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What starts a raylet."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def prepare(
+    launch: Launch,
+    boost: Boost,
+    node: str,
+    settings: RaySettings,
+    account: Account | None,
+    walled: WalledFolder | None = None,
+) -> Lease:
+    """See that it can join, and make what it needs, for this user (None: ours), or where `walled` can. Takes up to
+    seconds. Raises GridError."""
+    ray = program(settings.program)
+    check_versions(boost, *versions(ray), node)
+    address = own_address(boost.address)
+    said = environment(boost, launch.spec.grace)
+    token = find(settings.token, "agent.ray_token") if boost.auth is RayAuth.TOKEN else None
+    if token is not None:
+        raylet_folder.check(token, boost.address, _python_of(ray), said)
+    row = ports(settings.first_port, settings.last_port, len(launch.grant.cores))
+    if walled is not None:
+        temp, given = walled.make(launch.allocation, token)
+    else:
+        temp = make_folder(launch.allocation, account)
+        given = str(raylet_folder.give(token, temp, account)) if token is not None else ""
+    if given:
+        said["RAY_AUTH_TOKEN_PATH"] = given
+    return Lease(tuple(command(launch, boost, node, ray, address, row, temp / OPEN)), said)
+
+
+def as_job(launch: Launch, lease: Lease) -> Launch:
+    """The same launch with the command that was made for it."""
+    return replace(launch, spec=replace(launch.spec, argv=lease.argv))
+
+
+def command(
+    launch: Launch, boost: Boost, node: str, ray: Path, address: str, row: tuple[int, ...], temp: Path
+) -> list[str]:
+    """What starts it. `row` as `ports` has it, `temp` a folder of its own with a short name (sockets lie below it)."""
+    grant = launch.grant
+    gpus = sum(gpu.milli for gpu in grant.gpus) // MILLI
+    *services, first, last = row
+    labels = {LABEL: launch.job, TARGET: boost.target, SOURCE: node}
+    return [
+        str(ray),
+        "start",
+        "--block",
+        f"--address={boost.address}",
+        f"--node-ip-address={address}",
+        f"--node-name={launch.job}",
+        f"--num-cpus={len(grant.cores)}",
+        f"--num-gpus={gpus}",
+        f"--memory={max(0, grant.memory - OVERHEAD)}",
+        f"--object-store-memory={OBJECT_STORE}",
+        f"--resources={json.dumps({custom_resource(boost.target): gpus or len(grant.cores)})}",
+        f"--labels={','.join(f'{name}={value}' for name, value in labels.items())}",
+        f"--temp-dir={temp}",
+        f"--min-worker-port={first}",
+        f"--max-worker-port={last}",
+        *(f"{flag}={port}" for flag, port in zip(SERVICES, services, strict=True)),
+        "--disable-usage-stats",
+    ]
+
+
+def environment(boost: Boost, grace: float) -> dict[str, str]:
+    """What it has in its environment beside what a job has, and the path of its token."""
+    return {
+        "RAY_AUTH_MODE": boost.auth.value,
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": f"{max(0.1, grace - DRAIN):g}",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": f"{WITHOUT_HEAD:g}",
+        "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+NOT_FOR_RAY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""What a job is told of its cores; Ray tells each of its tasks by what that asked for."""
+
+
+def for_ray(environment: Mapping[str, str]) -> dict[str, str]:
+    """A job's environment without that."""
+    return {name: value for name, value in environment.items() if name not in NOT_FOR_RAY}
+
+
+def folder(allocation: str) -> Path:
+    """Where Ray keeps its sockets and logs: a short path, as a socket's has 107 bytes at most, and Ray needs 64."""
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    base = Path(own, "grid-r") if own else Path(f"/tmp/{TEMP}-{os.getuid()}")  # noqa: S108 (its own folder is checked)
+    return base / allocation
+
+
+def make_folder(allocation: str, account: Account | None = None) -> Path:
+    """Make it, for this user alone (None: ours). Raises GridError."""
+    path = folder(allocation)
+    try:
+        for one, mode in ((path.parent, PASSABLE), (path, 0o700)):
+            with contextlib.suppress(FileExistsError):
+                one.mkdir(mode)
+            seen = one.lstat()
+            if seen.st_uid != os.getuid() or seen.st_mode & ~mode & 0o777 or not stat.S_ISDIR(seen.st_mode):
+                raise GridError(f"{one} is somebody else's", why="Ray's sockets and logs are to be there")
+        if account is not None:
+            os.chown(path, account.uid, account.gid)
+    except OSError as error:
+        raise GridError(f"{path} cannot be made", why=error.strerror or str(error)) from None
+    return path
+
+
+def ended(allocation: str) -> None:
+    """Nothing is left of this allocation: nor shall its folder be, if it had one."""
+    if (path := folder(allocation)).exists():
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,161 @@
+"""What an allocation has on the node: `allocs/ID` with `spec`, `stdout` and `stderr`, which only the agent can change,
+and its working directory, `jobs/SLOT/ID`, which is the job's. `SlotIndex` keeps over restarts in which slot each one
+ran.
+"""
+
+import contextlib
+import fnmatch
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from distributed_grid.protocol import groups
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.messages import Launch
+from distributed_grid.runtime import beneath
+from distributed_grid.runtime.faults import fault
+
+SPEC = "spec"
+SPEC_BYTES = 16 << 20
+"""The largest record of what was asked for. A message that asks has far less."""
+_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+
+
+def folder(state_dir: Path, allocation: str) -> Path:
+    """Where all of an allocation lies. Raises BadValue for what cannot be the id of one, since it becomes a path."""
+    return Path(place(state_dir, allocation))
+
+
+def place(state_dir: Path, allocation: str) -> str:
+    """The same as text, for what is done for every job: joining Paths costs more there than what is done with them."""
+    if not _ID.fullmatch(allocation):
+        raise BadValue(f"{allocation!r} is not the id of an allocation")
+    return f"{state_dir}/allocs/{allocation}"
+
+
+def _make_folder(state_dir: Path, allocation: str) -> str:
+    path = place(state_dir, allocation)
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.mkdir(path, 0o700)
+        except FileNotFoundError:  # the first one of all
+            os.makedirs(path, 0o700)
+    return path
+
+
+@fault("agent.spec")
+def write_launch(state_dir: Path, launch: Launch) -> None:
+    """Keep what was asked for, so that an agent that restarts knows what its running jobs hold. The first one stays:
+    it is what a job that runs was started with."""
+    content = msgspec.json.encode(launch)
+    with opened(_make_folder(state_dir, launch.allocation)) as folder:
+        try:
+            fd = beneath.open_regular(folder, SPEC, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            if read_launch(state_dir, launch.allocation) is None:  # cut by a kill, or something else
+                beneath.replace_whole(folder, SPEC, content, 0o600)
+            return
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+
+
+def read_launch(state_dir: Path, allocation: str) -> Launch | None:
+    """What was asked for; None if that is not known any more."""
+    try:
+        with opened(place(state_dir, allocation)) as folder:
+            return msgspec.json.decode(beneath.read_whole(folder, SPEC, SPEC_BYTES), type=Launch)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+@contextlib.contextmanager
+def opened(folder: str) -> Iterator[int]:
+    """A descriptor of a directory of ours, to open what is in it. Raises OSError."""
+    fd = beneath.open_root(folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+# --- what the job gets ------------------------------------------------------------------------------------------------
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def passed_on(base: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """What a job gets of the agent's own environment: what has one of these names, which may hold wildcards."""
+    return {name: base[name] for name in base if any(fnmatch.fnmatchcase(name, one) for one in names)}
+
+
+def build_env(launch: Launch, node: str, directory: Path | None, base: Mapping[str, str]) -> dict[str, str]:
+    """The job's whole environment: `base` (what the agent passes on), the grid's own, and the job's on top. Where the
+    job gets a directory of its own (None), the supervisor adds what names it."""
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", **base}
+    grant = launch.grant
+    env |= {
+        "GRID_JOB_ID": launch.job,
+        "GRID_NODE": node,
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in grant.gpus),
+    }
+    if directory is not None:
+        env |= {"GRID_WORKDIR": str(directory), "PWD": str(directory)}
+    env |= dict.fromkeys(_THREADS, str(max(1, len(grant.cores))))
+    if launch.gang is not None:
+        env |= groups.environment(launch.gang)
+    env |= launch.spec.env
+    env["GRID_ALLOCATION_ID"] = launch.allocation
+    return env
+
+
+_SPARE = 1000
+
+
+class SlotIndex:
+    """The file `slots` in the state directory, a line an allocation. What a power cut takes of it was not yet old
+    enough for anybody to ask for its files: without its line those are not found, and are removed with their slot."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / "slots"
+        self._slots: dict[str, str] = {}
+        with contextlib.suppress(OSError):
+            for line in self._path.read_text().splitlines():
+                allocation, _, slot = line.partition(" ")
+                self._slots[allocation] = slot
+        self._lines = len(self._slots)
+
+    def note(self, allocation: str, slot: str) -> None:
+        """It runs there. A disk that refuses this costs the files of a job whose node is restarted, nothing else."""
+        if self._slots.get(allocation) == slot:
+            return
+        self._slots[allocation] = slot
+        with contextlib.suppress(OSError), open(self._path, "a", opener=_private) as file:
+            file.write(f"{allocation} {slot}\n")
+            self._lines += 1
+
+    def slot(self, allocation: str) -> str:
+        """The name of its slot; empty if it is not known."""
+        return self._slots.get(allocation, "")
+
+    def in_use(self) -> set[str]:
+        """The slots of all allocations that are known."""
+        return {*self._slots.values()}
+
+    def forget(self, allocation: str) -> None:
+        """Nothing of it is left. The file is written anew when most of its lines are about such ones."""
+        if self._slots.pop(allocation, "") and self._lines > 2 * len(self._slots) + _SPARE:
+            fresh = self._path.with_suffix(".new")
+            with contextlib.suppress(OSError):
+                with open(fresh, "w", opener=_private) as file:
+                    file.writelines(f"{one} {slot}\n" for one, slot in self._slots.items())
+                os.replace(fresh, self._path)
+                self._lines = len(self._slots)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

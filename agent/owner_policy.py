@@ -1,0 +1,96 @@
+"""The owner's return, carried out: what `core/owner.py` orders goes to the supervisor, what that has done is told
+to the coordinator."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distributed_grid.agent.core.owner import Freeze, Owner, Recall, Thaw
+from distributed_grid.agent.core.spare.limits import Limits
+from distributed_grid.agent.core.table import Table
+from distributed_grid.agent.launch import recall_file
+from distributed_grid.agent.launch.launcher import Launcher
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.messages import Recalled, Stop, Suspended
+from distributed_grid.protocol.nodes import NodeFacts, Sample
+from distributed_grid.runtime.peer import boot_clock
+
+HOLDS, SAMPLES = 30.0, 3
+"""Seconds, and intervals between samples if these are more, that a job stays frozen on our word. It is said again with
+every sample; where we are gone, or hang, the jobs go on."""
+
+
+class Owning:
+    """The owner of this node and its jobs. `stop` ends one, `say` has a message for the coordinator, and `stirred` is
+    called when the node is closed by it, or open again."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        interval: float,
+        limits: Limits,
+        facts: NodeFacts,
+        launcher: Launcher,
+        table: Table,
+        stop: Callable[[Stop], None],
+        say: Callable[[Any], None],
+        stirred: Callable[[], None],
+    ) -> None:
+        self._dir = state_dir
+        self._holds = max(HOLDS, SAMPLES * interval)
+        self._owner = Owner(limits, len(facts.cores))
+        self._launcher, self._table, self._stop = launcher, table, stop
+        self._say, self._stirred = say, stirred
+        self._closed = ""
+        self._recalled: dict[str, Recalled] = {}
+        launcher.suspended = self._took
+
+    @property
+    def closed(self) -> str:
+        """Why nothing more is lent now; empty: the owner does not stand against it."""
+        return self._closed
+
+    def measured(self, sample: Sample) -> None:
+        """There is a new sample: do what is to be done about the owner."""
+        self._recalled = {key: told for key, told in self._recalled.items() if self._table.runs(key)}
+        for order in self._owner.observe(sample, self._table.running(), boot_clock()):
+            if isinstance(order, Freeze):
+                self._launcher.freeze(order.allocation, order.why, self._holds)
+            elif isinstance(order, Thaw):
+                self._launcher.thaw(order.allocation)
+            else:
+                self._recall(order)
+        self._look()
+
+    def introduction(self) -> list[Suspended | Recalled]:
+        """What a coordinator that has just come has to know of the jobs that are frozen, or were, or are recalled."""
+        told: list[Suspended | Recalled] = [*self._owner.suspended(boot_clock()), *self._recalled.values()]
+        return [one for one in told if self._table.runs(one.allocation)]
+
+    def take_back(self, why: str) -> None:
+        """End all jobs that were not told to end yet, since the node is not lent any more, for that `why`."""
+        for key in [key for key, entry in self._table.entries.items() if entry.outcome is None]:
+            if key not in self._recalled:
+                self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=why), closing=True)
+
+    def _recall(self, order: Recall) -> None:
+        key, why = order.allocation, order.why
+        text = f"the owner is back ({why})"
+        self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=text))
+
+    def _end(self, key: str, why: str, stop: Stop, closing: bool = False) -> None:
+        grace = recall_file.seconds(self._dir, stop)
+        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace, closing=closing)
+        self._stop(stop)
+        self._say(told)
+
+    def _took(self, told: Suspended) -> None:
+        self._owner.took(told.allocation, told.why, told.lasted, told.in_all, boot_clock())
+        self._say(told)
+        self._look()
+
+    def _look(self) -> None:
+        closed = self._owner.presence()
+        if closed != self._closed:
+            self._closed = closed
+            self._stirred()

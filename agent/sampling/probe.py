@@ -1,0 +1,216 @@
+"""One measurement of this node at a time: what the grid's own jobs use and what everybody else does."""
+
+import os
+import platform
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from distributed_grid.agent.core.spare.limits import Limits, lendable
+from distributed_grid.agent.gpus.backends import GpuBackend
+from distributed_grid.agent.sampling import host, owner_signs
+from distributed_grid.agent.sampling.topology import numa_nodes
+from distributed_grid.agent.sampling.trees import Spent, Trees, Usage, kin_roots
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
+from distributed_grid.protocol.resources import format_ranges
+from distributed_grid.runtime.peer import boot_clock
+
+__all__ = ["Probe", "Usage", "kin_roots"]
+
+SPAN = 0.5
+"""Rates are taken over at least this many seconds: the kernel counts CPU time in ticks of 10 ms."""
+APART = 0.1
+
+
+@dataclass(slots=True)
+class Mark:
+    """Counters at one moment, and what own and kin processes have spent since the mark before."""
+
+    at: float
+    busy: dict[int, float]
+    traffic: tuple[int, int, int, int]
+    own: Spent
+    kin: Spent
+
+
+class Probe:
+    """Measures. `cores`: those to manage (None: all the agent may use; with `virtual` any numbers); `memory_limit`:
+    bytes to manage (0: all there is); `own_roots` gives the pids of our agent and supervisors, `kin_roots` those of
+    sibling grid services, whose use is nobody's foreign use either; the disk is the one `state_dir` is on. `waits`:
+    look whether others' programs have to wait, `hands`: whether somebody uses keyboard or terminal. Safe to
+    be called from several threads. Raises BadValue for cores that the agent may not use."""
+
+    def __init__(
+        self,
+        cores: Sequence[int] | None,
+        memory_limit: int,
+        gpus: GpuBackend,
+        virtual: bool = False,
+        own_roots: Callable[[], Iterable[int]] = tuple,
+        kin_roots: Callable[[], Iterable[int]] = tuple,
+        state_dir: Path = Path("/"),
+        waits: bool = False,
+        hands: bool = False,
+    ) -> None:
+        self._usable = host.usable_cores()
+        self.cores = tuple(sorted(set(cores or self._usable)))
+        self.virtual = virtual
+        # A quota shortens the default only: who names cores may take any of the agent's affinity.
+        allowed = os.sched_getaffinity(0)
+        if not virtual and (beyond := [core for core in self.cores if core not in allowed]):
+            raise BadValue(
+                f"cores {format_ranges(beyond)} cannot be managed",
+                why=f"this process may use the cores {format_ranges(sorted(allowed))}",
+                hint="name cores among these, or let the agent number virtual ones",
+            )
+        self.gpus = gpus
+        self._limit = memory_limit
+        self._groups = host.memory_groups()
+        self._disk = str(state_dir)
+        self._lock = threading.Lock()
+        self._trees = Trees(own_roots, kin_roots)
+        self._waits = waits
+        self._hands = owner_signs.Hands() if hands else None
+        self._trees.walk()
+        self._marks = deque([Mark(boot_clock(), host.busy_seconds(), host.traffic(), [], [])])
+        self._seen_gpus: tuple[GpuSample, ...] = ()
+
+    def facts(
+        self,
+        name: str,
+        incarnation: int,
+        limits: Limits,
+        labels: dict[str, str] | None = None,
+        software: str = "",
+        priority: float = 1.0,
+    ) -> NodeFacts:
+        """What does not change about this node, `limits` applied to what it could lend."""
+        memory, gpus = self._memory()[0], self.gpus.facts()
+        return NodeFacts(
+            name=name,
+            hostname=socket.gethostname(),
+            boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            incarnation=incarnation,
+            cores=self.cores,
+            memory=memory,
+            lendable=lendable(limits, self.cores, memory, gpus),
+            virtual=self.virtual,
+            gpus=gpus,
+            labels=labels or {},
+            software=software,
+            python=platform.python_version(),
+            priority=priority,
+            numa=() if self.virtual else numa_nodes(self.cores),
+        )
+
+    def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:
+        """Measure now. `at` is the time by `peer.boot_clock`. Rates are over the time since the last sample, or a
+        little more where that was a moment ago. Without `read_gpus` the GPUs are as they were read last."""
+        with self._lock:
+            return self._sample(boot_clock() if at is None else at, read_gpus)
+
+    def usage(self) -> dict[int, Usage]:
+        """What each process right below our supervisors uses with its tree, by pid, as of the last sample."""
+        with self._lock:
+            return self._trees.usage()
+
+    def _sample(self, at: float, read_gpus: bool) -> Sample:
+        mark = Mark(at, host.busy_seconds(), host.traffic(), *self._trees.walk())
+        since = self._baseline(at)
+        elapsed = max(at - since.at, 1e-3)
+        later = [one for one in self._marks if one.at > since.at] + [mark]
+        own = [spent for one in later for spent in one.own]
+        kin = [spent for one in later for spent in one.kin]
+        self._remember(mark)
+        busy = {core: max(0.0, ticks - since.busy.get(core, ticks)) for core, ticks in mark.busy.items()}
+        foreign = foreign_seconds(busy, own + kin)
+        cores, foreign_cpu = self._foreign(foreign, elapsed)
+        total, memory_foreign, memory_own = self._split_memory()
+        if read_gpus:
+            self._seen_gpus = self.gpus.sample(self._trees.pids)
+        disk = psutil.disk_usage(self._disk)
+        rates = [max(0.0, (new - old) / elapsed) for new, old in zip(mark.traffic, since.traffic, strict=True)]
+        return Sample(
+            at=at,
+            cores=cores,
+            own_cpu=round(sum(seconds for _, seconds in own) / elapsed, 3),
+            foreign_cpu=round(foreign_cpu, 3),
+            memory_total=total,
+            memory_foreign=memory_foreign,
+            memory_own=memory_own,
+            load=round(os.getloadavg()[0], 2),
+            disk_total=disk.total,
+            disk_free=disk.free,
+            disk_read=round(rates[0], 1),
+            disk_written=round(rates[1], 1),
+            net_received=round(rates[2], 1),
+            net_sent=round(rates[3], 1),
+            gpus=self._seen_gpus,
+            gpu_error=self.gpus.error,
+            pressure=owner_signs.pressure(self._trees.pids) if self._waits else {},
+            input_idle=round(self._hands.idle(), 1) if self._hands is not None else -1.0,
+        )
+
+    def _baseline(self, at: float) -> Mark:
+        """The newest mark that is old enough for a rate, else the oldest; those before it are forgotten."""
+        while len(self._marks) > 1 and at - self._marks[1].at >= SPAN:
+            self._marks.popleft()
+        return self._marks[0]
+
+    def _remember(self, mark: Mark) -> None:
+        """Keep the mark; in a burst of samples it replaces the one before, so that few are kept."""
+        last = self._marks[-1]
+        if len(self._marks) > 1 and mark.at - self._marks[-2].at < APART:
+            mark.own, mark.kin = merged(last.own + mark.own), merged(last.kin + mark.kin)
+            self._marks.pop()
+        self._marks.append(mark)
+
+    def _foreign(self, foreign: dict[int, float], elapsed: float) -> tuple[dict[int, int], float]:
+        """Foreign use of each managed core in percent, and of all in cores' worth. A virtual core has an equal part
+        of what the real ones have."""
+        if self.virtual:
+            share = min(1.0, sum(foreign.get(core, 0.0) for core in self._usable) / elapsed / len(self._usable))
+            return dict.fromkeys(self.cores, round(100 * share)), share * len(self.cores)
+        parts = {core: min(1.0, foreign[core] / elapsed) for core in self.cores if core in foreign}
+        return {core: round(100 * part) for core, part in parts.items()}, sum(parts.values())
+
+    def _memory(self) -> tuple[int, int, int]:
+        """Bytes managed, bytes there are, bytes available."""
+        total, available = host.memory(self._groups)
+        return (min(self._limit, total) if self._limit else total), total, available
+
+    def _split_memory(self) -> tuple[int, int, int]:
+        """Bytes managed, used by others and by our jobs. With a limit, others' use is charged in proportion, as to
+        each of several agents that share a machine; and what the machine has not available is not spare."""
+        managed, machine, available = self._memory()
+        own, kin = self._trees.memory()
+        others = max(0, machine - available - own - kin)
+        foreign = max(others * managed // machine, managed - own - available)
+        return managed, min(max(0, foreign), managed), own
+
+
+def foreign_seconds(busy: dict[int, float], spent: Spent) -> dict[int, float]:
+    """What is left of each core's busy seconds once the grid's own are taken off: those of a process from the cores
+    it may run on, the most closely pinned first, in proportion to what is left there."""
+    left = dict(busy)
+    for cores, seconds in sorted(merged(spent), key=lambda one: len(one[0])):
+        here = [core for core in cores if core in left]
+        there = sum(left[core] for core in here)
+        if there > 0:
+            part = max(0.0, 1 - seconds / there)
+            left.update({core: left[core] * part for core in here})
+    return left
+
+
+def merged(spent: Spent) -> Spent:
+    """The same with one entry for each set of cores."""
+    sums: dict[frozenset[int], float] = {}
+    for cores, seconds in spent:
+        sums[cores] = sums.get(cores, 0.0) + seconds
+    return list(sums.items())

@@ -1,0 +1,221 @@
+"""What the grid's own processes use: the trees below a few roots, walked by their children and never by listing the
+machine. CPU time is counted so that the sum is exact, also of children that came and went between two walks."""
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from distributed_grid.runtime.peer import SUPERVISOR, boot_clock
+
+_SPAWNER = SUPERVISOR.encode()  # which forks them
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+Spent = list[tuple[frozenset[int], float]]
+"""CPU seconds, each with the cores they may have been spent on (empty: any)."""
+
+
+@dataclass(slots=True)
+class Process:
+    """A process as it was at a walk. `cpu` is its own, `reaped` what its ended children have left to it, in seconds;
+    `started` in seconds since boot; `top` the process right below a root or a spawner that it came from (0: it is
+    one of these itself)."""
+
+    pid: int
+    parent: int
+    started: float
+    cpu: float
+    reaped: float
+    rss: int
+    cores: frozenset[int]
+    top: int
+    kin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a tree uses: resident bytes, CPU seconds since it began, processes alive."""
+
+    rss: int = 0
+    cpu: float = 0.0
+    processes: int = 0
+
+
+class Trees:
+    """Walks the trees below the roots: `own` ones, and `kin`, other agents' of the same grid on this machine."""
+
+    def __init__(self, own: Callable[[], Iterable[int]], kin: Callable[[], Iterable[int]] = tuple) -> None:
+        self._own, self._kin = own, kin
+        self._seen: dict[int, Process] = {}
+        self._debts: dict[int, float] = {}
+        self._walked = boot_clock()
+
+    def walk(self) -> tuple[Spent, Spent]:
+        """CPU time spent since the last walk by our own trees and by those of our kin."""
+        before, began = self._seen, boot_clock()
+        seen = self._read()
+        gone = [one for one in before.values() if _lookup(seen, one) is None]
+        # An ended child's time goes to whoever reaped it: its nearest ancestor that is left.
+        charges: dict[int, float] = {}
+        places: dict[int, frozenset[int]] = {}
+        for one in gone:
+            heir = _heir(one, before, seen)
+            if heir:
+                charges[heir] = charges.get(heir, 0.0) + one.cpu + one.reaped
+                places[heir] = places.get(heir, frozenset()) | one.cores
+        own: Spent = []
+        kin: Spent = []
+        debts: dict[int, float] = {}
+        for pid, now in seen.items():
+            spent = kin if now.kin else own
+            then = _lookup(before, now)
+            if then is None:
+                if now.started >= self._walked - 2 * TICK:  # else it was at work long before it came to us
+                    spent.append((now.cores, now.cpu + now.reaped))
+                continue
+            spent.append((now.cores, max(0.0, now.cpu - then.cpu)))
+            charge = charges.get(pid, 0.0)
+            rest = now.reaped - then.reaped - charge - self._debts.get(pid, 0.0)
+            if rest < 0:
+                # The child went after its parent was read: its time shows up there at the next walk, already counted.
+                debts[pid] = min(-rest, charge)
+            else:
+                spent.append((places.get(pid, now.cores), rest))
+        self._seen, self._debts, self._walked = seen, debts, began
+        return own, kin
+
+    @property
+    def pids(self) -> set[int]:
+        """All processes of the grid at the last walk, kin included."""
+        return set(self._seen)
+
+    def memory(self) -> tuple[int, int]:
+        """Resident bytes of our jobs and of our kin's; the roots themselves are not jobs."""
+        own = sum(one.rss for one in self._seen.values() if one.top and not one.kin)
+        return own, sum(one.rss for one in self._seen.values() if one.top and one.kin)
+
+    def usage(self) -> dict[int, Usage]:
+        """What each process right below one of our own roots and their spawners uses with all its tree, by its pid;
+        also of daemons whose parent is gone, if they were seen under it once."""
+        found: dict[int, Usage] = {}
+        for one in self._seen.values():
+            if one.top and not one.kin:
+                so_far = found.get(one.top, Usage())
+                found[one.top] = Usage(
+                    so_far.rss + one.rss, so_far.cpu + one.cpu + one.reaped, so_far.processes + 1
+                )  # fmt: skip
+        return found
+
+    def _read(self) -> dict[int, Process]:
+        own = dict.fromkeys(self._own(), False)
+        roots = own | {pid: True for pid in self._kin() if pid not in own}
+        seen: dict[int, Process] = {}
+        todo = [(pid, 0, 0, kin) for pid, kin in reversed(roots.items())]
+        while todo:
+            pid, parent, top, kin = todo.pop()
+            if pid in seen or (parent and pid in roots):
+                continue
+            found = _process(pid, parent, top, kin)
+            if found is None:
+                continue
+            process, threads, name = found
+            then = _lookup(self._seen, process)
+            if parent in roots and name == _SPAWNER:
+                process.top = 0  # it makes jobs one after the other: each of its children is one
+            elif then is not None and parent:
+                process.top = then.top or top
+            seen[pid] = process
+            below = process.top if parent else 0
+            todo.extend((child, pid, below or child, kin) for child in children(pid, threads))
+        return seen
+
+
+def _process(pid: int, parent: int, top: int, kin: bool) -> tuple[Process, int, bytes] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+        cores = frozenset(os.sched_getaffinity(pid))
+    except OSError:
+        return None
+    field = stat[stat.rindex(b")") + 2 :].split()
+    return (
+        Process(
+            pid=pid,
+            parent=parent,
+            started=int(field[19]) * TICK,
+            cpu=(int(field[11]) + int(field[12])) * TICK,
+            reaped=(int(field[13]) + int(field[14])) * TICK,
+            rss=int(field[21]) * PAGE,
+            cores=cores,
+            top=top,
+            kin=kin,
+        ),
+        int(field[17]),
+        stat[stat.index(b"(") + 1 : stat.rindex(b")")],
+    )
+
+
+def children(pid: int, threads: int = 0) -> list[int]:
+    """The pids of a process's children, whichever of its `threads` (0: not known) began them."""
+    try:
+        tasks = [str(pid)] if threads == 1 else os.listdir(f"/proc/{pid}/task")
+        return list(_listed(pid, tasks))
+    except FileNotFoundError:
+        return [] if _kernel_lists() else _searched(pid)  # it is gone, or the kernel lists no children
+    except OSError:
+        return []
+
+
+def _listed(pid: int, tasks: Iterable[str]) -> Iterator[int]:
+    for task in tasks:
+        with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+            yield from map(int, file.read().split())
+
+
+@functools.cache
+def _kernel_lists() -> bool:
+    """Whether this kernel lists children at all (CONFIG_PROC_CHILDREN)."""
+    return os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+
+
+def _searched(pid: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def _lookup(among: dict[int, Process], one: Process) -> Process | None:
+    """The same process in another walk: a pid that came back is another process."""
+    found = among.get(one.pid)
+    return found if found is not None and found.started == one.started else None
+
+
+def _heir(one: Process, before: dict[int, Process], seen: dict[int, Process]) -> int:
+    while one.parent in before:
+        one = before[one.parent]
+        if _lookup(seen, one) is not None:
+            return one.pid
+    return 0
+
+
+def kin_roots(directory: Path) -> list[int]:
+    """The services of the dev grid in `directory` that are alive, by the pid files that they keep one folder below:
+    supervisors, agents and the coordinator. A pid that now belongs to something else is left out."""
+    found = []
+    for name in ("supervisor.pid", "agent.pid", "coordinator.pid"):
+        for file in sorted(directory.glob(f"*/{name}")):
+            try:
+                told = json.loads(file.read_text())
+                pid, start = int(told["pid"]), int(told["start"])
+                stat = Path(f"/proc/{pid}/stat").read_bytes()
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if int(stat[stat.rindex(b")") + 2 :].split()[19]) == start:
+                found.append(pid)
+    return found

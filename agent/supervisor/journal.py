@@ -1,0 +1,273 @@
+"""The supervisor's journal: what it promised, started and saw end, one checksummed line a record, only ever appended.
+
+A line is eight hex digits of CRC-32, a space, the number of the line, a space and a JSON array. What a killed process
+wrote is in the kernel and safe; only `commit(sync=True)` makes it safe from a power cut as well. A torn last line is
+the ordinary trace of a cut and is dropped; damage anywhere else puts the whole file aside for a person to look at, and
+what can be read of it is used.
+
+Beside the journal lies its mark: the boot, the journal's generation (each rewrite makes a new one) and the number of
+its last committed line. It is written after each commit and not synced: a killed process leaves it as it was written,
+and a power cut ends all jobs. By the mark and the numbers a journal that is missing, empty, older than it was, cut or
+without some of its lines is known as such: `doubt` says so.
+
+The file is longer than what was appended: it is filled up with zeros, a chunk at a time. A sync of lines that replace
+zeros writes just these; one of a file that grew waits for the filesystem's own journal, with all that others did there.
+
+After a write or sync that failed nobody knows what the disk holds, and a second try on the same file may succeed all
+the same, since the kernel has told its error and forgotten it. So that file is not used again: a new one is made.
+Stdlib only.
+"""
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from distributed_grid.agent.supervisor.procs import boot_id
+from distributed_grid.runtime.faults import fault
+
+_CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
+Record = list[Any]
+_HEADER = "journal"
+_MARK_BYTES = 160
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def line(record: Record, number: int = 0) -> bytes:
+    """One record as it is written, the line of this number (0: a record that is no line of a journal)."""
+    body = b"%d %s" % (number, _encode(record).encode())
+    return b"%08x %s\n" % (crc32(body), body)
+
+
+def parse(text: bytes) -> Record | None:
+    """The record of one line without its newline; None if it is not whole."""
+    found = _numbered(text)
+    return found[1] if found is not None else None
+
+
+def _numbered(text: bytes) -> tuple[int, Record] | None:
+    """The number and the record of a line; None if it is not whole."""
+    if len(text) < 9 or text[8:9] != b" ":
+        return None
+    try:
+        if int(text[:8], 16) != crc32(text[9:]):
+            return None
+        number, _, body = text[9:].partition(b" ")
+        numbered, record = int(number), json.loads(body)
+    except ValueError:
+        return None
+    return (numbered, record) if isinstance(record, list) and record else None
+
+
+class Mark(NamedTuple):
+    """What is known beside the journal of how it was left: in which boot, its generation (`following`: the one that
+    was about to replace it) and the number of its last committed line."""
+
+    boot: str
+    generation: str
+    following: str
+    number: int
+
+
+def read_mark(path: str) -> Mark | None:
+    """The mark of the journal at this path; None if there is none that can be read."""
+    try:
+        with open(f"{path}.mark", "rb") as file:
+            record = parse(file.read(_MARK_BYTES).split(b"\n")[0])
+    except OSError:
+        return None
+    if record is None or len(record) != 4 or [type(one) for one in record] != [str, str, str, int]:
+        return None
+    return Mark(*record)
+
+
+class Contents(NamedTuple):
+    """What a journal has: its generation, its records, the numbers of its damaged lines, how many lines there are,
+    whether the last one was cut, and what shows that it is not all that was written (empty: nothing does)."""
+
+    generation: str
+    records: list[Record]
+    bad: list[int]
+    lines: int
+    torn: bool
+    doubt: str
+
+
+def examine(whole: bytes | None, mark: Mark | None, marked: bool) -> Contents:
+    """Read a journal (None: there is none) of which this is the mark, if it can be read; `marked`: there is one."""
+    if whole is None:
+        return Contents("", [], [], 0, False, "the journal is not there any more" if marked else "")
+    lines = whole.rstrip(b"\0").split(b"\n")
+    torn = bool(lines.pop())  # what follows the last newline: nothing, or a line that was cut
+    parsed = [_numbered(text) for text in lines]
+    bad = [at for at, found in enumerate(parsed, 1) if found is None]
+    # Blocks reach the disk in any order, so a cut can also leave a last line of the right length with wrong bytes.
+    if bad and bad[-1] == len(lines):
+        bad, torn = bad[:-1], True
+    found = [one for one in parsed if one is not None]
+    records = [record for _, record in found if record[0] != _HEADER]
+    header = found[0][1] if found else []
+    generation = str(header[1]) if header[:1] == [_HEADER] and len(header) > 1 else ""
+    return Contents(generation, records, bad, len(lines), torn, _doubt(generation, found, bad, mark, marked))
+
+
+def _doubt(generation: str, found: list[tuple[int, Record]], bad: list[int], mark: Mark | None, marked: bool) -> str:
+    if not found:
+        return "the journal is empty"
+    if bad:
+        return f"line {bad[0]} of the journal is damaged"
+    numbers = [number for number, _ in found]
+    if numbers != [*range(1, len(numbers) + 1)]:
+        return "lines of the journal are missing"
+    if mark is None:
+        return "the journal's mark is damaged" if marked else "the journal's mark is not there any more"
+    if generation not in (mark.generation, mark.following):
+        return "the journal is an older copy"
+    if generation == mark.generation and numbers[-1] < mark.number:
+        return f"the journal ends at line {numbers[-1]}, and {mark.number} were written"
+    return ""
+
+
+class Journal:
+    """The journal at `path`, `size` bytes of records in it. `log` takes a sentence for a person when something was
+    wrong with the file. `sound` says that all it was given is in the file that is at `path`; it is not until the first
+    rewrite, and after an error not until the next one: until then a commit raises. `doubt`: what showed, when it was
+    loaded, that it is not all that was written in this boot; empty: it is."""
+
+    def __init__(self, path: str, log: Callable[[str], None]) -> None:
+        self.path = path
+        self.size = 0
+        self.sound = False
+        self.doubt = ""
+        self._generation = ""
+        self._number = 0
+        self._marking = -1
+        self._boot = ""
+        self._log = log
+        self._fd = -1
+        self._room = 0  # bytes that the file has on disk
+        self._buffer: list[bytes] = []
+
+    def load(self) -> list[Record]:
+        """All records that can be read, in order. Damage is told, and the damaged file is kept beside the journal."""
+        try:
+            with open(self.path, "rb") as file:
+                whole: bytes | None = file.read()
+        except FileNotFoundError:
+            whole = None
+        mark = read_mark(self.path)
+        self._number = mark.number if mark is not None else 0
+        found = examine(whole, mark, os.path.exists(f"{self.path}.mark"))
+        self._generation = found.generation
+        # Nothing was started in this boot where no supervisor wrote a mark in it.
+        self.doubt = found.doubt if mark is None or mark.boot == boot_id() else ""
+        if found.torn:
+            self._log(f"journal {self.path}: the last line was cut and is dropped")
+        if found.bad:
+            shown = ", ".join(map(str, found.bad[:10])) + ("…" if len(found.bad) > 10 else "")
+            self._log(
+                f"journal {self.path}: {len(found.bad)} of {found.lines} lines are damaged (line {shown}); "
+                f"the file is kept as {self._put_aside()} and the other lines are used"
+            )
+        elif self.doubt:
+            kept = f"; the file is kept as {self._put_aside()}" if whole is not None else ""
+            self._log(f"journal {self.path}: {self.doubt}{kept}")
+        return found.records
+
+    def _put_aside(self) -> str:
+        """Give the file a second name, which stays when the journal is replaced. It takes no room on a full disk."""
+        number = 1
+        while os.path.exists(aside := f"{self.path}.corrupt-{number}"):
+            number += 1
+        try:
+            os.link(self.path, aside)
+        except OSError as error:
+            return f"nothing ({error.strerror})"
+        return aside
+
+    @fault("supervisor.rewrite")
+    def rewrite(self, records: Iterable[Record]) -> None:
+        """Replace the journal, and what was appended to it, by these records: whole and durable, or not at all."""
+        generation = os.urandom(6).hex()
+        every = [[_HEADER, generation], *records]
+        body = b"".join(line(record, number) for number, record in enumerate(every, 1))
+        fresh = f"{self.path}.new"
+        room = (len(body) // _CHUNK + 1) * _CHUNK
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            _write(fd, body.ljust(room, b"\0"), 0)
+            os.fsync(fd)
+            self._mark(self._generation, generation, self._number)
+            os.rename(fresh, self.path)
+        except BaseException:
+            os.close(fd)
+            with contextlib.suppress(OSError):  # on a full disk its room is for others
+                os.unlink(fresh)
+            raise
+        # From here on the old file has no name any more.
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self.size, self._room, self.sound = fd, len(body), room, False
+        self._generation, self._number = generation, len(every)
+        self._buffer.clear()
+        self._mark(generation, "", len(every))
+        folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self.sound = True
+
+    def append(self, *record: Any) -> None:
+        """Take a record; it is written by the next commit. Where a rewrite has to come first, that one says it all."""
+        if self.sound:
+            self._buffer.append(line(list(record), self._number + len(self._buffer) + 1))
+
+    def commit(self, sync: bool) -> None:
+        """Write what was appended, with `sync` also through to the disk. After an OSError all of it has to be written
+        anew, by a rewrite."""
+        if not self.sound:
+            raise OSError(errno.EIO, "an earlier write failed")
+        body, count = b"".join(self._buffer), len(self._buffer)
+        self._buffer.clear()
+        self.sound = False
+        if body:
+            self._extend(body)
+        if sync:
+            _sync(self._fd)
+        if count:
+            self._number += count
+            self._mark(self._generation, "", self._number)
+        self.sound = True
+
+    def _mark(self, generation: str, following: str, number: int) -> None:
+        """Note beside the journal how it is now: in place, so that it takes no room on a full disk."""
+        if self._marking < 0:
+            self._boot = boot_id()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._marking = os.open(f"{self.path}.mark", flags, 0o600)
+        _write(self._marking, line([self._boot, generation, following, number]).ljust(_MARK_BYTES), 0)
+
+    @fault("supervisor.write")
+    def _extend(self, body: bytes) -> None:
+        while self.size + len(body) > self._room:
+            _write(self._fd, _ZEROS, self._room)
+            self._room += _CHUNK
+        _write(self._fd, body, self.size)
+        self.size += len(body)
+
+
+@fault("supervisor.sync")
+def _sync(fd: int) -> None:
+    os.fdatasync(fd)
+
+
+def _write(fd: int, body: bytes, at: int) -> None:
+    view = memoryview(body)
+    while view:
+        done = os.pwrite(fd, view, at)
+        view, at = view[done:], at + done

@@ -1,0 +1,207 @@
+"""What a job may take at most: kept by the kernel where there are cgroups, else by looking at its processes now and
+then. Stdlib only.
+
+Entering a group takes a tenth of a millisecond to a whole one, so only a job with a limit of memory or CPU is in from
+its start, where it counts; any other one enters with the first look at it, and short ones never do.
+
+A look walks the job's tree in /proc: some 50 µs a process. How soon the next one comes depends on how far the job is
+from its limits, and all looks together take a small share of one core at most. Between two looks a job can take more
+than it may; a cgroup, where the machine allows one, leaves no such gap.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from distributed_grid.agent.cgroups.control import Cgroups, amounts_of
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import NEVER, Job
+from distributed_grid.agent.supervisor.tree import Tree
+
+_SOONEST, _LATEST = 0.05, 0.45  # seconds to the next look at a job
+_FAST = 4 << 30  # bytes a second that a job may begin to grow by at any time
+_SHARE = 0.03  # of one core, for all looks together
+_DYING = 2.0  # seconds that a process may take from its kill for want of memory until we hear of its end
+_KILLED_CODE = 137  # what a shell ends with when its command was killed by SIGKILL
+
+
+class _Watched:
+    """A job that runs, and from when until when it is to be looked at again."""
+
+    def __init__(self, job: Job, now: float) -> None:
+        self.job = job
+        self.early = self.due = now
+        self.entered = False
+
+
+class Limits:
+    """The limits of all jobs that run. `end` is asked to end one that takes more than it may, with cause, text and
+    grace. `due` is when a look is due, or earlier (seconds since boot)."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        cgroups: Cgroups,
+        end: Callable[[Job, str, str, float], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self.due = NEVER
+        self._tree = tree
+        self._cgroups = cgroups
+        self._end = end
+        self._log = log
+        self._watched: dict[str, _Watched] = {}
+        self._strayed: set[str] = set()
+        self._oom_kills = procs.oom_kills()
+        self._killed_at = -_DYING
+        self._looked = procs.now()
+
+    def restore(self, job: Job) -> None:
+        """It is from an earlier supervisor, which may have made its groups, and not have removed them."""
+        self._cgroups.find(job)
+        if job.outcome is not None:
+            self.leave(job)
+
+    def admit(self, job: Job, spawner: int) -> None:
+        """Its spawner is about to make its first process: where it counts, that one is in its groups from its start."""
+        if job.memory or job.cpu_limit:
+            self._cgroups.make(job.id, amounts_of(job), guests=1)
+            self._cgroups.enter(job.id, spawner)
+
+    def admitted(self, job: Job, spawner: int) -> None:
+        """Its first process is there, or could not be made: the spawner is no guest any more."""
+        if job.memory or job.cpu_limit:
+            self._cgroups.park(spawner)
+            self._cgroups.settle(job.id, amounts_of(job))
+
+    def watch(self, job: Job, now: float) -> None:
+        """It runs from now on."""
+        if now - self._looked > _DYING:  # whom the kernel killed meanwhile was not of ours
+            self._oom_kills, self._looked = procs.oom_kills(), now
+        watched = self._watched[job.id] = _Watched(job, now)
+        if not job.adopted and (job.memory or job.cpu_limit):
+            self._confine(watched)
+        self._plan(watched, 0, 0.0, now)
+
+    def leave(self, job: Job) -> None:
+        """Nothing of it is left."""
+        self._watched.pop(job.id, None)
+        if job.confined:
+            self._cgroups.release(job.id)
+            self._sweep(procs.now())
+        self._strayed.discard(job.id)
+
+    def _sweep(self, now: float) -> None:
+        """The kernel may need a moment more than the last process did."""
+        if not self._cgroups.sweep():
+            self.due = min(self.due, now + _LATEST)
+
+    def look(self, now: float) -> None:
+        """Look at what is due. With it at what is due soon: one wake-up does for many."""
+        if now < self.due:
+            return
+        self._kernel_killed(now)
+        self.due = NEVER
+        for watched in [*self._watched.values()]:
+            if watched.early <= now:
+                began = time.perf_counter()
+                if not watched.entered:
+                    self._confine(watched)
+                used = self._look(watched.job)
+                self._plan(watched, used, time.perf_counter() - began, now)
+            self.due = min(self.due, watched.due)
+        self._sweep(now)
+
+    def judge(self, job: Job) -> None:
+        """Nothing is left of it. If the kernel took or refused it something, that is how it ended.
+
+        Outside of cgroups the kernel counts whom it killed for want of memory, but not whose they were. So it is a job
+        that was killed, and not by us, when that count had just risen.
+        """
+        if job.cause or job.status is None or job.status < 0:
+            return
+        code = os.waitstatus_to_exitcode(job.status)
+        refused = self._cgroups.refused(job)
+        fell = code in (-9, _KILLED_CODE) and self._kernel_killed(procs.now())
+        if (code and refused.oom_kills) or (fell and 0 < job.memory < job.peak):
+            self._was_over_memory(job)
+        elif code and refused.forks:
+            job.cause = "too-many-processes"
+            job.text = (
+                f"its limit of {job.pids} processes and threads kept it {refused.forks} times from making another"
+            )
+        elif fell:
+            own = f"was below its own limit of {_size(job.memory)}" if job.memory else "has no limit of its own"
+            job.cause = "node-out-of-memory"
+            job.text = f"the node ran out of memory, and the kernel killed it; it {own} (peak {_size(job.peak)})"
+
+    def _kernel_killed(self, now: float) -> bool:
+        """Whether the kernel killed anybody for want of memory a moment ago."""
+        count, self._looked = procs.oom_kills(), now
+        if count != self._oom_kills:
+            self._oom_kills, self._killed_at = count, now
+        return now - self._killed_at < _DYING
+
+    def _was_over_memory(self, job: Job) -> None:
+        job.peak = max(job.peak, job.memory)  # the kernel has seen what we may have missed
+        job.cause, job.text = "out-of-memory", _over_memory(job)
+
+    def _confine(self, watched: _Watched) -> None:
+        watched.entered = True
+        self._cgroups.confine(watched.job, lambda: self._tree.members(watched.job))
+
+    def _plan(self, watched: _Watched, used: int, cost: float, now: float) -> None:
+        """When to look again: before it can have grown over its limit, as far as looking does not cost too much."""
+        limit = watched.job.memory
+        wait = min(max((limit - used) / _FAST, _SOONEST), _LATEST) if limit else _LATEST
+        wait = max(wait, cost * len(self._watched) / _SHARE)
+        watched.early, watched.due = now + 0.8 * wait, now + wait
+        self.due = min(self.due, watched.due)
+
+    def _look(self, job: Job) -> int:
+        """See whether it takes more than it may. The memory it holds, in bytes."""
+        members = self._tree.members(job)
+        used = sum(seen.resident for seen in members.values())
+        if job.memory and used > job.memory:
+            # Files that are mapped, and pages that a fork shares, do not count, or count once. Seeing that is dear.
+            used = min(used, sum(map(procs.held, members)))
+        job.peak = max(job.peak, used)
+        if job.status is None and not job.cause:
+            count = sum(seen.threads for seen in members.values())
+            if job.memory and (used > job.memory or self._cgroups.refused(job).oom_kills):
+                self._end(job, "out-of-memory", _over_memory(job), 0.0)
+            elif job.pids and count > job.pids:
+                text = f"had {count} processes and threads at once, and its limit is {job.pids}"
+                self._end(job, "too-many-processes", text, 0.0)
+        if job.cores and "cpuset" not in job.confined:
+            self._keep_on_cores(job, members)
+        return used
+
+    def _keep_on_cores(self, job: Job, members: dict[int, procs.Stat]) -> None:
+        """Put back what has left the job's cores, as `taskset` lets any process do."""
+        left: dict[int, set[int]] = {}
+        for pid, seen in members.items():
+            for thread in procs.threads(pid) if seen.threads > 1 else (pid,):
+                with contextlib.suppress(OSError):  # it is gone
+                    cores = os.sched_getaffinity(thread)
+                    now = procs.stat(pid) if not cores <= job.cores else None
+                    if now is not None and now.start == seen.start:
+                        left[thread] = cores & job.cores or {*job.cores}
+        self._tree.set_cores(job, left)
+        if left and job.id not in self._strayed:
+            self._strayed.add(job.id)
+            self._log(f"{job.id}: thread {min(left)} had left the job's cores and is put back")
+
+
+def _over_memory(job: Job) -> str:
+    return f"used more memory than its limit of {_size(job.memory)} (peak {_size(job.peak)})"
+
+
+def _size(count: float) -> str:
+    """Bytes for people, as protocol/resources.py writes them."""
+    for unit in ("B", "K", "M", "G"):
+        if count < 1024:
+            return f"{count:.1f}".removesuffix(".0") + unit
+        count /= 1024
+    return f"{count:.1f}".removesuffix(".0") + "T"

@@ -1,0 +1,518 @@
+"""The node's supervisor: it owns all jobs, and outlives the agent.
+
+One process with one thread, standard library only, started by supervisor/main.py. It makes no job's process itself: a
+spawner behind the walls of a slot does (supervisor_slots.py, walls/). Each turn of its loop takes what came in, makes
+it durable with one sync, and only then acts on it and tells: an intent is on disk before a spawner has the order, an
+exit is on disk before it is reported, and is kept until it is acknowledged. No allocation is ever spawned twice,
+whatever dies in between. The agent may come and go; it is told everything when it comes. Leases are kept without it.
+"""
+
+import contextlib
+import itertools
+import os
+import selectors
+import signal
+import socket
+import time
+from typing import Any
+
+from distributed_grid.agent.cgroups.control import Cgroups, described, freezer, survey
+from distributed_grid.agent.supervisor import leases, procs
+from distributed_grid.agent.supervisor.book import Book
+from distributed_grid.agent.supervisor.ends import Endings
+from distributed_grid.agent.supervisor.files import FilesDoor
+from distributed_grid.agent.supervisor.freeze import Freezer, told
+from distributed_grid.agent.supervisor.job import NEVER, Job, never_ran
+from distributed_grid.agent.supervisor.launches import Starting
+from distributed_grid.agent.supervisor.limits import Limits
+from distributed_grid.agent.supervisor.output import Outputs
+from distributed_grid.agent.supervisor.slots import Slots, Spawning
+from distributed_grid.agent.supervisor.socket import AgentSocket
+from distributed_grid.agent.supervisor.survivors import Survivors
+from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.agent.walls.enclosure import NAMESPACE
+from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
+from distributed_grid.agent.walls.spawner import CannotStart
+
+VERSION = 1
+"""Of the talk with the agent and of the journal. Another version is another supervisor."""
+OUTPUT_LIMIT = 256 << 20
+"""Bytes that one output stream may take on disk."""
+BATCH = 32
+"""Launches that one turn spawns at most, so that ends are reported meanwhile."""
+LINGER = 10.0
+"""Seconds that a supervisor without jobs and without an agent stays. All it knows is in the journal."""
+LONGEST_WAIT = 86400.0  # seconds: epoll takes at most 2^31 milliseconds
+_REAPED_TRIES, _NOTED_TRIES = 25, 250  # looks for the code of what another process reaps, 2 ms apart
+_DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
+_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
+
+
+def log(text: str) -> None:
+    """A line in supervisor.log. Where the disk is full it is lost, and nothing else."""
+    text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+    with contextlib.suppress(OSError):
+        os.write(2, f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n".encode(errors="replace"))
+
+
+class Supervisor:
+    """All jobs of one agent's state directory."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        forks: ForkServer,
+        output_limit: int = OUTPUT_LIMIT,
+        cgroup: str = "none",
+        software: str = "",
+        walls: str = "none",
+    ) -> None:
+        self.software = software  # the release that we are of
+        self.allocs = os.path.join(state_dir, "allocs")
+        self.leave = self._told_nameless = False
+        self.idle_since = procs.now()
+        self.spawners: dict[str, Spawning] = {}
+        self.selector = selectors.DefaultSelector()
+        jobs_score, _ = procs.protect_from_oom()
+        self.slots = Slots(state_dir, walls, forks, self.selector, self._told, self._came, log, jobs_score)
+        self.starting = Starting(self.slots, self.allocs, self._cannot_start)
+        self.tree = Tree(log, forks.act, self.slots.helpers, self._sweep)
+        self.leases = leases.Leases()
+        self.outputs = Outputs(self.allocs, output_limit, log)
+        self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
+        self.jobs = self.book.jobs
+        self.freezer = Freezer(self.tree, self.book.journal, lambda said: self.agent.tell(said), log, freezer(cgroup))
+        self.endings = Endings(self.tree, self.book.journal, self.freezer)
+        found = survey(cgroup)
+        self.kept_by = described(found)
+        self.limits = Limits(self.tree, Cgroups(found.places, log), self.endings.ask, log)
+        places = [*found.places.values(), freezer(cgroup)]
+        self.survivors = Survivors(self.book, self.tree, self.slots, places, log)
+        self._take_signals()
+        self._restore()
+        self.files = FilesDoor(state_dir, walls, forks, self.selector, log)
+        self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, log, self.tree.holds)
+
+    def _take_signals(self) -> None:
+        procs.become_subreaper()
+        for signum in _IGNORED:
+            signal.signal(signum, signal.SIG_IGN)
+        # SIGTERM comes from a machine that shuts down, and jobs get it too: leave as soon as nothing runs.
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "leave", True))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        woken, self._wake = socket.socketpair()
+        woken.setblocking(False)
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self.selector.register(woken, selectors.EVENT_READ, lambda: woken.recv(4096))
+
+    # --- what was before -----------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        """Take over what an earlier supervisor left running."""
+        boot, before = procs.boot_id(), self.book.read()
+        self.survivors.end_unknown()
+        for job in self.jobs.values():
+            self.limits.restore(job)
+            if job.outcome is not None:
+                continue
+            job.adopted = True
+            if before != boot:
+                job.outcome = {"cause": "rebooted", "text": "the node was restarted while it ran"}
+                continue
+            self.leases.hold(job.id, job.lease, job.since)
+            if not job.pid:
+                self.tree.hold_up(job)  # its spawner may just be about to start it
+            if not self._adopt(job):
+                self.tree.main_ended(job, self._noted(job))
+        self.book.save(sync=True)
+
+    def _noted(self, job: Job) -> int | None:
+        return self.slots.noted_exit(job.place, job.id) if job.place is not None else None
+
+    def _adopt(self, job: Job) -> bool:
+        """Watch a main process whose parent we are not; False if it is gone."""
+        try:
+            fd = os.pidfd_open(job.pid) if job.pid else -1
+        except OSError:
+            return False
+        seen = procs.stat(job.pid)
+        if fd < 0 or seen is None or not job.spawned[0] <= seen.start <= job.spawned[1]:
+            if fd >= 0:
+                os.close(fd)
+            return False
+        job.pidfd, job.start = fd, seen.start
+        self.tree.watched.add(job)
+        self.selector.register(fd, selectors.EVENT_READ, lambda: self._adopted_ended(job))
+        if job.cause:
+            self.endings.end(job, job.grace)
+        self.freezer.restore(job)
+        self.endings.arm(job)
+        self._watch(job)
+        log(f"{job.id} of an earlier supervisor still runs (pid {job.pid}) and is watched")
+        return True
+
+    def _watch(self, job: Job) -> None:
+        now = procs.now()
+        self.outputs.watch(job.id, now)
+        self.limits.watch(job, now)
+
+    def _adopted_ended(self, job: Job) -> None:
+        # The code can be had once its new parent has reaped it: at once as a rule, so it is waited for only shortly. On
+        # a machine that is overloaded a spawner that works gets more time to write it down.
+        status = None
+        for turn in range(_NOTED_TRIES):
+            status = self._noted(job)
+            if status is None:
+                status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
+            if status is not None or (turn >= _REAPED_TRIES and not self._spawner_works(job)):
+                break
+            time.sleep(0.002)
+        self.selector.unregister(job.pidfd)
+        os.close(job.pidfd)
+        job.pidfd = -1
+        self.tree.main_ended(job, status)
+
+    def _spawner_works(self, job: Job) -> bool:
+        place = job.place
+        seen = procs.stat(place.pid) if place is not None else None
+        return place is not None and seen is not None and seen.start == place.start and seen.state not in "TtZX"
+
+    # --- what the agent says -------------------------------------------------------------------------------------
+
+    def _greeting(self) -> dict[str, Any]:
+        now = procs.now()
+        known = []
+        for job in self.jobs.values():
+            outcome = job.outcome
+            if outcome is not None and job in self.book.over:
+                if not outcome.get("started", True):
+                    continue
+                outcome = None  # it is not on disk yet, and so still to be told
+            about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
+            frozen = told(job, now) if job.frozen_at or job.frozen_for else None
+            known.append({**about, "outcome": outcome, "frozen": frozen, **_where(job)})
+        about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
+        lost = self.book.loss.told() if self.book.loss is not None else None
+        about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
+        return {"op": "hello", **about_us, "known": known}
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        match message["op"]:
+            case "launch":
+                self._launch(message)
+            case "reserve":
+                self._reserve(message)
+            case "stop":
+                self._stop(message["id"], message["cause"], message["text"], message["grace"])
+            case "signal":
+                job = self.jobs.get(message["id"])
+                if job is not None and job.outcome is None and 0 < message["signal"] <= signal.NSIG:
+                    self.tree.signal_group(job, message["signal"])
+            case "limit":
+                if (job := self.jobs.get(message["id"])) is not None and job.outcome is None:
+                    self.endings.limit(job, message["limit"])
+            case "freeze":
+                if (job := self.jobs.get(message["id"])) is not None:
+                    self.freezer.ask(job, message["why"], message["for"])
+            case "thaw":
+                if (job := self.jobs.get(message["id"])) is not None:
+                    self.endings.thaw(job)
+            case "renew":
+                now = procs.now()
+                self._end_unleased(now)  # what is over by now is not revived: we may have been stopped since
+                if self.leases.renew(message["at"], now):
+                    self.book.journal.append("renewed", self.leases.renewed)
+            case "forget":
+                for key in message["ids"]:
+                    self.book.forget(key)
+            case "leave":
+                self.leave = True
+            case "proven":
+                self._proven()
+            case other:
+                log(f"the agent says {other!r}, which is not known here")
+
+    def _launch(self, order: dict[str, Any]) -> None:
+        key, lease, since = order["id"], order["lease"], order["lease_from"]
+        if key in self.jobs:
+            self._tell(self.jobs[key])
+        elif key in self.book.forgotten:
+            self._was_over(key, "spawn-failed")
+        elif "/" in key or key.startswith("."):
+            log(f"{key!r} is not the id of an allocation")
+        elif lease and since + lease <= procs.now():
+            # Newer renewals do not count: it may have been given up before them, while it was on its way here.
+            self._refuse(key, "lease-expired", leases.why(lease))
+        elif key not in self.starting:
+            self.leases.hold(key, lease, since)
+            self.starting.add(key, order)
+
+    def _reserve(self, order: dict[str, Any]) -> None:
+        """Say where the working directory of a launch will be, which has to be filled before."""
+        key = order["id"]
+        if key in self.jobs or "/" in key or key.startswith("."):
+            self.agent.tell({"op": "reserved", "id": key, "slot": ""})
+        elif (found := self.starting.reserve(key, order)) is None:
+            self.agent.tell({"op": "reserved", "id": key, "slot": "", "why": "no spawner can be made"})
+        elif found.ready:
+            self._came(found, "")
+
+    def _came(self, spawning: Spawning, why: str) -> None:
+        """A spawner is ready, or never will be."""
+        self.starting.came(spawning, why)
+        if spawning.taken and self.starting.is_reserved(spawning):
+            slot = "" if why else spawning.slot.name
+            self.agent.tell({"op": "reserved", "id": spawning.taken, "slot": slot, "why": why})
+
+    def _stop(self, key: str, cause: str, text: str, grace: float) -> None:
+        job = self.jobs.get(key)
+        if job is None:
+            if key in self.book.forgotten:
+                self._was_over(key, cause)
+            elif self.book.unknown and key not in self.starting:
+                log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
+            else:
+                self._refuse(key, cause, text or "ended before it was started")
+        elif job.outcome is not None:
+            self._tell(job)
+        else:
+            self.endings.ask(job, cause, text, grace)
+
+    def _proven(self) -> None:
+        """Nothing lives of what a damaged journal did not name."""
+        self.book.proven()
+        self.slots.know_all()
+        self._save(sync=True)
+        if self.book.loss is not None:
+            self.agent.tell({"op": "proven", "id": self.book.loss.id})
+
+    def _refuse(self, key: str, cause: str, text: str) -> None:
+        """Never start what was not started yet. Remembered as over, so that a launch that comes late is refused."""
+        self.starting.drop(key)
+        job = self.jobs[key] = Job(key)
+        self._is_over(job, never_ran(cause, text))
+
+    def _is_over(self, job: Job, outcome: dict[str, Any]) -> None:
+        """Nothing of it is alive, or ever was. Told once that is durable."""
+        job.outcome = outcome
+        self.tree.over(job)
+        if (spawning := self.spawners.pop(job.id, None)) is not None:
+            self.slots.release(spawning)
+        if job.pidfd >= 0 and not job.adopted:
+            os.close(job.pidfd)
+            job.pidfd = -1
+        self.leases.drop(job.id)
+        self.outputs.leave(job.id)
+        self.limits.leave(job)
+        self.freezer.forget(job)
+        self.book.over.append(job)
+
+    def _was_over(self, key: str, cause: str) -> None:
+        text = "it was over and acknowledged before; an allocation is never started twice"
+        self.agent.tell({"op": "exited", "id": key, "outcome": never_ran(cause, text)})
+
+    def _tell(self, job: Job) -> None:
+        if job in self.book.over:
+            return
+        if job.outcome is not None:
+            self.agent.tell({"op": "exited", "id": job.id, "outcome": job.outcome, **_where(job)})
+        else:
+            # A short job's end is told together with its start: for us, the agent and the coordinator half the work.
+            self.agent.tell({"op": "started", "id": job.id, "pid": job.pid, **_where(job)}, patient=True)
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until nothing runs and nobody is there to ask for more."""
+        try:
+            while not self._may_leave():
+                for key, _ in self.selector.select(self._timeout()):
+                    key.data()
+                self.tree.reap(self._spawner_ended)
+                self._fire()
+                self._settle()
+                self._act()
+                self._tell_nameless()
+                self.freezer.act()
+                self.agent.flush()
+        except ForkServerGone:
+            # Jobs run on with their spawners, which write down their exits, as where we are killed.
+            log("the fork server was killed, and another one cannot be had here: the next supervisor takes over")
+        self.slots.close()
+
+    def _may_leave(self) -> bool:
+        busy = self.tree.busy() or self.starting or self.book.over
+        if busy or (self.agent.connected and not self.leave):
+            self.idle_since = procs.now()
+            return False
+        return self.leave or procs.now() - self.idle_since >= LINGER
+
+    def _timeout(self) -> float | None:
+        due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due]
+        if 0.0 < self.agent.due < NEVER:
+            due.append(self.agent.due)
+        if self.tree.running or self.tree.watched:
+            due += [self.outputs.due, procs.now() + _DOZE]
+        if self.starting.any_ready() or self.book.over or not self.book.journal.sound:
+            due.append(self.book.retry_at)
+        if not self.agent.connected:
+            due.append(self.idle_since + LINGER)
+        due += [self.leases.next, self.survivors.due]
+        soonest = min(due)
+        return max(0.0, min(soonest - procs.now(), LONGEST_WAIT)) if soonest < NEVER else None
+
+    def _fire(self) -> None:
+        """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs and at the limits."""
+        now = procs.now()
+        self._end_unleased(now)
+        if self.survivors.look(now):
+            self._proven()
+        self.endings.fire(now)
+        self.outputs.look(now)
+        self.limits.look(now)
+        self.slots.look(now)
+
+    def _end_unleased(self, now: float) -> None:
+        """End what has a lease that is over."""
+        for key, lease in self.leases.over(now).items():
+            if key in self.starting:
+                self._refuse(key, "lease-expired", leases.why(lease))
+            else:
+                job = self.jobs[key]
+                self.endings.ask(job, "lease-expired", leases.why(lease), min(job.grace, leases.GRACE))
+
+    def _settle(self) -> None:
+        """A job is over when nothing of it is alive. What its main process left behind is ended first."""
+        for job in [*self.tree.ending]:
+            if job.adopted and not job.look:
+                continue  # looking through all processes is dear: only when it is due
+            job.look = False
+            if not self.tree.alive(job):
+                self.limits.judge(job)
+                self._is_over(job, job.ended(procs.now()))
+            elif job.kill_at == NEVER:
+                self.endings.end(job, job.grace)
+            else:
+                self.endings.arm(job)
+
+    def _act(self) -> None:
+        """One write and one sync for all ends and intents of this turn; only then tell the ends, spawn, and tell."""
+        now = procs.now()
+        if now < self.book.retry_at:
+            return
+        fresh = []
+        for key, order, spawning in itertools.islice(self.starting.ready(), BATCH):
+            asked = order["limit"], order["grace"], order["cores"], order["lease"], order["lease_from"]
+            job = self.jobs[key] = Job(key, now, *asked, limits=order.get("limits"))
+            job.place, job.left = spawning.place, True
+            self.book.journal.append(*job.where())
+            self.book.journal.append(*job.intent())
+            fresh.append((job, order, spawning))
+        if self._save(sync=bool(fresh or self.book.over)):
+            if fresh:
+                self.agent.flush()
+                self._start_all(fresh)
+            return
+        for job, _, spawning in fresh:
+            del self.jobs[job.id]
+            self.leases.drop(job.id)
+            self.slots.release(spawning)
+            job.outcome = never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)")
+            self._tell(job)
+
+    def _tell_nameless(self) -> None:
+        if self.slots.nameless and not self._told_nameless:
+            self._told_nameless = True
+            self.agent.tell({"op": "nameless", "id": ""})
+
+    def _save(self, sync: bool) -> bool:
+        """Make it durable, then tell the ends. False if the disk takes nothing."""
+        told = self.book.save(sync)
+        for job in told or ():
+            self._tell(job)
+        return told is not None
+
+    # --- starts and ends, by spawners -------------------------------------------------------------------------------
+
+    def _start_all(self, fresh: list[tuple[Job, dict[str, Any], Spawning]]) -> None:
+        for job, order, spawning in fresh:
+            # Reading its exact start time costs half a millisecond; between these two only one can have the pid.
+            job.spawned = procs.ticks(), 0
+            self.tree.running[job.id] = job
+            self.spawners[job.id] = spawning
+            self.limits.admit(job, spawning.pid)
+            try:
+                if not self.starting.send(job.id, order, spawning):
+                    self._again(job, order)
+            except CannotStart as why:
+                self._is_over(job, never_ran(why.cause, why.text))
+        if self.book.over:
+            self._save(sync=True)
+
+    def _again(self, job: Job, order: dict[str, Any]) -> None:
+        """Its spawner was gone before it had the order: another one gets it."""
+        self.tree.over(job)
+        del self.jobs[job.id], self.spawners[job.id]
+        self.starting.add(job.id, order)
+
+    def _cannot_start(self, key: str, why: CannotStart) -> None:
+        self._refuse(key, why.cause, why.text)
+
+    def _told(self, spawning: Spawning, message: dict[str, Any], fds: list[int]) -> None:
+        """What a spawner says of its job."""
+        job = self.jobs.get(message.get("id", ""))
+        try:
+            if job is None or self.spawners.get(job.id) is not spawning:
+                self.slots.give_up(spawning, f"it says {message.get('op')!r} of a job that it does not have")
+            elif message["op"] == "spawned":
+                self._spawned(job, int(message["pid"]), fds)
+            elif message["op"] == "failed":
+                self.limits.admitted(job, spawning.pid)
+                self._is_over(job, never_ran(str(message["cause"]), str(message["text"])))
+            elif message["op"] == "ended":
+                job.cpu, job.peak = float(message["cpu"]), max(job.peak, int(message["peak"]))
+                job.left = bool(message["left"])
+                if "status" in message and job.status is None:
+                    self.tree.main_ended(job, int(message["status"]))
+        except (KeyError, ValueError, TypeError) as error:
+            self.slots.give_up(spawning, f"it cannot be understood: {error!r}")
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _spawned(self, job: Job, pid: int, fds: list[int]) -> None:
+        if fds:  # in a pid namespace of its own: what it is called there says nothing here
+            job.pidfd = fds.pop()
+            pid = procs.pid_of(job.pidfd)
+        job.pid, job.spawned = pid, (job.spawned[0], procs.ticks())
+        self.limits.admitted(job, job.place.pid if job.place is not None else 0)
+        self.book.journal.append(*job.begin())  # not synced: where the power is cut the process is gone as well
+        self._watch(job)
+        self._tell(job)
+        self.endings.arm(job)
+        if job.cause:  # it was to end before it was there
+            self.tree.terminate(job)
+
+    def _spawner_ended(self, pid: int) -> Job | None:
+        """The job whose processes have lost their spawner by the end of this child of ours, if there is one. Raises
+        ForkServerGone where it was the only fork server."""
+        if pid == self.slots.forks.pid and self.slots.forks.only:
+            raise ForkServerGone
+        spawning = self.slots.ended(pid)
+        if spawning is None or self.spawners.get(spawning.taken) is not spawning:
+            return None
+        log(f"{spawning.taken}: its spawner was killed; what it left is watched by the supervisor")
+        return self.jobs[spawning.taken]
+
+    def _sweep(self, job: Job) -> bool:
+        """Have its spawner end all of a job that is alone with its user or pid namespace."""
+        spawning = self.spawners.get(job.id)
+        if spawning is None or spawning.dead or not (spawning.slot.own or spawning.slot.walls == NAMESPACE):
+            return False
+        return self.slots.order(spawning, {"op": "kill"})
+
+
+def _where(job: Job) -> dict[str, Any]:
+    """What the agent has to know of the place of a job's processes."""
+    return {"slot": job.place.name, "walls": job.place.walls} if job.place is not None else {}

@@ -1,0 +1,336 @@
+"""The slots of a node: spawners behind their walls, each for one submitter and one job at a time. Stdlib only.
+
+A slot is made when a job finds none of its kind idle, is used again by the same submitter's next jobs, and is given up
+after a while without work. Its spawner is watched: one that dies, hangs or says what it cannot say is replaced, and its
+processes come to us, the subreaper.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import NEVER, Place
+from distributed_grid.agent.walls import accounts, uids, wire
+from distributed_grid.agent.walls.enclosure import NAMESPACE, USER, Slot
+from distributed_grid.agent.walls.forkserver import ForkServer
+
+IDLE = 30.0
+"""Seconds that a spawner without a job stays."""
+MAKING = 15.0
+"""Seconds that the making of a spawner may take."""
+_UNREAD = 16  # messages that a spawner can have sent of one job, and more
+_LOOK = 1.0  # seconds between two looks whether a spawner was stopped
+
+
+_LOST = ".lost"  # among the notes: of some spawner of this boot there may be none
+
+
+def lost_notes(state_dir: str) -> None:
+    """The notes of an earlier supervisor's spawners are gone: from now on they do not say all."""
+    with open(os.path.join(state_dir, "spawners", _LOST), "w") as file:
+        file.write(procs.boot_id())
+
+
+class Spawning:
+    """A spawner as we see it. `taken` is the allocation that it serves or is to serve, empty while it is idle; `place`
+    is None until it is ready, `pid` 0 until it is forked."""
+
+    def __init__(self, key: tuple[Any, ...], slot: Slot, channel: socket.socket) -> None:
+        self.key = key
+        self.slot = slot
+        self.channel = channel
+        self.place: Place | None = None
+        self.pid = 0
+        self.dead = False
+        self.taken = ""
+        self.since = procs.now()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be given an order."""
+        return self.place is not None and not self.dead
+
+
+class Slots:
+    """All spawners of one supervisor. `hear` gets what one says of its job, with descriptors that are its to close;
+    `came` is called when one is ready or never will be (then with a reason)."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        walls: str,
+        forks: ForkServer,
+        selector: selectors.BaseSelector,
+        hear: Callable[[Spawning, wire.Message, list[int]], None],
+        came: Callable[[Spawning, str], None],
+        log: Callable[[str], None],
+        oom: str = "",
+    ) -> None:
+        self.walls = walls
+        self.due = NEVER
+        self.forks = forks
+        self._state = state_dir
+        self._folder = os.path.join(state_dir, "jobs")
+        self._notes = os.path.join(state_dir, "spawners")
+        self._selector = selector
+        self._hear, self._came, self._log = hear, came, log
+        self._oom = oom
+        self._idle: dict[tuple[Any, ...], list[Spawning]] = {}
+        self._all: dict[str, Spawning] = {}
+        self._by_pid: dict[int, Spawning] = {}
+        self._exits: dict[str, int] = {}
+        self._copies = accounts.Copies.open() if walls == USER else None
+        self.nameless = False
+        """Whether the copies that we had of the user database are gone from their place, and new slots have no name."""
+
+    def take(self, allocation: str, order: dict[str, Any]) -> Spawning:
+        """A spawner for this order, idle or just being made. Raises OSError where none can be made."""
+        account, submitter = order.get("user"), order.get("submitter", "")
+        limits = order.get("limits") or {}
+        key = (submitter, _hashed(account), limits.get("pids", 0), limits.get("nice", 0), order.get("trusted", False))
+        idle = self._idle.get(key, [])
+        found = idle.pop() if idle else self._make(key, account)
+        found.taken, found.since = allocation, procs.now()
+        self.due = min(self.due, found.since + _LOOK)
+        return found
+
+    def release(self, spawning: Spawning) -> None:
+        """Its job is over, or was none."""
+        spawning.taken, spawning.since = "", procs.now()
+        if not spawning.dead:
+            self._idle.setdefault(spawning.key, []).append(spawning)
+            self.due = min(self.due, spawning.since + IDLE)
+
+    def folder(self, spawning: Spawning) -> str:
+        """The directory of its jobs."""
+        return spawning.slot.folder
+
+    def order(self, spawning: Spawning, message: wire.Message, fds: tuple[int, ...] = ()) -> bool:
+        """Hand it an order; False if it does not take any: it is given up then."""
+        try:
+            wire.send(spawning.channel, message, fds)
+            return True
+        except wire.Closed as why:
+            self.give_up(spawning, str(why))
+            return False
+
+    def give_up(self, spawning: Spawning, why: str) -> None:
+        """End this spawner; its processes, if there are any, become our children, or die with their namespace."""
+        if spawning.dead:
+            return
+        if why:
+            self._log(f"slot {spawning.slot.name}: its spawner is given up ({why})")
+        self._forget(spawning)
+        if (place := spawning.place) is None:
+            return
+        if os.geteuid() in (0, place.uid):
+            procs.send(place.pid, place.start, signal.SIGKILL)
+        else:
+            self.forks.act(place.uid, place.gid, [["signal", place.pid, place.start, int(signal.SIGKILL)]])
+
+    def ended(self, pid: int) -> Spawning | None:
+        """Our child with this pid is gone: the spawner that it was, if it was one."""
+        found = self._by_pid.get(pid)
+        if found is not None:
+            for _ in range(_UNREAD):  # what it said before comes first; the end of its channel is the last
+                if not found.dead:
+                    self._read(found)
+            self._by_pid.pop(pid, None)
+            self._forget(found)
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._notes, found.slot.name))
+        return found
+
+    def left_over(self) -> list[Place]:
+        """The spawners of earlier supervisors that live, by the notes of these: also where the journal was lost."""
+        found = []
+        for name in {*os.listdir(self._notes)} - {one.slot.name for one in self._by_pid.values()}:
+            path = os.path.join(self._notes, name)
+            try:
+                with open(path) as file:
+                    first, *exits = file.read().splitlines()
+                boot, *fields = json.loads(first)
+                place = Place(*fields)
+                self._exits |= {key: int(status) for key, status in map(json.loads, exits)}
+            except (OSError, ValueError, TypeError):
+                continue  # cut by a kill, before its spawner had any order
+            seen = procs.stat(place.pid)
+            if boot == procs.boot_id() and seen is not None and seen.start == place.start:
+                found.append(place)
+            else:
+                os.unlink(path)
+        return found
+
+    def helpers(self) -> tuple[set[int], bool]:
+        """Our children that are no job's: spawners and the fork server; and whether one is just being made."""
+        pids = {one.pid for one in self._all.values()} | self._by_pid.keys() | {self.forks.pid}
+        return pids, any(not one.pid for one in self._all.values())
+
+    def look(self, now: float) -> None:
+        """Give up those that were idle for long, and those that never came."""
+        if now < self.due:
+            return
+        self.due = NEVER
+        for spawning in [*self._by_pid.values()]:
+            if spawning.taken and not spawning.dead:
+                self.due = now + _LOOK
+                if (seen := procs.stat(spawning.pid)) is not None and seen.state in "Tt":
+                    self.give_up(spawning, "it was stopped, which only a process of its own user can do")
+        for spawning in [*self._all.values()]:
+            if spawning.place is None and now >= spawning.since + MAKING:
+                self._lost(spawning, f"it was not made within {MAKING:g} s")
+            elif not spawning.taken and now >= spawning.since + IDLE:
+                self._forget(spawning)  # the end of its channel ends it
+            elif not spawning.taken or spawning.place is None:
+                self.due = min(self.due, spawning.since + (IDLE if spawning.place else MAKING))
+
+    def close(self) -> None:
+        """Let all of them end."""
+        for spawning in [*self._all.values()]:
+            self._forget(spawning)
+        self.forks.close()
+
+    # --- one spawner --------------------------------------------------------------------------------------------------
+
+    def _make(self, key: tuple[Any, ...], account: dict[str, Any] | None) -> Spawning:
+        processes, nice, trusted = key[2:]
+        name = os.urandom(8).hex()
+        walls, uid, gid, groups, own, login = self.walls, os.geteuid(), os.getegid(), (), False, ""
+        folder = os.path.join(self._folder, name)
+        if account is not None:
+            walls, uid, gid, groups = USER, account["uid"], account["gid"], tuple(account["groups"])
+        elif walls == USER:
+            folders = [os.path.join(self._folder, one) for one in os.listdir(self._folder)]
+            living = uids.of_processes() | {one.slot.uid for one in self._all.values()}
+            uid = gid = uids.pick(folders, living)
+            own, login = True, accounts.login_name(key[0])
+            self._enter(login, uid, folder, living)
+        slot = Slot(
+            name=name,
+            walls=walls,
+            folder=folder,
+            state=self._state,
+            uid=uid,
+            gid=gid,
+            groups=groups,
+            own=own,
+            login=login,
+            private=walls == NAMESPACE and not trusted,
+            processes=processes,
+            nice=nice,
+            oom=self._oom,
+        )
+        note = self._open_note(name)
+        try:
+            channel = self.forks.make(slot, note)
+        except wire.Closed as why:
+            raise OSError(f"there is no fork server: {why}") from None
+        finally:
+            os.close(note)
+        made = self._all[name] = Spawning(key, slot, channel)
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(made))
+        self.due = min(self.due, made.since + MAKING)
+        return made
+
+    def _enter(self, login: str, uid: int, folder: str, living: set[int]) -> None:
+        """Have the user of a slot in our copies of the user database, if we have some."""
+        if self._copies is None:
+            return
+        if not self._copies.in_place():
+            if not self.nameless:
+                self._log("the machine's accounts were changed, which took our copies away: new jobs have no name")
+            self.nameless = True
+            return
+        try:
+            self._copies.enter(login, uid, uid, folder, living)
+        except (OSError, ValueError) as error:
+            self._log(f"the jobs of {login} have no name: {error}")
+
+    def _read(self, spawning: Spawning) -> None:
+        try:
+            message, fds = wire.receive(spawning.channel)
+        except BlockingIOError:
+            return
+        except wire.Closed:
+            if spawning.place is None:
+                self._lost(spawning, "it ended before it was ready")
+            else:
+                self.give_up(spawning, "")  # what there was of its job is ours when it is reaped
+            return
+        if spawning.place is not None:
+            self._hear(spawning, message, fds)
+            return
+        for fd in fds:
+            os.close(fd)
+        op = message.get("op")
+        if op == "made":
+            spawning.pid = int(message["pid"])
+        elif op == "ready" and (seen := procs.stat(spawning.pid)) is not None:
+            slot = spawning.slot
+            whose = slot.name, slot.walls, slot.uid, slot.gid, slot.own
+            spawning.place = Place(*whose, spawning.pid, seen.start, seen.session)
+            self._by_pid[spawning.pid] = spawning
+            self._note(spawning.place)
+            self._came(spawning, "")
+        else:
+            self._lost(spawning, str(message.get("text", "it says nothing")))
+
+    def knows_all(self) -> bool:
+        """Whether a note was kept of each spawner that may live."""
+        try:
+            with open(os.path.join(self._notes, _LOST)) as file:
+                return file.read() != procs.boot_id()
+        except FileNotFoundError:
+            return True
+
+    def know_all(self) -> None:
+        """Nothing lives of which there is no note."""
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._notes, _LOST))
+
+    def noted_exit(self, place: Place, key: str) -> int | None:
+        """The wait status of a job's main process, where its spawner has noted it since there was no supervisor."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            with open(os.path.join(self._notes, place.name)) as file:
+                exits = file.read().splitlines()[1:]
+            self._exits |= {noted: int(status) for noted, status in map(json.loads, exits)}
+        return self._exits.get(key)
+
+    def _open_note(self, name: str) -> int:
+        """A file a spawner, so that the next supervisor finds them all. A disk that refuses it costs that certainty."""
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.open(os.path.join(self._notes, name), flags, 0o600)
+        except OSError:
+            return os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+
+    def _note(self, place: Place) -> None:
+        with contextlib.suppress(OSError), open(os.path.join(self._notes, place.name), "a") as file:
+            file.write(json.dumps([procs.boot_id(), *place]) + "\n")
+
+    def _lost(self, spawning: Spawning, why: str) -> None:
+        self._log(f"slot {spawning.slot.name}: no spawner could be made ({why})")
+        self._forget(spawning)
+        self._came(spawning, why)
+
+    def _forget(self, spawning: Spawning) -> None:
+        self._all.pop(spawning.slot.name, None)
+        idle = self._idle.get(spawning.key, [])
+        if spawning in idle:
+            idle.remove(spawning)
+            if not idle:
+                del self._idle[spawning.key]
+        if not spawning.dead:
+            self._selector.unregister(spawning.channel)
+            spawning.channel.close()
+        spawning.dead = True
+
+
+def _hashed(account: dict[str, Any] | None) -> tuple[Any, ...] | None:
+    return None if account is None else (account["uid"], account["gid"], tuple(account["groups"]))

@@ -1,0 +1,261 @@
+"""All processes of all jobs: what of a job is alive, and signalling or ending all of it.
+
+Who a process is comes from what a job cannot change: lineage (it is below the job's spawner, which is the subreaper of
+all that the job starts), the user id of a slot, and pid with start time from the journal. What loses its spawner
+becomes our child. Processes are signalled by pidfd after a look at who they are. Stdlib only.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from distributed_grid.agent.supervisor import procs, rounds
+from distributed_grid.agent.supervisor.job import Job
+from distributed_grid.agent.walls import uids
+from distributed_grid.agent.walls.enclosure import NAMESPACE
+
+_ROUNDS = 50
+_KILL_SECONDS = 0.5  # that one try to end a job without user id, namespace or group of its own may hold up everything
+_STOP_TRIES = 200
+Act = Callable[[int, int, list[list[Any]]], None]
+
+
+class Tree:
+    """`running` are the jobs whose spawner has their order and that are not over; `ending` those of them, and of
+    `watched`, whose main process is gone. `watched` are jobs of an earlier supervisor. `orphans` are our children that
+    had a spawner, until they are reaped (None: nobody's). `act` has another user do something (see ForkServer).
+    `helpers` says which of our children are no job's, and whether others may be that are just being made; `sweep` has
+    a job's spawner end all of it, where the kernel can do that in one stroke (False: it cannot)."""
+
+    def __init__(
+        self,
+        log: Callable[[str], None],
+        act: Act,
+        helpers: Callable[[], tuple[set[int], bool]],
+        sweep: Callable[[Job], bool],
+    ) -> None:
+        self.running: dict[str, Job] = {}
+        self.orphans: dict[int, Job | None] = {}
+        self.watched: set[Job] = set()
+        self.ending: set[Job] = set()
+        self._unsure = False
+        self._log = log
+        self._act = act
+        self._helpers, self._sweep = helpers, sweep
+        self._children = procs.OwnChildren()
+
+    def busy(self) -> bool:
+        return bool(self.running or self.ending or self.watched)
+
+    def reap(self, spawner_ended: Callable[[int], Job | None]) -> None:
+        """Take the exits of all our children: spawners, and what spawners left to us."""
+        bereft: list[Job] = []
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if (job := spawner_ended(pid)) is not None:
+                job.orphaned = True
+                bereft.append(job)
+            # A main process may be ours before its spawner is known to be dead.
+            owner = self.orphans.pop(pid, None) or next((one for one in self.running.values() if one.pid == pid), None)
+            if owner is not None:
+                owner.used(usage)
+                if owner.pid == pid and owner.status is None:
+                    self.main_ended(owner, status)
+        if bereft or self.orphans or self._unsure:
+            self._find_orphans()
+        for job in bereft:
+            if job.status is None and job.pid not in self.orphans:
+                # It died with its namespace. How is known where the kernel tells by a pidfd.
+                self.main_ended(job, procs.status_by_pidfd(job.pidfd, job.pid, job.start) if job.pidfd >= 0 else None)
+
+    def main_ended(self, job: Job, status: int | None) -> None:
+        """The main process is gone, with this wait status if it is known."""
+        job.status = -1 if status is None else status
+        self.watched.discard(job)
+        self.ending.add(job)
+
+    def over(self, job: Job) -> None:
+        """Nothing of it is left."""
+        self.running.pop(job.id, None)
+        self.ending.discard(job)
+        self.watched.discard(job)
+
+    def alive(self, job: Job) -> bool:
+        """Whether anything is left of a job whose main process is gone."""
+        if job.adopted:
+            return bool(self.members(job))
+        if not job.orphaned:
+            return job.left
+        if self._unsure or job in self.orphans.values() or None in self.orphans.values():
+            return True
+        return job.place is not None and job.place.own and bool(self._of_user(job.place.uid))
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    def terminate(self, job: Job) -> None:
+        """Ask all of it to end: SIGTERM, and SIGCONT so that what is stopped hears it. One that is to be asked gently
+        has its own way to end what it started: only its main process hears it, as long as there is one."""
+        if job.gently and job.status is None and (seen := procs.stat(job.pid)) is not None:
+            self.send(job, {job.pid: seen.start}, signal.SIGTERM)
+            return
+        members = {pid: seen.start for pid, seen in self.members(job).items()}
+        self.send(job, members, signal.SIGTERM)
+        self.send(job, members, signal.SIGCONT)
+
+    def signal_group(self, job: Job, signum: int) -> bool:
+        """Signal the job's process group; False if its main process is gone."""
+        if job.status is not None or not job.pid:
+            return False
+        # The group's number is only as safe as its members, so each by itself.
+        group = {pid: seen.start for pid, seen in self.members(job).items() if seen.group == job.pid}
+        self.send(job, group, signum)
+        return True
+
+    def send(self, job: Job, targets: dict[int, int], signum: int) -> None:
+        """Signal these processes (pid to start time) of the job."""
+        if not targets:
+            return
+        if (other := self._other_user(job)) is not None:
+            self._act(*other, [["signal", pid, start, int(signum)] for pid, start in targets.items()])
+            return
+        for pid, start in targets.items():
+            procs.send(pid, start, signum)
+
+    def set_cores(self, job: Job, threads: dict[int, set[int]]) -> None:
+        """Have these threads of the job run on these cores only."""
+        if (other := self._other_user(job)) is not None:
+            self._act(*other, [["cores", thread, sorted(cores)] for thread, cores in threads.items()])
+            return
+        for thread, cores in threads.items():
+            try:
+                os.sched_setaffinity(thread, cores)
+            except OSError:  # it is gone
+                continue
+
+    def kill(self, job: Job) -> None:
+        """End all of it now: by its spawner, its user id or its pid namespace; else what is alive is stopped until
+        nobody is left who could fork, and then killed. What slips through is found by the next call: call until it is
+        not alive."""
+        place = job.place
+        if not job.swept and self._sweep(job):
+            job.swept = True
+            return
+        if place is not None and place.own:
+            self._act(place.uid, place.gid, [["end"]])
+            return
+        if place is not None and place.walls == NAMESPACE and procs.send(place.pid, place.start, signal.SIGKILL):
+            return  # the first process of its pid namespace: the kernel ends the others
+        if place is not None and not job.orphaned and not job.adopted and self._other_user(job) is None:
+            kin = rounds.Kin(place.pid)
+            rounds.end(kin.look, kin.judge, _KILL_SECONDS)
+            return
+        stopped: dict[int, int] = {}
+        for _ in range(_ROUNDS):
+            fresh = {pid: at.start for pid, at in self.members(job).items() if stopped.get(pid) != at.start}
+            if not fresh:
+                break
+            self.send(job, fresh, signal.SIGSTOP)
+            stopped |= fresh
+        self.send(job, stopped, signal.SIGKILL)
+
+    # --- who is who ---------------------------------------------------------------------------------------------------
+
+    def holds(self, pid: int) -> bool:
+        """Whether this process is a job's, or below one: the chain of its parents leads to us, or over a job."""
+        watched = {job.pid for job in self.watched} | {job.place.pid for job in self.watched if job.place is not None}
+        while pid > 1:
+            if pid == os.getpid() or pid in watched or uids.is_own(uids.of_process(pid)):
+                return True
+            seen = procs.stat(pid)
+            if seen is None:
+                return True  # who sends another and is gone does not want to be known
+            pid = seen.parent
+        return False
+
+    def members(self, job: Job) -> dict[int, procs.Stat]:
+        """All that lives of a job. Of an adopted one its spawner is among it, which leaves after it."""
+        roots: list[int] = []
+        place = job.place
+        if job.orphaned or (self.orphans and not job.adopted):
+            self._find_orphans()
+            roots += [pid for pid, owner in self.orphans.items() if owner is job]
+        if place is not None and not job.orphaned:
+            seen = procs.stat(place.pid)
+            if seen is not None and seen.start == place.start:
+                roots.append(place.pid)
+        if job.adopted:
+            if job.pidfd >= 0:
+                roots.append(job.pid)
+            if place is not None and place.own:
+                roots += self._of_user(place.uid)
+        found = procs.descendants(roots)
+        if place is not None and not job.adopted:
+            found.pop(place.pid, None)
+        return found
+
+    def hold_up(self, job: Job) -> None:
+        """See that the spawner of a job that was just about to be started by an earlier supervisor starts nothing any
+        more: it is stopped before anybody looks for what it has started."""
+        place = job.place
+        if place is None:
+            return
+        for _ in range(_STOP_TRIES):
+            seen = procs.stat(place.pid)
+            if seen is None or seen.start != place.start or seen.state in "TtZX":
+                return
+            self.send(job, {place.pid: place.start}, signal.SIGSTOP)
+            os.sched_yield()
+
+    def _other_user(self, job: Job) -> tuple[int, int] | None:
+        place = job.place
+        if place is None or os.geteuid() in (0, place.uid):
+            return None
+        return place.uid, place.gid
+
+    def _of_user(self, uid: int) -> list[int]:
+        return [pid for pid in procs.everyone() if uids.of_process(pid) == uid]
+
+    def _find_orphans(self) -> None:
+        """Give each child that is new an owner, among the jobs whose spawner is gone."""
+        bereft = [job for job in self.running.values() if job.orphaned]
+        helpers, making = self._helpers()
+        self._unsure = False
+        for pid in self._children.read() - self.orphans.keys() - helpers if bereft else ():
+            seen = procs.stat(pid)
+            if seen is None or not procs.lives(seen):
+                self._unsure = True  # its own children may be ours by now: they are in the next list
+                continue
+            owner = _owner(pid, seen.session, bereft)
+            if owner is None and making:
+                self._unsure = True  # it may be a spawner that is just being made
+                continue
+            self.orphans[pid] = owner
+            if owner is not None and not owner.pid and seen.group == pid:
+                owner.pid = (
+                    pid  # its spawner was killed before it could tell: only a main process leads a group so soon
+                )
+            if owner is None:
+                self._log(f"process {pid} has lost its spawner and may be of {len(bereft)} jobs: it is ended")
+                procs.send(pid, seen.start, signal.SIGKILL)
+
+
+def _owner(pid: int, session: int, bereft: list[Job]) -> Job | None:
+    """Whose it is: by its pid, the slot's user, or the slot's session, else by there being one job only."""
+    for job in bereft:
+        place = job.place
+        if pid == job.pid or (
+            place is not None and (session == place.session or (place.own and _is_of(pid, place.uid)))
+        ):
+            return job
+    strangers = [job for job in bereft if job.place is None or not job.place.own]
+    return strangers[0] if len(strangers) == 1 else None
+
+
+def _is_of(pid: int, uid: int) -> bool:
+    return uids.of_process(pid) == uid

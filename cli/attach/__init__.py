@@ -1,0 +1,1 @@
+"""Standing by jobs: output, signals, progress, results."""

@@ -1,0 +1,91 @@
+"""`grid attach` and `grid logs`: the output of a job that is there already."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from distributed_grid.cli.attach.results import get_options
+from distributed_grid.cli.completion_of import jobs as complete_jobs
+from distributed_grid.cli.context import AWAY_SECONDS, Invocation, common, current
+
+if TYPE_CHECKING:
+    from distributed_grid.cli.connection import Connection
+    from distributed_grid.protocol.groups import GroupView
+
+GRID_FAILED = 125
+
+
+@click.command()
+@common
+@click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="keep", help="If we are ended (keep).")
+@click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
+@get_options
+@click.argument("job", shell_complete=complete_jobs)
+def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executable: bool) -> None:
+    """Follow a job to its end and exit with its exit code.
+
+    JOB is an id, the beginning of one, a name, or `last`. Its output is printed from the beginning. ^C interrupts the
+    job, twice ends it, three times leaves; ended otherwise, we leave the job running. Of a gang all members are
+    followed, those beside the first behind their rank, and ^C ends it.
+    """
+    from distributed_grid.cli.attach.attached import Attached
+    from distributed_grid.cli.attach.gang import AttachedGang
+    from distributed_grid.protocol.globs import parse_glob
+
+    invocation = current()
+    invocation.failure = GRID_FAILED
+    for glob in globs:
+        parse_glob(glob)
+    owner = on_exit == "cancel"
+    connection, gang = _found(invocation, job)
+    attached = Attached(invocation, job=job, owner=owner)
+    if gang is not None:
+        attached = AttachedGang(invocation, gang.id, gang.count, owner=owner)
+    code = attached.run(connection)
+    if globs:
+        from distributed_grid.cli.attach.results import bring_back
+
+        code = bring_back(attached, globs, force, executable, code)
+    sys.exit(code)
+
+
+def _found(invocation: Invocation, job: str) -> "tuple[Connection, GroupView | None]":
+    """A connection, and the gang that is meant, if it is one. A coordinator that is away is waited for: it may be
+    restarting."""
+    from distributed_grid.cli.attach.gang import gang_of
+    from distributed_grid.cli.connection import ConnectionLost
+
+    until = time.monotonic() + AWAY_SECONDS
+    while True:
+        connection = invocation.connect_patiently(until - time.monotonic())
+        try:
+            return connection, gang_of(connection, job)
+        except ConnectionLost:
+            if time.monotonic() >= until:
+                raise
+
+
+@click.command()
+@common
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("--stdout", "only", flag_value="stdout", help="Only what it wrote to stdout.")
+@click.option("--stderr", "only", flag_value="stderr", help="Only what it wrote to stderr.")
+@click.option("--exit-code", is_flag=True, help="With -f: exit with the job's exit code.")
+@click.argument("job", shell_complete=complete_jobs)
+def logs(job: str, follow: bool, only: str | None, exit_code: bool) -> None:
+    """Print what a job wrote.
+
+    JOB is an id, the beginning of one, a name, or `last`. What it wrote to stdout goes to stdout, the rest to stderr.
+    ^C leaves; the job goes on.
+    """
+    from distributed_grid.cli.attach.attached import Attached
+
+    invocation = current()
+    streams = (only,) if only else ("stdout", "stderr")
+    attached = Attached(
+        invocation, job=job, owner=False, interactive=False, until_now=not follow, streams=streams, verdicts=exit_code
+    )
+    code = attached.run(invocation.connect())
+    sys.exit(code)

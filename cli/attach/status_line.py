@@ -1,0 +1,119 @@
+"""One line about a job on a terminal, rewritten in place. Where stderr is piped: that it waits, if it does for long,
+and then that it runs; all of it with -v."""
+
+import sys
+import time
+
+from distributed_grid.cli.context import Invocation, complain, printable
+from distributed_grid.protocol.jobs import JobView, State
+
+PATIENCE = 3.0
+"""Seconds that a job may wait before who reads no terminal is told why."""
+
+
+class StatusLine:
+    """The line under what the job prints. Clear it before anything else is written."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._live = sys.stderr.isatty() and not invocation.quiet
+        self._words = invocation.verbose and not invocation.quiet
+        self._say = invocation.say
+        self._shown = ""
+        self._node = ""
+        self._fit = ""
+        self._unused = ""
+        self._piped = not (self._live or self._words or invocation.quiet)
+        self._why = ""
+        """Why it does not run, since when, and whether that was said where nobody sees the line."""
+        self._since = 0.0
+        self._told = False
+
+    def submitted(self, job: str, fit: int, nodes: int) -> None:
+        """The job is taken; `fit` of `nodes` nodes could ever run it."""
+        self._fit = f" · {fit} of {nodes} nodes can run it" if nodes else " · no node is known yet"
+        if self._words:
+            complain(printable(f"grid: {job} queued{self._fit}"))
+
+    def show(self, view: JobView) -> None:
+        """The job changed. What it holds and does not use is said to everybody, once."""
+        if view.unused != self._unused:
+            self._unused = view.unused
+            if view.unused:
+                self.clear()
+                self._say(view.unused)
+        if view.state is State.WAITING:
+            reason = f"{view.reason.code} – {view.reason.text}" if view.reason and view.reason.text else ""
+            reason = reason or (view.reason.code if view.reason else "for a node")
+            self._write(f"grid: {view.id} waiting: {reason}{self._fit}")
+            self._held_up(f"{view.id} waits: {reason} (grid why {view.id})")
+        elif view.state is State.STARTING:
+            self._write(f"grid: {view.id} starting on {view.node}")
+            self._held_up("")
+        elif view.state is State.LOST:
+            self._write(f"grid: {view.id}: node {view.node} is away; waiting for it")
+            self._held_up(f"{view.id}: node {view.node} is away; waiting for it")
+        elif view.suspended is not None and view.state is State.RUNNING:
+            from distributed_grid.cli.formatting import suspended
+
+            self._write(f"grid: {view.id} {suspended(view.suspended.why)} on {view.node}")
+            self._held_up(f"{view.id} {suspended(view.suspended.why)} on {view.node}")
+        else:
+            self.clear()
+            if view.state is State.RUNNING and (view.node != self._node or self._told):
+                self._runs(view)
+            self._held_up("")
+
+    def _runs(self, view: JobView) -> None:
+        """It runs, where it did not before; said to who sees the line, and who was told that it waits."""
+        self._node = view.node
+        if self._live or self._words or self._told:
+            from distributed_grid.cli.formatting import grant_words
+
+            held = f" · {grant_words(view.grant)}" if view.grant else ""
+            complain(printable(f"grid: {view.id} running on {view.node}{held}"))
+        self._told = False
+
+    def _held_up(self, why: str) -> None:
+        """Why it does not run now; empty: it does."""
+        if why and not self._why:
+            self._since = time.monotonic()
+        self._why = why
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self._piped and self._why and not self._told and time.monotonic() > self._since + PATIENCE:
+            self._told = True
+            self._say(self._why)
+
+    def again(self, view: JobView) -> None:
+        """The job is run again after an attempt: why is said to everybody."""
+        self.clear()
+        why = next((step.text for step in reversed(view.story) if step.state is State.WAITING), "it is run again")
+        self._say(f"{view.id}: {why}")
+
+    def interrupted(self) -> None:
+        """The terminal has echoed ^C."""
+        if self._live:
+            complain("")
+        self._shown = ""
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            self._shown = ""
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _write(self, text: str) -> None:
+        text = printable(text)
+        if self._words and not self._live and text != self._shown:
+            complain(text)
+        if not self._live:
+            return
+        import shutil
+
+        line = text[: max(20, shutil.get_terminal_size().columns - 1)]
+        if line != self._shown:
+            self._shown = line
+            sys.stderr.write("\r\x1b[K" + line)
+            sys.stderr.flush()

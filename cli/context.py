@@ -1,0 +1,181 @@
+"""What one call of `grid` was told besides its command: the options every command takes, before or after its name."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from distributed_grid.cli.connection import Connection
+    from distributed_grid.config.settings import ClusterConfig
+
+AWAY_SECONDS = 60.0
+"""How long a coordinator that is away is waited for by a command that rejoins a job."""
+FORMS = ("table", "json", "jsonl", "quiet")
+COLORS = ("auto", "always", "never")
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+@dataclass
+class Invocation:
+    """The common options. `failure` is the exit code where the grid, not a job, is at fault; `user` is who we are to
+    the grid, once it has been spoken to."""
+
+    config_path: str = ""
+    coordinator: str = ""
+    output: str = "table"
+    color: str = "auto"
+    quiet: bool = False
+    verbose: bool = False
+    failure: int = 1
+    user: str = ""
+    told_config: bool = False
+
+    def config(self) -> "ClusterConfig | None":
+        """The configuration, where there is a file. Raises ConfigError; one that is only found is read all the same,
+        since a mistake in it should not stay unseen."""
+        if not (self.config_path or os.environ.get("GRID_CONFIG") or _found()):
+            return None
+        return self.whole_config()
+
+    def whole_config(self, flags: dict[str, str] | None = None) -> "ClusterConfig":
+        """The configuration: defaults, file, environment, these flags (dotted setting to text). Raises ConfigError."""
+        from distributed_grid.config.settings import load
+
+        config = load(self.config_path or None, flags=flags)
+        for warning in config.warnings:
+            self.say(f"warning: {warning}")
+        if self.verbose and config.path is not None and not self.told_config:
+            from distributed_grid.config.places import shown
+
+            self.say(f"configuration: {shown(config.path)}")
+            self.told_config = True
+        return config
+
+    def url(self) -> str:
+        """Where the coordinator is: --coordinator, GRID_COORDINATOR, the configuration, the grid whose member we are,
+        this machine."""
+        config = self.config()
+        if self.coordinator:
+            return self.coordinator
+        if named := os.environ.get("GRID_COORDINATOR"):
+            return named
+        if config:
+            return config.client_url()
+        from distributed_grid.config.places import near_address
+
+        return near_address()
+
+    def connect(self) -> "Connection":
+        """An open connection to it."""
+        from distributed_grid.cli.connection import Connection
+
+        connection = Connection(self.url())
+        self.user = connection.user
+        return connection
+
+    def connect_patiently(self, seconds: float = AWAY_SECONDS) -> "Connection":
+        """The same; a coordinator that is away is waited for, which it may be because it restarts. Raises Unreachable
+        where it is away for so long, or where waiting cannot help."""
+        from distributed_grid.cli.connection import Unreachable
+
+        until, pause, told = time.monotonic() + seconds, 0.05, False
+        while True:
+            try:
+                return self.connect()
+            except Unreachable as error:
+                left = until - time.monotonic()
+                if error.lasting or left <= 0:
+                    raise
+                if not told:
+                    self.say(f"{error.what} ({error.why}); waiting for it for up to {left:.0f} s")
+                    told = True
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, 1.0)
+
+    def ask(self, make: Callable[[int], Any]) -> Any:
+        """The answer to one request, made by `make` from its number; to one for a list, over as many as it takes."""
+        from distributed_grid.protocol.messages import joined, next_page
+
+        connection = self.connect()
+        try:
+            request = make(connection.number())
+            answer = page = connection.call(request)
+            while (request := next_page(request, page, connection.number())) is not None:
+                page = connection.call(request)
+                answer = joined(answer, page)
+            return answer
+        finally:
+            connection.close()
+
+    def say(self, text: str) -> None:
+        """A line of ours, on stderr, unless we are to be quiet."""
+        if not self.quiet:
+            complain(f"grid: {printable(text)}")
+
+    def colored(self, stream: Any = None) -> bool:
+        """Whether to colour what goes to this stream (stdout)."""
+        if self.color != "auto":
+            return self.color == "always"
+        stream = stream or sys.stdout
+        return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """The text without characters that would act on a terminal."""
+    from distributed_grid.protocol import errors
+
+    return errors.printable(text)
+
+
+def complain(text: str) -> None:
+    """A line on stderr. That nobody reads it any more is no reason to fail."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+def _found() -> bool:
+    from distributed_grid.config.places import places  # light; the schema is not loaded for it
+
+    return any(path.is_file() for path in places())
+
+
+def current() -> Invocation:
+    """The invocation that is under way."""
+    found: Invocation = click.get_current_context().find_root().obj
+    return found
+
+
+def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        root = ctx.find_root()
+        if root.obj is None:
+            root.obj = Invocation()
+        if value is not None and value is not False:
+            setattr(root.obj, field, value)
+
+    return keep
+
+
+def common(command: C) -> C:
+    """Give a command the options that every command takes."""
+    for names, field, about in reversed(_COMMON):
+        command = click.option(*names, callback=_keep(field), expose_value=False, **about)(command)
+    return command
+
+
+_COMMON: list[tuple[tuple[str, ...], str, dict[str, Any]]] = [
+    (("-c", "--config"), "config_path", {"metavar": "FILE", "help": "Configuration to use."}),
+    (("--coordinator",), "coordinator", {"metavar": "URL", "help": "Where the coordinator is (GRID_COORDINATOR)."}),
+    (("-o", "--output"), "output", {"type": click.Choice(FORMS), "help": "Form of what is printed."}),
+    (("--color",), "color", {"type": click.Choice(COLORS), "help": "Colours in what is printed."}),
+    (("-q", "--quiet"), "quiet", {"is_flag": True, "help": "No words of our own."}),
+    (("-v", "--verbose"), "verbose", {"is_flag": True, "help": "More words of our own."}),
+]

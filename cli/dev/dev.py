@@ -1,0 +1,315 @@
+"""`grid dev`: a whole grid on this machine, to try it out and for tests."""
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distributed_grid.cli.context import Invocation, common, current
+from distributed_grid.cli.dev import processes
+from distributed_grid.cli.dev.plan import Plan, make_plan
+from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.protocol.errors import GridError
+
+if TYPE_CHECKING:
+    from distributed_grid.cli.connection import Connection
+    from distributed_grid.protocol.messages import Shared
+
+DEFAULT_PORT = 7433
+START_SECONDS = 60.0
+"""That a process may take to start, on a slow machine; one that ends is told of at once."""
+OFFER_SECONDS = 15.0
+"""That nodes which are up may take to offer all they have, until it is told what they do not."""
+JOBS_SECONDS = 8.0
+LOG_LINES = 15
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def dev() -> None:
+    """Start and end a whole grid on this machine, to try it out."""
+
+
+@dev.command()
+@common
+@click.option("--nodes", type=click.IntRange(1, 64), help="How many agents (2).")
+@click.option(
+    "--fake-gpus", type=click.IntRange(0, 64), help="Stand-in GPUs, dealt out one by one from the first node."
+)
+@click.option("--cores-per-node", type=click.IntRange(1, 1024), help="Cores of each agent (the machine's, shared out).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the coordinator (7433); 0 takes a free one.")
+@click.option("--cpu-percent-max", type=click.IntRange(0, 100), help="It lends up to this CPU use by others (90).")
+@click.option("--dir", "directory", metavar="DIR", help="Where it keeps its state.")
+def up(directory: str | None, **wanted: int | None) -> None:
+    """Start a coordinator and agents on this machine; what runs already stays as it is.
+
+    The agents share out the machine's cores and memory. Where there are more agents than cores, they get virtual cores:
+    numbers without a core behind them. Started again, it starts only what has died.
+    """
+    invocation = current()
+    home = _home(directory)
+    began = time.monotonic()
+    with _locked(home):
+        plan = _plan(home, wanted)
+        plan.write()
+        url = _start_coordinator(plan)
+        started = _start_agents(plan, url)
+    _await_offers(invocation, plan, url, started)
+    _tell(invocation, plan, url, list(started), time.monotonic() - began)
+
+
+@dev.command()
+@common
+@click.option("--dir", "directory", metavar="DIR", help="Where it keeps its state.")
+def down(directory: str | None) -> None:
+    """End the dev grid: its jobs, agents and coordinator, and nothing else. What they stored stays."""
+    invocation = current()
+    home = _home(directory)
+    if not (home / "dev.json").exists():
+        invocation.say(f"there is no dev grid in {home}")
+        return
+    with _locked(home):
+        ended = _end(home)
+    invocation.say(f"ended {ended} process{'es' if ended != 1 else ''} of the dev grid in {home}")
+
+
+def _home(directory: str | None) -> Path:
+    if directory:
+        return Path(directory).absolute()
+    from distributed_grid.config.settings import state_dir
+
+    return state_dir("dev")
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """One `grid dev` at a time works on a directory."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise GridError(
+            f"the directory {home} cannot be written", why=error.strerror or str(error), hint="give another with --dir"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+# --- up ---------------------------------------------------------------------------------------------------------------
+
+
+def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
+    """What is to run: the plan of what is alive, else what is asked for, else what ran here before."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    before = Plan.read(home)
+    if before is not None and any(_living(home)):
+        other = {name: value for name, value in given.items() if before.asked.get(name) != value}
+        if other:
+            flags = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in other.items())
+            raise GridError(
+                f"a dev grid of {len(before.agents)} nodes runs in {home}",
+                why=f"it was not started with {flags}",
+                hint="grid dev down first, or give another --dir and --port",
+            )
+        return before
+    given = given or (before.asked if before else {})
+    from distributed_grid.agent.main import gpus
+
+    real = [] if given.get("fake_gpus") else [gpu.uuid for gpu in gpus()]
+    return make_plan(home, given, real)
+
+
+def _living(home: Path) -> Iterator[processes.Process]:
+    for name in ("supervisor.pid", "agent.pid", "coordinator.pid"):
+        for path in sorted(home.glob(f"*/{name}")):
+            if (process := processes.read(path)) is not None:
+                yield process
+
+
+def _start_coordinator(plan: Plan) -> str:
+    """The coordinator's address, once it listens."""
+    state = plan.home / "coordinator"
+    told = state / "coordinator.json"
+    if processes.read(state / "coordinator.pid") is None:
+        state.mkdir(mode=0o700, exist_ok=True)
+        # It comes back where the agents look for it.
+        port = plan.port if plan.port is not None else plan.asked.get("port", DEFAULT_PORT)
+        told.unlink(missing_ok=True)
+        log = plan.home / "coordinator.log"
+        begin = log.stat().st_size if log.exists() else 0
+        child = processes.start(
+            _grid("-c", plan.config, "coordinator", "run", "--port", str(port), "--state-dir", str(state)),
+            plan.environment({}),
+            plan.home,
+            log,
+        )
+        _await(told, child, log, begin, "the coordinator")
+    url = str(json.loads(told.read_text())["url"])
+    plan.port = int(url.rpartition(":")[2])
+    plan.write()
+    return url
+
+
+def _await(told: Path, child: processes.Process, log: Path, begin: int, what: str) -> None:
+    until = time.monotonic() + START_SECONDS
+    while not told.exists():
+        if not child.alive or time.monotonic() > until:
+            raise _not_started(what, log, begin)
+        time.sleep(0.02)
+
+
+def _not_started(what: str, log: Path, begin: int) -> GridError:
+    """What a service said before it ended: its own error, or the end of its log."""
+    lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    if errors:
+        after = lines[lines.index(errors[0]) :][:3]
+        why = "; ".join(line.strip() for line in after)
+        return GridError(f"{what} did not start", why=why, hint="grid dev down, another --port, or another --dir")
+    text = " | ".join(line.strip() for line in lines[-LOG_LINES:])
+    return GridError(f"{what} did not start in time", why=text[-1000:] or "it said nothing", hint=f"see {log}")
+
+
+def _start_agents(plan: Plan, url: str) -> dict[str, processes.Process]:
+    """Start the agents that do not run; these, by name."""
+    started = {}
+    for agent in plan.agents:
+        state = plan.home / agent.name
+        if processes.read(state / "agent.pid") is not None:
+            continue
+        state.mkdir(mode=0o700, exist_ok=True)
+        agent.write_gpus(state)
+        argv = _grid(
+            "-c", plan.config, "--coordinator", url, "agent", "run", "--name", agent.name, "--state-dir", str(state),
+            "--kin", str(plan.home), *agent.flags(),
+        )  # fmt: skip
+        log = plan.home / f"{agent.name}.log"
+        started[agent.name] = processes.start(argv, plan.environment(agent.environment(state)), plan.home, log)
+    return started
+
+
+def _grid(*words: str) -> list[str]:
+    return [sys.executable, "-m", "distributed_grid.cli.main", *words]
+
+
+def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[str, processes.Process]) -> None:
+    """Wait until every node is up and offers; one that is up and withholds is told, one that is not up is an error."""
+    from distributed_grid.cli.connection import Connection
+
+    began = time.monotonic()
+    connection = Connection(url)
+    try:
+        while True:
+            offers = _offers(connection, {agent.name for agent in plan.agents if agent.stand_ins or agent.gpus})
+            missing = [name for name in plan.names if offers.get(name, "not up")]
+            if not missing:
+                return
+            not_up = [name for name in missing if offers.get(name, "not up") == "not up"]
+            died = [name for name in not_up if name in started and not started[name].alive]
+            if died or time.monotonic() > began + (START_SECONDS if not_up else OFFER_SECONDS):
+                break
+            time.sleep(0.05)
+    finally:
+        connection.close()
+    for name in died or missing:
+        if offers.get(name, "not up") == "not up":
+            raise _not_started(name, plan.home / f"{name}.log", 0)
+        invocation.say(f"{name} is up and does not offer all it has now: {offers[name]}")
+
+
+def _offers(connection: "Connection", with_gpus: set[str]) -> dict[str, str]:
+    """For each node what is wrong with it: nothing, that it is not up, or why it offers no CPU or no GPU."""
+    from distributed_grid.protocol.messages import GetShared
+
+    answer: Shared = connection.call(GetShared(id=connection.number()))
+    found = {}
+    held = {one.node for one in answer.allocations}
+    for offer in answer.offers:
+        if offer.state != "up":
+            found[offer.node] = "not up"
+        elif (offer.room.cpu and (offer.room.gpu or offer.node not in with_gpus)) or offer.node in held:
+            found[offer.node] = ""
+        else:
+            found[offer.node] = "; ".join(f"{one.what}: {one.why}" for one in offer.withheld) or "nothing offered yet"
+    return found
+
+
+def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seconds: float) -> None:
+    from distributed_grid.cli import formatting
+    from distributed_grid.config.places import near_address
+
+    found = os.environ.get("GRID_COORDINATOR") or near_address()
+    if invocation.output in ("json", "jsonl"):
+        content: dict[str, Any] = {"coordinator": url, "dir": str(plan.home), "nodes": plan.names, "started": started}
+        formatting.emit_json(invocation, content)
+        return
+    if invocation.output == "quiet":
+        formatting.emit(url + "\n")
+        return
+    lines = [f"a grid of {len(plan.agents)} nodes runs on this machine, coordinator at {url} ({seconds:.1f} s)"]
+    for agent in plan.agents:
+        state = "" if agent.name in started else " (ran already)"
+        lines.append(f"  {agent.name}  {agent.describe()}{state}")
+    lines += [f"thresholds  lenient, for trying out: {plan.thresholds}", f"state       {plan.home}", "", "try:"]
+    if found != url:
+        lines.append(f"  export GRID_COORDINATOR={url}")
+    where = f" --dir {plan.home}" if plan.home != _home(None) else ""
+    lines += [
+        "  grid run-shared -t cpu -a 1 --no-ship sh -c 'echo hello from $GRID_NODE'",
+        "  grid shared-status",
+        f"  grid dev down{where}",
+    ]
+    formatting.emit("".join(line + "\n" for line in lines))
+
+
+# --- down -------------------------------------------------------------------------------------------------------------
+
+
+def _end(home: Path) -> int:
+    """End all of it; how many services that were."""
+    living = list(_living(home))
+    coordinator = processes.read(home / "coordinator" / "coordinator.pid")
+    if coordinator is not None:
+        _end_jobs(home)
+    # Agents first: one that is left would start a new supervisor.
+    for path in sorted(home.glob("*/agent.pid")):
+        if (agent := processes.read(path)) is not None:
+            agent.end(5.0)
+    for path in sorted(home.glob("*/supervisor.pid")):
+        if (supervisor := processes.read(path)) is not None:
+            processes.end_tree(supervisor, 5.0)
+    for stray in processes.jobs_under(home):
+        stray.end(0.0)
+    if coordinator is not None:
+        coordinator.end(5.0)
+    return len(living)
+
+
+def _end_jobs(home: Path) -> None:
+    """Let the jobs end as jobs do, SIGTERM first, so that their records say so; not longer than a moment."""
+    from distributed_grid.cli.connection import Connection
+    from distributed_grid.protocol.messages import Cancel, ListJobs
+
+    try:
+        connection = Connection(str(json.loads((home / "coordinator" / "coordinator.json").read_text())["url"]), 1.0)
+        until = time.monotonic() + JOBS_SECONDS
+        live = connection.call(ListJobs(id=connection.number())).jobs
+        if live:
+            ids = tuple(view.id for view in live)
+            connection.call(Cancel(id=connection.number(), jobs=ids, reason="grid dev down", grace=2.0))
+        while live and time.monotonic() < until:
+            time.sleep(0.05)
+            live = connection.call(ListJobs(id=connection.number())).jobs
+        connection.close()
+    except (GridError, OSError, ValueError, KeyError):
+        return  # they are ended without it

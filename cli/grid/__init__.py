@@ -1,0 +1,1 @@
+"""The grid as a whole: nodes, boosts, shares, access, configuration, replay."""

@@ -1,0 +1,319 @@
+"""`grid boost request|status|release|extend|history`: capacity of other nodes, lent to a Ray cluster."""
+
+import secrets
+import time
+from typing import Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.grid.ray_nodes import held, ray_json
+from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.protocol.boosts import DURATION, Boost, amount_words, group_name
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import Cause, JobView, State, parse_priority
+from distributed_grid.protocol.messages import (
+    Boosts,
+    BoostView,
+    Cancel,
+    Done,
+    ExtendBoost,
+    Jobs,
+    ListBoosts,
+    ListJobs,
+    RayNode,
+    RequestBoost,
+    ShowJobs,
+)
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_amount, parse_kind
+from distributed_grid.protocol.text import format_duration, parse_duration
+from distributed_grid.protocol.walls import Walls, parse_walls
+
+HEADER = ("BOOST", "SOURCE", "TARGET", "LENT", "STATE", "ALLOCATED", "EXPIRES", "IN RAY")
+EXCLUSIVE = """only programs that use its placement group run there:
+  ray.init(address="auto", namespace="grid")
+  group = ray.util.get_placement_group("{group}")
+  task.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group)).remote()"""
+HISTORY = ("BOOST", "SOURCE", "TARGET", "LENT", "BEGAN", "LASTED", "END")
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def boost() -> None:
+    """Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history."""
+
+
+@boost.command()
+@common
+@click.option("--priority", default="normal", metavar="WORD", help="low, normal, high or critical (normal).")
+@click.option("--duration", default="", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
+@click.option("--source", default="", metavar="NODE", help="From this node, instead of the best.")
+@click.option("--walls", metavar="LEVEL", help="From a node with these walls or stronger: user, namespace, landlock.")
+@click.option("--wait", "patient", is_flag=True, help="If no node has it now, wait until one has.")
+@click.option("--exclusive", is_flag=True, help="Only for programs that use its placement group.")
+@click.argument("target")
+@click.argument("kind", metavar="cpu|gpu|memory")
+@click.argument("amount")
+def request(
+    priority: str, duration: str, source: str, walls: str | None, patient: bool, exclusive: bool, target: str,
+    kind: str, amount: str,
+) -> None:  # fmt: skip
+    """Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster.
+
+    Returns when Ray shows it: from then on any program of that cluster can use it. ^C before that takes the request
+    back.
+    """
+    invocation = current()
+    wanted = parse_kind(kind)
+    asked = RequestBoost(
+        id=0,
+        key=secrets.token_hex(16),
+        target=target,
+        kind=wanted,
+        amount=_amount(wanted, amount),
+        priority=parse_priority(priority),
+        duration=parse_duration(duration) if duration else DURATION,
+        source=source,
+        wait=patient,
+        watch=True,
+        exclusive=exclusive,
+        walls=parse_walls(walls) if walls is not None else Walls.NONE,
+    )
+    view = _ask_and_wait(invocation, asked)
+    if view.state is not State.RUNNING:
+        raise _not_lent(view)
+    if invocation.output in ("json", "jsonl"):
+        formatting.emit_json(invocation, {"boost": formatting.job_json(view)}, rows="boost")
+    else:
+        formatting.emit(f"{view.id}\n")
+    lent = view.spec.boost
+    if lent is not None:
+        what = amount_words(lent.kind, lent.amount)
+        invocation.say(f"added {what} at {view.node} for {lent.target}, until {formatting.clock(_expires(view))}")
+        if lent.exclusive:
+            for line in EXCLUSIVE.format(group=group_name(view.id)).splitlines():
+                invocation.say(line)
+
+
+def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
+    """Its view once it runs or has ended, with a line for each state before."""
+    from distributed_grid.cli.connection import Denied
+    from distributed_grid.cli.grid.borrowing import Borrowing
+
+    try:
+        return Borrowing(invocation, asked).run()
+    except Denied as error:
+        if error.code == "never-fits":
+            raise _nobody_has(f"{error.what}; {error.why}" if error.why else error.what) from None
+        raise
+
+
+def _amount(kind: ResourceType, text: str) -> float:
+    """Cores, GPUs or GB. Raises BadValue."""
+    found = parse_amount(kind, text)
+    return found.memory / GIB if kind is ResourceType.MEMORY else (found.cpu or found.gpu) / MILLI
+
+
+def _not_lent(view: JobView) -> GridError:
+    outcome = view.outcome
+    why = outcome.text if outcome is not None else ""
+    if outcome is not None and outcome.cause is Cause.NOT_PLACED:
+        return _nobody_has(why, "; or add --wait")
+    return GridError(f"the boost {view.id} was not lent", why=why, hint=f"grid job events {view.id}")
+
+
+def _nobody_has(why: str, more: str = "") -> GridError:
+    hint = f"ask for less, of another kind or from another source{more}. See: grid cluster status"
+    return GridError("No nodes have sufficient available resources", why=why, hint=hint)
+
+
+@boost.command()
+@common
+@click.option("--node", default="", metavar="NODE", help="Only those for this node.")
+def status(node: str) -> None:
+    """Show the boosts there are, and what Ray shows of them.
+
+    IN RAY is what Ray's own list of nodes says of each; what is not as it was lent is said below.
+    """
+    invocation = current()
+    answer: Boosts = invocation.ask(lambda n: ListBoosts(n, node))
+    active = [one for one in answer.boosts if one.job.state is State.RUNNING]
+    strays = [one for one in answer.nodes if one.stray]
+    match invocation.output:
+        case "json" | "jsonl":
+            rows = [_json(one) for one in answer.boosts]
+            sums = {str(kind): _number(kind, amount) for kind, amount in _sums(active).items()}
+            content = {"active": len(active), "lent": sums, "boosts": rows, "strays": list(map(ray_json, strays))}
+            content |= {"ray": answer.address, "trouble": answer.trouble}
+            formatting.emit_json(invocation, content, rows="boosts")
+        case "quiet":
+            formatting.emit("".join(f"{one.job.id}\n" for one in answer.boosts if one.job.id))
+        case _:
+            known = _known(answer)
+            total = ", ".join(amount_words(kind, amount) for kind, amount in _sums(active).items())
+            count = f"{len(active)} active boost{'' if len(active) == 1 else 's'}{f' for {node}' if node else ''}"
+            formatting.emit(printable(count + (f": {total}" if total else "")) + "\n")
+            if answer.boosts:
+                formatting.emit(formatting.table(invocation, HEADER, [_row(one, known) for one in answer.boosts]))
+            for one in answer.boosts:
+                if one.ending:
+                    formatting.emit(printable(f"{one.job.id} ends: {one.ending}") + "\n")
+            for line in filter(None, map(_waits, answer.boosts)):
+                formatting.emit(printable(line) + "\n")
+            for line in filter(None, (*map(_wrong, answer.boosts), *map(stray_words, strays))):
+                formatting.emit(f"! {printable(line)}\n")
+            if not known:
+                invocation.say(_unknown(answer))
+
+
+def _known(answer: Boosts) -> bool:
+    """Whether it is known what Ray shows."""
+    return bool(answer.address) and not answer.trouble
+
+
+def _unknown(answer: Boosts) -> str:
+    if not answer.address:
+        return "this coordinator knows of no Ray cluster (set ray.address there)"
+    return f"what Ray shows is not known: {answer.trouble}"
+
+
+def _sums(active: list[BoostView]) -> dict[ResourceType, int]:
+    sums: dict[ResourceType, int] = {}
+    for one in active:
+        if (lent := one.job.spec.boost) is not None:
+            sums[lent.kind] = sums.get(lent.kind, 0) + lent.amount
+    return sums
+
+
+def _number(kind: ResourceType, amount: int) -> float:
+    """For programs: cores and GPUs, or bytes."""
+    return amount if kind is ResourceType.MEMORY else amount / MILLI
+
+
+def _row(one: BoostView, known: bool) -> tuple[str, ...]:
+    view, lent = one.job, one.job.spec.boost
+    expires = formatting.clock(_expires(view)) if view.started and view.spec.time_limit else "-"
+    allocated = formatting.clock(view.started) if view.started else "-"
+    target, what = (lent.target, _lent(lent)) if lent is not None else ("", "")
+    name = view.id or f"{view.user}'s"
+    return (name, view.node or "-", target, what, str(view.state), allocated, expires, _in_ray(one, known))
+
+
+def _waits(one: BoostView) -> str:
+    """Why it waits; empty: it does not."""
+    reason = one.job.reason
+    return f"{one.job.id or f'a boost of {one.job.user}'} waits: {reason.text or reason.code}" if reason else ""
+
+
+def _in_ray(one: BoostView, known: bool) -> str:
+    if one.differs:
+        return f"not as lent: {one.differs}"
+    return _shown(one) or ("-" if known else "not known")
+
+
+def _wrong(one: BoostView) -> str:
+    """What to do about a boost that Ray does not show as it was lent; empty: it does."""
+    if not one.differs:
+        return ""
+    return f"{difference(one)} → grid job events {one.job.id}".rstrip()
+
+
+def difference(one: BoostView) -> str:
+    """That Ray does not show a boost as it was lent, and how."""
+    return f"{one.job.id or f'a boost of {one.job.user}'} is not in Ray as it was lent: {one.differs}"
+
+
+def stray_words(node: RayNode) -> str:
+    """What to do about a raylet in Ray that has the label of a boost which is none of this grid."""
+    host, name = node.source or node.host or node.ip, node.boost or "(not yours)"
+    what = f"Ray has {held(node)} of {host} as boost {name}: {node.stray}"
+    return f"{what} → if it stays, end `ray start … --node-name={node.name}` there"
+
+
+def _json(one: BoostView) -> dict[str, Any]:
+    node = ray_json(one.node) if one.node is not None else None
+    shown = {"in_ray": _shown(one), "differs": one.differs, "ending": one.ending, "ray_node": node}
+    return {**formatting.job_json(one.job), **shown}
+
+
+def _shown(one: BoostView) -> str:
+    return f"{one.node.status} as {one.node.id[:12]}" if one.node is not None else ""
+
+
+def _expires(view: JobView) -> float:
+    return view.started + view.spec.time_limit
+
+
+def _lent(lent: Boost) -> str:
+    return amount_words(lent.kind, lent.amount) + (", exclusive" if lent.exclusive else "")
+
+
+def _named(invocation: Invocation, ref: str) -> str:
+    """The boost that is meant, by its whole id: a boost is a job, and whoever releases one never means another job.
+    Raises BadValue."""
+    found: Jobs = invocation.ask(lambda n: ShowJobs(n, (ref,)))
+    newest = found.jobs[0] if found.jobs else None
+    boost = newest is not None and newest.spec.boost is not None
+    if newest is not None and boost and (ref != "last" or newest.state is not State.ENDED):
+        return newest.id
+    job, user = (found.jobs[0].id, found.jobs[0].user) if found.jobs else (found.groups[0].id, found.groups[0].user)
+    if ref == "last":  # the newest of all jobs is no boost that lives: the newest such boost is meant
+        listed: Boosts = invocation.ask(lambda n: ListBoosts(n))
+        if mine := [one.job.id for one in listed.boosts if one.job.user == user]:
+            return mine[-1]
+    if boost:
+        return job
+    raise BadValue(f"{job} is no boost", why="it is a job", hint="grid boost status shows the boosts there are")
+
+
+@boost.command()
+@common
+@click.argument("boost_id", metavar="BOOST")
+def release(boost_id: str) -> None:
+    """Give a boost back before it expires. BOOST is an id, the beginning of one, or `last`."""
+    invocation = current()
+    named = _named(invocation, boost_id)
+    answer: Done = invocation.ask(lambda n: Cancel(n, (named,), "released"))
+    invocation.say(answer.text or "released: Ray drains it, then its node has it back")
+
+
+@boost.command()
+@common
+@click.argument("boost_id", metavar="BOOST")
+@click.argument("time_", metavar="TIME")
+def extend(boost_id: str, time_: str) -> None:
+    """Let a boost end so much later: seconds, or 30m, 2h."""
+    invocation = current()
+    seconds = parse_duration(time_)
+    named = _named(invocation, boost_id)
+    answer: Done = invocation.ask(lambda n: ExtendBoost(n, named, seconds))
+    invocation.say(answer.text)
+
+
+@boost.command()
+@common
+@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="How many at most (200).")
+def history(limit: int) -> None:
+    """Show boosts that have ended, the newest first."""
+    invocation = current()
+    answer: Jobs = invocation.ask(lambda n: ListJobs(n, True, (State.ENDED,), "", limit, boosts=True))
+    ended = [view for view in answer.jobs if view.spec.boost is not None]
+    match invocation.output:
+        case "json" | "jsonl":
+            rows = [formatting.job_json(view) for view in ended]
+            formatting.emit_json(invocation, {"boosts": rows, "more": answer.more}, rows="boosts")
+        case "quiet":
+            formatting.emit("".join(f"{view.id}\n" for view in ended))
+        case _:
+            formatting.emit(formatting.table(invocation, HISTORY, [_past(view) for view in ended]))
+            if answer.more:
+                invocation.say(f"there are more; see them with --limit {2 * limit}")
+
+
+def _past(view: JobView) -> tuple[Any, ...]:
+    lent, outcome = view.spec.boost, view.outcome
+    target, what = (lent.target, _lent(lent)) if lent is not None else ("", "")
+    end = outcome.text or outcome.cause.value if outcome is not None else ""
+    lasted = format_duration(round((view.ended or time.time()) - view.started)) if view.started else "-"
+    return (view.id, view.node or "-", target, what, formatting.clock(view.started or view.submitted), lasted, end)

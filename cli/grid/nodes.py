@@ -1,0 +1,252 @@
+"""`grid nodes` and `node drain|undrain|label`: the nodes, and what the operator orders for them."""
+
+from typing import Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.completion_of import nodes as complete_nodes
+from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.lazy import Lazy, LazyGroup
+from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes
+from distributed_grid.protocol.nodes import NodeFacts, NodeState, NodeView, parse_labels
+from distributed_grid.protocol.text import format_duration, parse_duration
+from distributed_grid.protocol.walls import LEAST_SHARED, level_of, open_to_all
+
+NODE_HEADER = (
+    "NODE", "STATE", "CPU", "MEMORY", "GPU", "OFFERS", "LENT", "JOBS", "WALLS", "OTHERS USE", "LABELS", "WITHHELD"
+)  # fmt: skip
+
+
+@click.command()
+@common
+def nodes() -> None:
+    """List the nodes."""
+    invocation = current()
+    answer: Status = invocation.ask(lambda n: GetStatus(id=n))
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(invocation, {"nodes": list(map(node_json, answer.nodes))}, rows="nodes")
+        case "quiet":
+            formatting.emit(names(answer))
+        case _:
+            show_nodes(invocation, answer)
+
+
+_PUSHING = "distributed_grid.cli.grid.push:"
+
+
+@click.group(
+    cls=LazyGroup,
+    table={
+        "add": Lazy(_PUSHING + "add", "Make hosts nodes of the grid, by ssh."),
+        "remove": Lazy(_PUSHING + "remove", "Take a node out of the grid, and clean its host by ssh."),
+    },
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@common
+def node() -> None:
+    """Add and remove nodes, and order something for them: drain, undrain, label."""
+
+
+@node.command()
+@common
+@click.option("--deadline", metavar="TIME", help="Take back what still runs there after this time; 0: now.")
+@click.option("--reason", default="", metavar="TEXT", help="Kept with the node, and told to who waits.")
+@click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
+def drain(node: tuple[str, ...], deadline: str | None, reason: str) -> None:
+    """Give nodes no new job.
+
+    What runs there goes on: to its end, or to the deadline; then it is stopped, waits again and runs elsewhere. It
+    holds until `undrain`, whatever restarts meanwhile. Said again, the new order replaces the old one.
+    """
+    seconds = -1.0 if deadline is None else parse_duration(deadline, zero=True)
+    _order(lambda n: DrainNodes(id=n, nodes=node, reason=reason, deadline=seconds))
+
+
+@node.command()
+@common
+@click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
+def undrain(node: tuple[str, ...]) -> None:
+    """Give nodes jobs again, also those that were set aside."""
+    _order(lambda n: UndrainNodes(id=n, nodes=node))
+
+
+@node.command()
+@common
+@click.argument("words", nargs=-1, required=True, metavar="NODE... K=V|K-...", shell_complete=complete_nodes)
+def label(words: tuple[str, ...]) -> None:
+    """Set labels of nodes (K=V) or remove them (K-).
+
+    They stand over the labels that the nodes' agents tell, until they are ordered otherwise.
+    """
+    names = tuple(word for at, word in enumerate(words) if not at or not ("=" in word or word.endswith("-")))
+    labels = parse_labels(word for word in words[1:] if word not in names)
+    _order(lambda n: LabelNodes(id=n, nodes=names, labels=labels))
+
+
+def _order(make: Any) -> None:
+    invocation = current()
+    answer: Done = invocation.ask(make)
+    invocation.say(answer.text)
+
+
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+def names(answer: Status) -> str:
+    """One a line."""
+    return "".join(printable(node.facts.name) + "\n" for node in answer.nodes)
+
+
+def show_nodes(invocation: Invocation, answer: Status) -> None:
+    """The table of them, or what to do where there are none."""
+    formatting.emit(formatting.table(invocation, NODE_HEADER, [_node_row(node) for node in answer.nodes]))
+    if not answer.nodes:
+        invocation.say("no node is known yet · start one with: grid agent run")
+    if invocation.verbose:
+        for line in _why_no_stronger(answer):
+            invocation.say(line)
+
+
+def _why_no_stronger(answer: Status) -> list[str]:
+    """Which nodes have weak walls for which reason, and whose jobs they run."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for facts in (node.facts for node in answer.nodes):
+        if not level_of(facts.walls).meets(LEAST_SHARED):
+            runs = formatting.whose_jobs(facts.walls, facts.owners, facts.trusts)
+            why = facts.walls_why or "its agent is older and tells none"
+            found.setdefault((facts.walls or "unknown", why, runs), []).append(facts.name)
+    return [
+        f"walls are {level} on {', '.join(names)}: {why}; jobs run there of {runs}"
+        for (level, why, runs), names in found.items()
+    ]
+
+
+def _node_row(node: NodeView) -> list[str]:
+    facts, sample = node.facts, node.sample
+    use = "-"
+    if sample is not None:
+        use = f"{sample.foreign_cpu:.1f} cpu, {formatting.memory(sample.memory_foreign)}"
+    withheld = [f"{one.what}: {one.why}" for one in node.withheld]
+    if ordered := orders_words(node):
+        withheld.insert(0, ordered)
+    if node.state is not NodeState.UP:
+        withheld.insert(0, f"silent for {format_duration(node.silent_for)}")
+    return [
+        facts.name,
+        _state(node),
+        f"{len(facts.cores)}{' virtual' if facts.virtual else ''}",
+        formatting.memory(facts.memory),
+        _gpus_of(facts),
+        str(node.offered) if node.offered else "-",
+        str(node.lent) if node.lent else "-",
+        str(node.jobs),
+        _walls(facts),
+        use,
+        ",".join(f"{key}={value}" for key, value in sorted(node.labels.items())) or "-",
+        "; ".join(withheld) or "-",
+    ]
+
+
+def _walls(facts: NodeFacts) -> str:
+    """The level, and with it that not all users' jobs run there, or do where the walls are weak."""
+    level = facts.walls or "-"
+    if not open_to_all(facts.walls, facts.trusts):
+        return f"{level}, owners"
+    return level if level_of(facts.walls).meets(LEAST_SHARED) else f"{level}, everyone"
+
+
+def _state(node: NodeView) -> str:
+    """As the link is, and what was ordered: `up`, `draining` (jobs are there still), `drained`, `set aside`, or as
+    `lost, drained`."""
+    if node.orders.open:
+        return str(node.state)
+    ordered = "set aside" if node.orders.drain is None else "draining" if node.jobs else "drained"
+    return ordered if node.state is NodeState.UP else f"{node.state}, {ordered}"
+
+
+def orders_words(node: NodeView) -> str:
+    """Who drained a node, when, why and until when, or why it is set aside; empty: nothing of that."""
+    if (drain := node.orders.drain) is None:
+        aside = node.orders.aside
+        if aside is None or not aside.until:
+            return ""
+        return (
+            f"set aside until {formatting.clock(aside.until)}: {aside.failures} launches in a row failed, {aside.why}"
+        )
+    why = f": {drain.reason}" if drain.reason else ""
+    until = (
+        f", what runs there is taken back at {formatting.clock(drain.deadline)}" if drain.deadline and node.jobs else ""
+    )
+    return f"drained by {drain.by or 'somebody'} {formatting.age(drain.since)} ago{until}{why}"
+
+
+def _gpus_of(facts: NodeFacts) -> str:
+    names = []
+    for gpu in facts.gpus:
+        mark = " (stand-in)" if gpu.stand_in and "stand-in" not in gpu.model.lower() else ""
+        names.append(gpu.model + mark)
+    counted = dict.fromkeys(names)
+    return ", ".join(f"{names.count(name)} {name}" for name in counted) or "-"
+
+
+def _drained_json(node: NodeView) -> dict[str, Any] | None:
+    if (drain := node.orders.drain) is None:
+        return None
+    return {
+        "since": formatting.iso(drain.since),
+        "by": drain.by,
+        "reason": drain.reason,
+        "deadline": formatting.iso(drain.deadline),
+        "empty": not node.jobs,
+    }
+
+
+def _aside_json(node: NodeView) -> dict[str, Any] | None:
+    if (aside := node.orders.aside) is None:
+        return None
+    return {
+        "until": formatting.iso(aside.until),
+        "seconds": aside.seconds,
+        "failures": aside.failures,
+        "why": aside.why,
+        "on_trial": not aside.until,
+    }
+
+
+def node_json(node: NodeView) -> dict[str, Any]:
+    """A node with everything that is known of it."""
+    import msgspec
+
+    facts = node.facts
+    return {
+        "name": facts.name,
+        "state": str(node.state),
+        "silent_for": round(node.silent_for, 3),
+        "hostname": facts.hostname,
+        "cores": list(facts.cores),
+        "limits": dict(facts.limits),
+        "virtual": facts.virtual,
+        "walls": facts.walls or None,
+        "walls_why": facts.walls_why,
+        "nameless": facts.nameless,
+        "owners": list(facts.owners),
+        "trusts": facts.trusts,
+        "memory": facts.memory,
+        "gpus": [
+            {"uuid": gpu.uuid, "index": gpu.index, "model": gpu.model, "memory": gpu.memory, "stand_in": gpu.stand_in}
+            for gpu in facts.gpus
+        ],
+        "lendable": formatting.resources_json(facts.lendable),
+        "offered": formatting.resources_json(node.offered),
+        "lent": formatting.resources_json(node.lent),
+        "jobs": node.jobs,
+        "labels": node.labels,
+        "drained": _drained_json(node),
+        "set_aside": _aside_json(node),
+        "software": facts.software,
+        "ray": facts.ray or None,
+        "sample": msgspec.to_builtins(node.sample, str_keys=True) if node.sample is not None else None,
+        "withheld": [{"what": one.what, "why": one.why} for one in node.withheld],
+    }

@@ -1,0 +1,207 @@
+"""`grid replay`: decide again what an event log says, by the same policy or another one."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distributed_grid import __version__
+from distributed_grid.cli import formatting
+from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.protocol.errors import BadValue
+
+Report = Any
+"""A replay.Report, which is loaded when it is needed only."""
+Compared = Any
+"""A replay_other.Compared, likewise."""
+LINES = 50
+"""Differences by another policy that are printed; the rest is counted. JSON has them all."""
+
+
+@click.command()
+@common
+@click.argument("log")
+@click.option("--until", metavar="TIME", help="Stop there, such as 2026-01-31T12:00:00 (local time).")
+@click.option("--job", default="", metavar="ID", help="Tell what happened to this job, or only its differences.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Ask another policy; repeatable.")
+def replay(log: str, until: str | None, job: str, changes: tuple[str, ...]) -> None:
+    """Decide again what an event log says, by the same policy or another.
+
+    LOG is a file of the event log, a folder of such, or a coordinator's state directory. Exits with 1 where the same
+    policy decides otherwise than it did, or the ledger refuses its own state."""
+    invocation = current()
+    end = _moment(until) if until else float("inf")
+    if changes:
+        from distributed_grid.coordinator.eventlog.what_if import compare
+
+        _tell_other(invocation, compare(Path(log), changes, end, job), changes)
+        return
+    from distributed_grid.coordinator.eventlog.replay import replay as decide
+
+    report = decide(Path(log), end, job)
+    _tell(invocation, report, job)
+    if report.difference is not None or report.broken:
+        raise SystemExit(1)
+
+
+def _moment(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise BadValue(f"{text!r} is no moment", hint="write 2026-01-31T12:00:00") from None
+
+
+# --- by the same policy -----------------------------------------------------------------------------------------------
+
+
+def _tell(invocation: Invocation, report: Report, job: str) -> None:
+    _warn(invocation, report)
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(invocation, _json(report))
+        case "quiet":
+            formatting.emit(f"{'different' if report.difference else 'same'}\n")
+        case _:
+            lines = [f"{formatting.clock(one.at)}  {one.what}" for one in report.story]
+            if job and not report.story:
+                lines = [f"there is nothing about {job}"]
+            _emit([*lines, *_difference(report), *_ending(report), _summary(report)])
+
+
+def _summary(report: Report) -> str:
+    counted = f"{report.events} events, {report.decisions} decisions"
+    if report.events or report.decisions:
+        counted += f" from {formatting.clock(report.began)} to {formatting.clock(report.ended)}"
+    return f"{counted}: {'not the same' if report.difference else 'all the same'}"
+
+
+def _difference(report: Report) -> list[str]:
+    one = report.difference
+    if one is None:
+        return []
+    lines = [f"{formatting.clock(one.at)}  the first difference, in {one.file}"]
+    lines += [f"  event: {line}" for line in one.events]
+    if one.state:
+        return [*lines, f"  the decisions are the same, but not the ledger after them: {one.state}"]
+    lines += [f"  then:  {line}" for line in one.then or ["nothing more"]]
+    return lines + [f"  now:   {line}" for line in one.now or ["nothing more"]]
+
+
+def _ending(report: Report) -> list[str]:
+    lines = []
+    for one, now in ((report.broken, "does so again"), (report.mended, "does not any more")):
+        if one is not None:
+            lines.append(f"{formatting.clock(one.at)}  the ledger refused its own state, and {now}: {one.what}")
+    return lines
+
+
+def _json(report: Report) -> dict[str, Any]:
+    found = report.difference
+    return {
+        "same": found is None,
+        "files": report.files,
+        "events": report.events,
+        "decisions": report.decisions,
+        "from": formatting.iso(report.began),
+        "to": formatting.iso(report.ended),
+        "software": report.software,
+        "cut_bytes": report.cut,
+        "left_out": report.skipped,
+        "broken": _moment_json(report.broken),
+        "mended": _moment_json(report.mended),
+        "story": [_moment_json(one) for one in report.story],
+        "difference": None
+        if found is None
+        else {
+            "file": found.file,
+            "at": formatting.iso(found.at),
+            "events": found.events,
+            "then": found.then,
+            "now": found.now,
+            "state": found.state,
+        },
+    }
+
+
+def _moment_json(one: Any) -> dict[str, Any] | None:
+    return None if one is None else {"at": formatting.iso(one.at), "what": one.what}
+
+
+def _warn(invocation: Invocation, report: Report) -> None:
+    others = [version for version in report.software if version != __version__]
+    if others:
+        invocation.say(f"the log is of version {', '.join(others)}, decided again by {__version__}")
+    for gap in report.skipped:
+        invocation.say(f"left out: {printable(gap)}")
+    if report.cut:
+        invocation.say(f"the last {report.cut} bytes are no whole record: the coordinator was killed, or still writes")
+
+
+def _emit(lines: Sequence[str]) -> None:
+    formatting.emit("".join(f"{printable(line)}\n" for line in lines))
+
+
+# --- by another policy ------------------------------------------------------------------------------------------------
+
+
+def _tell_other(invocation: Invocation, compared: Compared, changes: Sequence[str]) -> None:
+    from distributed_grid.coordinator.eventlog.what_if import lines as in_words
+
+    _warn(invocation, compared.report)
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(invocation, _other_json(compared, changes), rows="differences")
+        case "quiet":
+            formatting.emit(f"{sum(compared.counts.values())}\n")
+        case _:
+            said = in_words(compared.differences)
+            lines = [f"{formatting.clock(one.at)}  {one.text}" for one in said[:LINES]]
+            if len(said) > LINES:
+                lines.append(f"and {len(said) - LINES} more such lines; -o json has them")
+            if compared.broken:
+                lines.append(f"{formatting.clock(compared.report.ended)}  the ledger refuses: {compared.broken}")
+            _emit([*lines, _other_summary(compared, changes)])
+
+
+def _other_summary(compared: Compared, changes: Sequence[str]) -> str:
+    report, counts = compared.report, compared.counts
+    counted = f"{report.events} events, {report.decisions} decisions; with {', '.join(changes)}"
+    if not counts:
+        return f"{counted} all the same"
+    return f"{counted} {sum(counts.values())} otherwise: {', '.join(f'{n} {kind}' for kind, n in counts.items())}"
+
+
+def _other_json(compared: Compared, changes: Sequence[str]) -> dict[str, Any]:
+    from distributed_grid.coordinator.eventlog.what_if import lines as in_words
+
+    report = compared.report
+    return {
+        "set": list(changes),
+        "events": report.events,
+        "decisions": report.decisions,
+        "from": formatting.iso(report.began),
+        "to": formatting.iso(report.ended),
+        "software": report.software,
+        "cut_bytes": report.cut,
+        "broken": compared.broken,
+        "otherwise": compared.counts,
+        "differences": [
+            {
+                "at": formatting.iso(one.at),
+                "kind": one.kind,
+                "what": one.what,
+                "job": one.job,
+                "was": one.was,
+                "would": one.would,
+                "after": one.after if one.after >= 0 else None,
+                "text": in_words([one])[0].text,
+            }
+            for one in compared.differences
+        ],
+    }

@@ -1,0 +1,231 @@
+"""`grid jobs`, `cancel`, `why` and `job show|wait|events`: the jobs of the grid."""
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.attach.waiting import Waiting
+from distributed_grid.cli.completion_of import jobs as complete_jobs
+from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.jobs.many import before_rows, group_json, group_lines, group_row, progress_words, tell_ends
+from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.options import limits_words
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.groups import GroupView
+from distributed_grid.protocol.jobs import JobView, State, exit_status
+from distributed_grid.protocol.messages import AskWhy, Cancel, Done, Jobs, ListJobs, ShowJobs
+from distributed_grid.protocol.resources import format_bytes
+from distributed_grid.protocol.text import format_duration, parse_duration
+
+TIMED_OUT = 124
+GRID_FAILED = 125
+
+
+@click.command()
+@common
+@click.option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
+@click.option("--members", is_flag=True, help="Each job of an array in a line of its own.")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only those in this state; repeatable.")
+@click.option("--user", default="", metavar="USER", help="Only this user's.")
+@click.option("--mine", is_flag=True, help="Only yours.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="How many at most (200).")
+def jobs(ended: bool, members: bool, states: tuple[str, ...], user: str, mine: bool, limit: int) -> None:
+    """List jobs.
+
+    Newest first; those that have ended with --all. An array is one line, with how many of it are in which state.
+    """
+    invocation = current()
+    wanted = tuple(_state(one) for one in states)
+    ended = ended or State.ENDED in wanted
+    answer: Jobs = invocation.ask(
+        lambda n: ListJobs(n, ended, wanted, invocation.user if mine else user, limit, fold=not members)
+    )
+    both: list[JobView | GroupView] = [*answer.jobs, *answer.groups]
+    both.sort(key=lambda one: (bool(one.ended), -(one.ended or one.submitted)))
+    shown, more = both[:limit], answer.more or len(both) > limit
+    match invocation.output:
+        case "json" | "jsonl":
+            rows = [formatting.job_json(view) for view in shown if isinstance(view, JobView)]
+            arrays = [group_json(view) for view in shown if isinstance(view, GroupView)]
+            formatting.emit_json(invocation, {"jobs": rows, "arrays": arrays, "more": more}, rows="jobs")
+        case "quiet":
+            formatting.emit("".join(f"{view.id}\n" for view in shown))
+        case _:
+            lines = [group_row(view) if isinstance(view, GroupView) else formatting.job_row(view) for view in shown]
+            formatting.emit(formatting.table(invocation, formatting.JOB_HEADER, lines))
+            if more:
+                invocation.say(f"there are more; see them with --limit {2 * limit}")
+
+
+def _state(text: str) -> State:
+    try:
+        return State(text.lower())
+    except ValueError:
+        raise BadValue(f"unknown state {text!r}", hint=f"there are {', '.join(State)}") from None
+
+
+@click.command()
+@common
+@click.option("--force", is_flag=True, help="SIGKILL at once.")
+@click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
+@click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
+@click.option("--mine", is_flag=True, help="All jobs of yours, instead of JOB.")
+@click.option("--user", default="", metavar="USER", help="All jobs of this user, instead of JOB.")
+@click.option("--all", "every", is_flag=True, help="All jobs of all users, instead of JOB.")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Of those, only in this state; repeatable.")
+@click.argument("job", nargs=-1, shell_complete=complete_jobs)
+def cancel(
+    job: tuple[str, ...],
+    force: bool,
+    grace: str | None,
+    reason: str,
+    mine: bool,
+    user: str,
+    every: bool,
+    states: tuple[str, ...],
+) -> None:
+    """End jobs, also waiting ones.
+
+    JOB is an id, the beginning of one, a name, or `last`; an array as a whole, or some of it: ARRAY_7, ARRAY_3-7,9.
+    SIGTERM, then SIGKILL. Returns once it is sure to happen, to all of them or to none.
+    """
+    if mine + bool(user) + every + bool(job) != 1 or (states and job):
+        hint = "name jobs, or say whose with one of --mine, --user and --all (and --state)"
+        raise BadValue("which jobs are to be ended?", hint=hint)
+    wanted = tuple(_state(one) for one in states)
+    seconds = 0.0 if force else parse_duration(grace) if grace is not None else -1.0
+    invocation = current()
+    reason = reason or "grid cancel"
+    answer: Done = invocation.ask(
+        lambda n: Cancel(n, job, reason, seconds, invocation.user if mine else user, wanted, every)
+    )
+    if answer.text:
+        invocation.say(answer.text)
+
+
+@click.command()
+@common
+@click.argument("job", shell_complete=complete_jobs)
+def why(job: str) -> None:
+    """Explain why a job waits, or why it is where it is.
+
+    JOB is an id, the beginning of one, a name, or `last`.
+    """
+    from distributed_grid.cli.jobs.explained import show_why
+
+    invocation = current()
+    show_why(invocation, invocation.ask(lambda n: AskWhy(id=n, job=job)))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def job() -> None:
+    """Look at single jobs: show, wait, events."""
+
+
+@job.command()
+@common
+@click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
+def show(job: tuple[str, ...]) -> None:
+    """Show all that is known of jobs."""
+    invocation = current()
+    answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=job))
+    if invocation.output in ("json", "jsonl"):
+        rows = [formatting.job_json(view) for view in answer.jobs]
+        arrays = [group_json(view) for view in answer.groups]
+        formatting.emit_json(invocation, {"jobs": rows, "arrays": arrays}, rows="jobs")
+    elif invocation.output == "quiet":
+        formatting.emit("".join(f"{view.id} {progress_words(view)}\n" for view in answer.groups))
+        formatting.emit("".join(f"{view.id} {view.state}\n" for view in answer.jobs))
+    else:
+        shown = [_rows(view) for view in answer.jobs] + [group_lines(view) for view in answer.groups]
+        texts = [[f"{name:<11} {value}" for name, value in rows if value != ""] for rows in shown]
+        formatting.emit("\n".join("".join(printable(line) + "\n" for line in lines) for lines in texts))
+
+
+@job.command()
+@common
+@click.argument("job", shell_complete=complete_jobs)
+def events(job: str) -> None:
+    """Show a job's story: every state it entered, when and why."""
+    invocation = current()
+    view = _one(invocation, job)
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(
+                invocation, {"job": view.id, "events": formatting.job_json(view)["events"]}, rows="events"
+            )
+        case "quiet":
+            formatting.emit("".join(f"{step.state}\n" for step in view.story))
+        case _:
+            rows = [(formatting.clock(step.at), str(step.state), step.text) for step in view.story]
+            formatting.emit(formatting.table(invocation, ("TIME", "STATE", "WHAT"), rows))
+
+
+@job.command()
+@common
+@click.option("--timeout", metavar="TIME", help="Wait this long at most, then exit with 124.")
+@click.option("--progress", is_flag=True, help="Say meanwhile how many are done, run and wait.")
+@click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
+def wait(job: tuple[str, ...], timeout: str | None, progress: bool) -> None:
+    """Wait for jobs to end; the exit code is the job's own (of several: the first that is not 0)."""
+    invocation = current()
+    invocation.failure = GRID_FAILED
+    until = time.monotonic() + parse_duration(timeout) if timeout is not None else None
+    waiting = Waiting(invocation, job, until, progress)
+    if not waiting.wait():
+        invocation.say(f"not all of them have ended within {timeout}")
+        sys.exit(TIMED_OUT)
+    code = tell_ends(invocation, waiting)
+    waiting.close()
+    sys.exit(code)
+
+
+def _one(invocation: Invocation, ref: str) -> JobView:
+    answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=(ref,)))
+    if answer.groups:
+        name = answer.groups[0].id
+        raise BadValue(f"{name} is many jobs", why="this is for one", hint=f"name one of them, such as {name}_0")
+    return answer.jobs[0]
+
+
+def _rows(view: JobView) -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = [
+        ("job", formatting.job_label(view)),
+        ("state", f"{view.state}" + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
+        ("", formatting.suspended(view.suspended.why) if view.suspended else ""),
+        ("command", formatting.command(view.spec)),
+        ("user", view.user),
+        ("asks", f"{view.request.resources} · {view.request.priority.word}"),
+        ("prefers", ", ".join(view.request.nodes)),
+        ("node", view.node),
+        ("walls", view.walls),
+        (
+            "holds" if view.state is not State.ENDED else "held",
+            formatting.grant_words(view.grant) if view.grant else "",
+        ),
+        ("allocation", view.allocation),
+        ("workdir", view.spec.workdir),
+        ("time limit", format_duration(view.spec.time_limit) if view.spec.time_limit else ""),
+        ("limits", limits_words(view.spec.limits)),
+        *before_rows(view),
+        ("submitted", formatting.clock(view.submitted)),
+        ("started", formatting.clock(view.started) if view.started else ""),
+        ("ended", formatting.clock(view.ended) if view.ended else ""),
+    ]
+    if view.used is not None:
+        rows += [("uses" if view.state is not State.ENDED else "did use", formatting.used_words(view.used))]
+    rows += [("unused", view.unused)]
+    if (outcome := view.outcome) is not None:
+        used = f"{format_duration(outcome.seconds)} · cpu {format_duration(outcome.cpu_seconds)}"
+        if outcome.suspended:
+            used += f" · suspended for {format_duration(outcome.suspended)} of it"
+        rows += [
+            ("exit code", f"{exit_status(outcome)} · {outcome.cause}" + (f" · {outcome.text}" if outcome.text else "")),
+            ("used", used + (f" · peak memory {format_bytes(outcome.peak_memory)}" if outcome.peak_memory else "")),
+            ("output", f"{outcome.stdout_size} bytes stdout, {outcome.stderr_size} bytes stderr"),
+        ]
+    return rows

@@ -1,0 +1,234 @@
+"""`grid run-shared`: a command on borrowed resources, as if it ran here."""
+
+import os
+import sys
+import time
+from typing import Any
+
+import click
+
+from distributed_grid.cli.attach.results import get_options, here
+from distributed_grid.cli.completion_of import nodes as complete_nodes
+from distributed_grid.cli.context import Invocation, common, current
+from distributed_grid.cli.jobs.many import many_of, many_options
+from distributed_grid.cli.options import Sectioned, limit_options, limits_of, placing, placing_fields
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.groups import parse_gang
+from distributed_grid.protocol.jobs import JobSpec, Request, parse_priority, parse_retries
+from distributed_grid.protocol.resources import (
+    MILLI,
+    Resources,
+    parse_amount,
+    parse_cpu,
+    parse_gpu,
+    parse_kind,
+    parse_memory,
+)
+from distributed_grid.protocol.text import parse_duration
+
+GRID_FAILED = 125
+NOT_PLACED = 75
+
+
+class RunShared(Sectioned):
+    """Its options, in the order in which they are looked for."""
+
+    sections = (
+        ("What it needs", "kind amount cpus mem gpus".split()),
+        ("Where it runs", "nodes only exclude labels walls gpu_model gpu_memory near apart strategy".split()),
+        ("The job", "name detach env workdir no_ship globs force executable dry_run on_exit".split()),
+        ("When", "priority immediate begin after after_ok after_any".split()),
+        ("Its limits", "time_limit warn_signal grace cpu_limit pids_limit".split()),
+        ("Run again", "retry_on retries retry_memory no_requeue".split()),
+        ("Many at once", "array max_fails gang".split()),
+    )
+
+
+@click.command(cls=RunShared, context_settings={"allow_interspersed_args": False})
+@common
+@click.option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
+@click.option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs; parts such as 0.5 too.")
+@click.option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
+@click.option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
+@click.option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
+@click.option("--priority", default="medium", metavar="WORD", help="low, medium (normal), high or urgent (critical).")
+@click.option(
+    "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
+)
+@placing
+@click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
+@click.option("--name", default="", metavar="NAME", help="A name for the job.")
+@click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone passes ours on.")
+@click.option("--workdir", default="", metavar="PATH", help="Run in this directory of the node; ships nothing.")
+@click.option("--no-ship", is_flag=True, help="Do not send the current directory along.")
+@click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
+@get_options
+@click.option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
+@click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
+@limit_options
+@click.option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
+@click.option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
+@click.option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
+@click.option("--no-requeue", is_flag=True, help="End it, rather than queue it again, if its place is taken back.")
+@many_options
+@click.option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
+@click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], **options: Any) -> None:
+    """Run a command on borrowed resources of another node.
+
+    Its output, exit code and signals are the command's own: ^C interrupts it, twice ends it, three times leaves.
+    Options of ours come before COMMAND; what follows is the command's. The current directory is sent along. The
+    command's standard input is empty.
+
+    Exit codes: the command's; 128+N for signal N; 124 time limit; 125 the grid failed; 126 not executable; 127 not
+    found; 75 not placed.
+    """
+    invocation, since = current(), time.time()
+    invocation.failure = GRID_FAILED
+    request = request_of(kind, amount, options)
+    spec = spec_of(command, options)
+    many = many_of(options)
+    _check_globs(options)
+    if options["dry_run"]:
+        _dry_run(invocation, request, bool(options["array"]))
+    config = invocation.config()
+    if config is not None:
+        config.require_sharing()
+    from distributed_grid.cli.connection import Connection
+    from distributed_grid.protocol.messages import Submission
+
+    connection: Connection = invocation.connect()
+    if not (options["no_ship"] or options["workdir"]):
+        import msgspec
+
+        from distributed_grid.cli.attach.transfer import ship
+
+        spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, here()))
+    submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request, **many)
+    if options["detach"]:
+        _detach(invocation, connection, submission)
+        return
+    from distributed_grid.cli.attach.attached import Attached
+
+    keep = options["on_exit"] == "keep"
+    if options["array"]:
+        from distributed_grid.cli.jobs.many import attach_array
+
+        sys.exit(attach_array(invocation, connection, submission, keep))
+    attached = Attached(invocation, submission=submission, keep=keep)
+    if request.gang:
+        from distributed_grid.cli.attach.gang import begin_gang
+
+        attached = begin_gang(invocation, connection, submission, keep)
+    code = attached.run(connection)
+    if options["globs"]:
+        from distributed_grid.cli.attach.results import bring_back
+
+        code = bring_back(attached, options["globs"], options["force"], options["executable"], code, since)
+    sys.exit(code)
+
+
+def request_of(kind: str | None, amount: str | None, options: dict[str, Any]) -> Request:
+    """What is asked for. Raises BadValue."""
+    wanted = Resources()
+    if kind is not None:
+        wanted = parse_amount(parse_kind(kind), amount if amount is not None else "1")
+    elif amount is not None:
+        raise BadValue(f"--amount {amount} of what?", hint="say it with --type cpu, memory or gpu")
+    given = Resources(
+        parse_cpu(options["cpus"]) if options["cpus"] is not None else 0,
+        parse_memory(options["mem"]) if options["mem"] is not None else 0,
+        parse_gpu(options["gpus"]) if options["gpus"] is not None else 0,
+    )
+    for name, flag in (("cpu", "--cpus"), ("memory", "--mem"), ("gpu", "--gpus")):
+        if getattr(wanted, name) and getattr(given, name):
+            raise BadValue(f"{name} is asked for twice", why=f"by --type {name} and by {flag}", hint="keep one of them")
+    wanted += given
+    if not wanted.cpu:
+        wanted += Resources(cpu=MILLI)
+    return Request(
+        resources=wanted,
+        priority=parse_priority(options["priority"]),
+        nodes=options["nodes"],
+        immediate=options["immediate"],
+        requeue=not options["no_requeue"],
+        **placing_fields(options, wanted.gpu),
+        gang=parse_gang(options["gang"]),
+        **parse_retries(options["retry_on"], options["retries"], options["retry_memory"]),
+    )
+
+
+def spec_of(command: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
+    """The command and its surroundings. Raises BadValue."""
+    workdir = options["workdir"]
+    if workdir and not workdir.startswith("/"):
+        raise BadValue(f"--workdir {workdir} is not an absolute path", why="it names a directory of the node")
+    for text in (*command, workdir, options["name"]):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadValue(f"{text!r} cannot be sent", why="commands, paths and names must be UTF-8") from None
+    limit, grace = options["time_limit"], options["grace"]
+    seconds = parse_duration(limit) if limit is not None else 0.0
+    return JobSpec(
+        argv=command,
+        env=dict(_variable(one) for one in options["env"]),
+        name=options["name"],
+        workdir=workdir,
+        time_limit=seconds,
+        grace=parse_duration(grace) if grace is not None else 5.0,
+        limits=limits_of(options, seconds),
+    )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise BadValue(f"-e {text!r} has no name", hint="write it as NAME=VALUE")
+    if not equals:
+        if name not in os.environ:
+            raise BadValue(f"-e {name}: there is no such variable here to pass on", hint=f"write -e {name}=VALUE")
+        value = os.environ[name]
+    return name, value
+
+
+def _detach(invocation: Invocation, connection: Any, submission: Any) -> None:
+    from distributed_grid.cli import formatting
+    from distributed_grid.protocol.messages import Submit, Submitted
+
+    reply: Submitted = connection.call(Submit(id=connection.number(), jobs=(submission,)))
+    job = reply.jobs[0]
+    if invocation.output in ("json", "jsonl"):
+        formatting.emit_json(invocation, {"job": {"id": job}, "nodes": reply.nodes, "nodes_that_fit": reply.fit})
+    else:
+        formatting.emit(job + "\n")
+        if sys.stderr.isatty() or invocation.verbose:
+            invocation.say(f"queued · follow it with: grid attach {job} · end it with: grid cancel {job}")
+    connection.close()
+
+
+def _check_globs(options: dict[str, Any]) -> None:
+    """Raise BadValue where --get could bring nothing back, before anything runs."""
+    from distributed_grid.protocol.globs import parse_glob
+
+    for glob in options["globs"]:
+        parse_glob(glob)
+    if options["globs"] and (options["array"] or options["detach"]):
+        many = options["array"]
+        what = "the files of a whole array" if many else "files with -d, which does not wait for any"
+        name = "ARRAY_7" if many else "JOB"
+        raise BadValue(
+            f"--get cannot bring back {what}", hint=f"leave it out, and later: grid attach {name} --get GLOB"
+        )
+
+
+def _dry_run(invocation: Invocation, request: Request, array: bool) -> None:
+    from distributed_grid.cli.jobs.explained import show_why
+    from distributed_grid.protocol.messages import AskWhy
+
+    why = invocation.ask(lambda number: AskWhy(id=number, request=request))
+    show_why(invocation, why, request)
+    if array:
+        invocation.say("that is for one job of the array; the others start where there is room then")
+    sys.exit(0 if why.chosen else NOT_PLACED)

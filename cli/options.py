@@ -1,0 +1,108 @@
+"""Options that several commands share: those that limit a job, those that say where it may and should go, and the help
+of a command with many options, in sections.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from distributed_grid.cli.completion_of import nodes
+from distributed_grid.protocol.jobs import SIGNALS, JobLimits, parse_limits
+from distributed_grid.protocol.placement import Strategy, parse_placing
+from distributed_grid.protocol.text import format_duration
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def limit_options(command: F) -> F:
+    """Add them to a command."""
+    for option in reversed(
+        [
+            click.option("--warn-signal", metavar="SIG@TIME", help="Send it a signal before --time ends it: USR1@60."),
+            click.option(
+                "--cpu-limit", is_flag=True, help="Never more CPU time than granted, also where more is idle."
+            ),
+            click.option("--pids-limit", type=int, metavar="N", help="Processes and threads it may have at once."),
+            click.option("--retry-memory", metavar="FACTOR", help="If out of memory, run it again with more: 2x."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def limits_of(options: dict[str, Any], time_limit: float) -> JobLimits:
+    """What they say. Raises BadValue."""
+    return parse_limits(options["warn_signal"], options["pids_limit"], options["cpu_limit"], time_limit=time_limit)
+
+
+def limits_words(limits: JobLimits) -> str:
+    """They in words; empty where there are none."""
+    said = []
+    if limits.warn_signal:
+        name = next(name for name, number in SIGNALS.items() if number == limits.warn_signal)
+        said.append(f"SIG{name} {format_duration(limits.warn_before)} before the time limit")
+    if limits.pids:
+        said.append(f"{limits.pids} processes and threads")
+    if limits.cpu:
+        said.append("no more CPU time than granted")
+    return " · ".join(said)
+
+
+_OPTIONS = (
+    click.option(
+        "--strategy", metavar="WORD", help=f"How a node is chosen: {', '.join(Strategy)}. The grid has its own."
+    ),
+    click.option("--only", multiple=True, metavar="NODE", shell_complete=nodes, help="On this node; repeatable."),
+    click.option("--exclude", multiple=True, metavar="NODE", shell_complete=nodes, help="Not there; repeatable."),
+    click.option(
+        "--label", "labels", multiple=True, metavar="K=V", help="On nodes with this label: K=V, K!=V or K; repeatable."
+    ),
+    click.option("--gpu-model", metavar="NAME", help="GPUs of this model: a part of its name, or a glob."),
+    click.option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also of a part of one."),
+    click.option("--walls", metavar="LEVEL", help="Behind these walls or stronger: user, namespace or landlock."),
+    click.option("--near", multiple=True, metavar="JOB", help="Where this job or name of yours is; repeatable."),
+    click.option("--apart", multiple=True, metavar="JOB", help="Where this job or name of yours is not; repeatable."),
+)
+
+
+def placing(command: F) -> F:
+    """Add these options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def placing_fields(options: dict[str, Any], gpu: int) -> dict[str, Any]:
+    """What they say, as fields of a Request for so many milli-GPUs. Raises BadValue."""
+    names = ("strategy", "only", "exclude", "labels", "gpu_model", "gpu_memory", "near", "apart", "walls")
+    return parse_placing(gpu=gpu, **{name: options[name] for name in names})
+
+
+EVERYWHERE = ("config", "coordinator", "output", "color", "quiet", "verbose", "--help")
+
+
+class Sectioned(click.Command):
+    """A command whose `sections` say which options stand together, by title and parameter names. Those that every
+    command takes come last."""
+
+    sections: Sequence[tuple[str, Sequence[str]]] = ()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them. An option that no section names stands before those of every command."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        left = {
+            one.opts[-1] if one.opts[-1] == "--help" else one.name or "": record
+            for one in options
+            if (record := one.get_help_record(ctx))
+        }
+        for title, names in self.sections:
+            if rows := [left.pop(name) for name in names if name in left]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        common = [name for name in left if name in EVERYWHERE]
+        others = [left[name] for name in left if name not in common]
+        for title, rows in (("Others", others), ("As everywhere", [left[name] for name in common])):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)

@@ -1,0 +1,1 @@
+"""The services of this machine, and whether they are well."""

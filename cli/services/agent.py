@@ -1,0 +1,239 @@
+"""`grid agent`: the service of this machine, and what it would offer."""
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.lazy import Lazy, LazyGroup
+
+if TYPE_CHECKING:
+    from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
+
+
+_AT = "distributed_grid.cli.services.agent_install:"
+SERVICE = {
+    "install": Lazy(_AT + "install", "Install the agent as a service of this machine, and start it."),
+    "stop": Lazy(_AT + "stop", "Stop the agent, and say what is to become of its jobs."),
+    "uninstall": Lazy(_AT + "uninstall", "Stop the agent and remove its service."),
+    "trust": Lazy(_AT + "trust", "Say that nothing lives of what ran before a journal was damaged."),
+    "status": Lazy(_AT + "status", "Show how the agent of this machine is."),
+    "logs": Lazy(_AT + "logs", "Print what the agent's service logged."),
+}
+
+
+@click.group(cls=LazyGroup, table=SERVICE, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def agent() -> None:
+    """Install or run this machine's agent, or see what it would offer."""
+
+
+def _settings_options(command: Any) -> Any:
+    options = [
+        click.option("--name", metavar="NODE", help="This node's name (the host name)."),
+        click.option("--cores", metavar="LIST", help="Cores it manages, such as 0-3,6 (all it may use)."),
+        click.option("--memory", metavar="SIZE", help="Memory it manages, such as 16G (all there is)."),
+        click.option("--gpus", metavar="LIST", help="GPUs it manages, by UUID or index; none for none (all)."),
+        click.option("--gpu-backend", metavar="NAME", help="How GPUs are read: auto, nvml, gputil, amd, none."),
+        click.option("--virtual", is_flag=True, help="Number the cores without pinning to real ones (to try out)."),
+        click.option("--kin", metavar="DIR", help="Directory of sibling agents, whose jobs are not foreign."),
+        click.option("--label", "labels", metavar="K=V", multiple=True, help="A label of this node; repeatable."),
+        click.option("--walls", metavar="LEVEL", help="Walls for jobs: auto, user, namespace, landlock, none (auto)."),
+        click.option(
+            "--owner", "owners", metavar="USER", multiple=True, help="A user whose jobs run also behind weak walls."
+        ),
+        click.option("--trust", metavar="WHOM", help="Whose jobs run behind weak walls: owner or everyone (owner)."),
+        click.option("--state-dir", metavar="DIR", help="Where it keeps its state."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@agent.command()
+@common
+@_settings_options
+@click.option("--insecure", is_flag=True, help="Connect to a coordinator that is not on this machine, without TLS.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", hidden=True)
+def run(insecure: bool, log_level: str, **options: Any) -> None:
+    """Run the agent in the foreground until SIGTERM. Jobs go on without it."""
+    invocation = current()
+    settings = _settings(invocation, options, log_level)
+    _check_url(settings.coordinator, insecure)
+    if insecure:
+        invocation.say("INSECURE: no TLS, no authentication; whoever controls the coordinator runs commands here")
+    from distributed_grid.agent.main import main
+
+    raise SystemExit(main(settings))
+
+
+@agent.command()
+@common
+@click.option("--name", metavar="NODE", help="What this node would be called, if the token leaves it open (host name).")
+@click.option("--state-dir", metavar="DIR", help="Where its agent keeps its state.")
+@click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
+def join(name: str | None, state_dir: str | None, invitation: str) -> None:
+    """Make this machine a node of a grid, with a token from `grid token create` on the master.
+
+    With - instead of the invitation it is read from stdin, where nobody else can see it.
+    """
+    from distributed_grid.cli.grid.init import given
+    from distributed_grid.identity import joining
+    from distributed_grid.identity.renewing import has_expired
+    from distributed_grid.identity.tls import IDENTITY, has_identity
+
+    asked = joining.parse_invitation(given(invitation))
+    config = current().whole_config({"agent.state_dir": state_dir} if state_dir else {})
+    proposed = name or config.agent.name or platform.node().partition(".")[0]
+
+    def folder(named: str) -> Path:
+        return Path(config.agent_state_dir(named)) / IDENTITY
+
+    if has_identity(folder(proposed)) and not has_expired(folder(proposed)):
+        from distributed_grid.protocol.errors import GridError
+
+        where = folder(proposed)
+        raise GridError("this node has joined a grid already", why=f"by {where}", hint=f"remove {where} to leave it")
+    joined = joining.join(asked, proposed, folder, node=True)
+    run = "grid agent run" + (f" --name {joined.name}" if joined.name != platform.node().partition(".")[0] else "")
+    run += f" --state-dir {state_dir}" if state_dir else ""
+    current().say(f"this machine is node {joined.name} of grid {joined.grid}; next: {run}")
+
+
+@agent.command()
+@common
+@_settings_options
+def detect(**options: Any) -> None:
+    """Show what this machine has and would offer now, and why not more. Needs no coordinator."""
+    invocation = current()
+    settings = _settings(invocation, options, "warning")
+    from distributed_grid.agent.main import detect as look
+
+    _show(invocation, *look(settings))
+
+
+def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -> Any:
+    """AgentSettings from flags over environment over file over defaults."""
+    flags = {}
+    if options["gpus"] == "none":
+        options = {**options, "gpus": None, "gpu_backend": "none"}
+    for name in ("name", "cores", "memory", "gpus", "gpu_backend", "kin", "walls", "trust", "state_dir"):
+        if options[name] is not None:
+            flags[f"agent.{name}"] = options[name]
+    if options["virtual"]:
+        flags["agent.virtual"] = "true"
+    if options["owners"]:
+        flags["agent.owners"] = ",".join(options["owners"])
+    if options["labels"]:
+        flags["agent.labels"] = ",".join(options["labels"])
+    if invocation.coordinator:
+        flags["coordinator.url"] = invocation.coordinator
+    config = invocation.whole_config(flags)
+    from distributed_grid.agent.main import AgentSettings, Bounds, RaySettings, limits_for
+    from distributed_grid.identity.member import read_member
+    from distributed_grid.identity.tls import IDENTITY
+    from distributed_grid.protocol.groups import parse_ports
+    from distributed_grid.protocol.identity import check_name
+
+    own = config.agent
+    name = check_name("a node", own.name or platform.node().partition(".")[0] or "node")
+    member = read_member(config.agent_state_dir(name) / IDENTITY)
+    url = config.coordinator_url()
+    if member is not None and not config.names_coordinator():
+        url = member.url
+    return AgentSettings(
+        name=name,
+        state_dir=config.agent_state_dir(name),
+        coordinator=url,
+        cores=own.cores or None,
+        memory=own.memory,
+        gpus=own.gpus,
+        gpu_backend=str(own.gpu_backend),
+        virtual=own.virtual,
+        kin=Path(own.kin).expanduser() if own.kin else None,
+        interval=config.resource_sharing.monitoring_interval_seconds,
+        limits=limits_for(config, name),
+        labels=(member.labels if member is not None else {}) | own.labels,
+        priority=config.sharing_of(name).priority,
+        pids_limit=own.pids_limit,
+        nice=own.nice,
+        ray=RaySettings(own.ray, *parse_ports(own.ray_ports), own.ray_token),
+        cgroup=own.cgroup,
+        run_as=own.run_as,
+        walls=str(own.walls),
+        owners=own.owners,
+        trust=str(own.trust),
+        environment=own.environment,
+        keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
+        log_level=log_level,
+    )
+
+
+def _check_url(url: str, insecure: bool) -> None:
+    from urllib.parse import urlsplit
+
+    from distributed_grid.protocol.errors import GridError
+
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "wss" and host not in ("127.0.0.1", "localhost", "::1") and not insecure:
+        raise GridError(
+            f"the agent does not connect to {url}",
+            why="without TLS, whoever answers there could run commands on this machine",
+            hint="grid agent join grid://HOST:PORT/TOKEN first; or --insecure, where the network is yours alone",
+        )
+
+
+# --- detect -----------------------------------------------------------------------------------------------------------
+
+
+def _show(
+    invocation: Invocation, facts: "NodeFacts", sample: "Sample", offer: "Offer", missing: dict[str, str]
+) -> None:
+    from distributed_grid.cli import formatting
+    from distributed_grid.protocol.resources import format_ranges
+
+    if invocation.output in ("json", "jsonl"):
+        import msgspec
+
+        parts = {"facts": facts, "sample": sample, "offer": offer, "no_cgroup": missing}
+        formatting.emit_json(
+            invocation, {key: msgspec.to_builtins(value, str_keys=True) for key, value in parts.items()}
+        )
+        return
+    if invocation.output == "quiet":
+        formatting.emit(f"{offer.resources}\n")
+        return
+    virtual = " virtual" if facts.virtual else ""
+    lines = [
+        f"node      {facts.name} on {facts.hostname}, Python {facts.python}, {os.cpu_count()} cores in the machine",
+        f"cores     {len(facts.cores)}{virtual} managed: {format_ranges(facts.cores)}; "
+        f"others keep {sample.foreign_cpu:.1f} of them busy, load {sample.load:g}",
+        f"memory    {formatting.memory(facts.memory)} managed; others use {formatting.memory(sample.memory_foreign)}",
+        f"disk      {formatting.memory(sample.disk_free)} of {formatting.memory(sample.disk_total)} free",
+    ]
+    for gpu in facts.gpus:
+        mark = " (stand-in, no real device)" if gpu.stand_in and "stand-in" not in gpu.model.lower() else ""
+        seen = next((one for one in sample.gpus if one.uuid == gpu.uuid), None)
+        use = f"{seen.utilisation:.0f} % busy, {len(seen.processes)} processes" if seen and not seen.error else ""
+        use = f"cannot be read: {seen.error}" if seen and seen.error else use
+        lines.append(f"gpu {gpu.index}     {gpu.model}{mark} {gpu.uuid}, {formatting.memory(gpu.memory)}; {use}")
+    if not facts.gpus:
+        lines.append(f"gpu       none{f' ({sample.gpu_error})' if sample.gpu_error else ''}")
+    lines.append(f"walls     {facts.walls}{f'; no stronger ones: {facts.walls_why}' if facts.walls_why else ''}")
+    if facts.nameless:
+        lines.append(f"          its jobs have no name, which ssh and whoami need: {facts.nameless}")
+    lines.append(f"runs      jobs of {formatting.whose_jobs(facts.walls, facts.owners, facts.trusts)}")
+    lines.append("limits    " + ", ".join(f"{name}: {how}" for name, how in facts.limits.items()))
+    for why in dict.fromkeys(missing.values()):
+        names = ", ".join(name for name in missing if missing[name] == why)
+        lines.append(f"          no cgroup of {names}: {why}")
+    lines += ["", f"would lend at most  {facts.lendable}", f"would offer now     {offer.resources}"]
+    if offer.cores:
+        lines.append(f"                    cores {format_ranges(offer.cores)}")
+    lines += [f"                    {gpu.uuid} ({gpu.model})" for gpu in offer.gpus]
+    lines += [f"not offered         {one.what}: {one.why}" for one in offer.withheld]
+    formatting.emit("".join(printable(line) + "\n" for line in lines))

@@ -1,0 +1,213 @@
+"""`grid coordinator`: the service on the master, and the keeping of its state."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.connection import user_name
+from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.lazy import Lazy, LazyGroup
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.resources import format_bytes
+
+_AT = "distributed_grid.cli.services.coordinator_install:"
+SERVICE = {
+    "install": Lazy(_AT + "install", "Install the coordinator as a service of this machine, and start it."),
+    "uninstall": Lazy(_AT + "uninstall", "Stop the coordinator and remove its service."),
+    "status": Lazy(_AT + "status", "Show how the coordinator of this machine is."),
+    "accept-loss": Lazy(
+        "distributed_grid.cli.services.coordinator:accept_loss", "Go on although the store has lost commits."
+    ),
+    "logs": Lazy(_AT + "logs", "Print what the coordinator's service logged."),
+}
+
+
+@click.group(cls=LazyGroup, table=SERVICE, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def coordinator() -> None:
+    """Install, run, back up, restore or check the coordinator."""
+
+
+@coordinator.command()
+@common
+@click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
+@click.option("--port", metavar="PORT", help="Port to listen on (7433); 0 takes a free one.")
+@click.option("--state-dir", metavar="DIR", help="Where it keeps its state.")
+@click.option("--insecure", is_flag=True, help="Listen on an address that is not loopback, without TLS.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", hidden=True)
+def run(host: str | None, port: str | None, state_dir: str | None, insecure: bool, log_level: str) -> None:
+    """Run the coordinator in the foreground until SIGTERM. Agents and jobs go on without it."""
+    given = {"coordinator.host": host, "coordinator.port": port, "coordinator.state_dir": state_dir}
+    config = current().whole_config({name: value for name, value in given.items() if value is not None})
+    from distributed_grid.coordinator.main import CoordinatorSettings, main
+
+    raise SystemExit(main(CoordinatorSettings(config, insecure, log_level)))
+
+
+# --- keeping ----------------------------------------------------------------------------------------------------------
+
+
+def _leave_nothing_half() -> None:
+    """Be ended as by ^C, which cleans up, also by what ends a service."""
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+
+def _state_dir(given: str | None) -> Path:
+    flags = {} if given is None else {"coordinator.state_dir": given}
+    return Path(current().whole_config(flags).coordinator_state_dir())
+
+
+@coordinator.command()
+@common
+@click.argument("directory", metavar="DIR")
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
+@click.option("--force", is_flag=True, help="Replace the backup that is there.")
+def backup(directory: str, state_dir: str | None, force: bool) -> None:
+    """Write a backup to DIR, a new directory. The coordinator may run meanwhile.
+
+    It has the store, whole and of one moment, and the shipped files of the jobs that live in it."""
+    from distributed_grid.coordinator.backup.create import backup as make
+
+    _leave_nothing_half()
+    invocation = current()
+    made = make(_state_dir(state_dir), Path(directory), force)
+    for job in made.lacking:
+        invocation.say(f"warning: {job} lacks shipped files, which are gone from the coordinator")
+    about = {
+        "path": str(made.path),
+        "taken": formatting.iso(made.content.at),
+        "jobs": {"live": made.content.live, "ended": made.content.ended},
+        "blobs": made.blobs,
+        "bytes": made.size,
+        "lacking": made.lacking,
+    }
+    jobs = f"{made.content.live} live and {made.content.ended} ended jobs"
+    _tell(
+        invocation, about, f"{made.path}: {jobs}, {made.blobs} shipped files, {format_bytes(made.size)}", about["path"]
+    )
+
+
+@coordinator.command()
+@common
+@click.argument("source", metavar="DIR")
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator is to keep its state.")
+@click.option("--force", is_flag=True, help="Move aside what is there; it is not removed.")
+@click.option("--resume", is_flag=True, help="Let waiting jobs run: nothing ran since the backup was taken.")
+def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> None:
+    """Restore the coordinator from a backup in DIR, and run nothing twice.
+
+    Jobs that waited when it was taken may have run since: they are ended as `restored`, to be submitted again, unless
+    --resume says that nothing ran. What runs on nodes runs on. Agents obey the restored coordinator, and never again
+    the one from before. Jobs submitted after the backup are not known any more."""
+    from distributed_grid.coordinator.backup.restore import restore as make
+
+    _leave_nothing_half()
+    invocation = current()
+    place = _state_dir(state_dir)
+    made = make(Path(source), place, force, resume)
+    about = {
+        "state_dir": str(place),
+        "taken": formatting.iso(made.content.at),
+        "epoch": made.epoch,
+        "jobs": {"held_back": made.held_back, "on_nodes": made.on_nodes, "ended": made.content.ended},
+        "before": str(made.before or ""),
+    }
+    lines = [f"{place}: restored as it was on {formatting.clock(made.content.at)}, epoch {made.epoch}"]
+    if made.on_nodes:
+        lines.append(f"{made.on_nodes} of its jobs held resources then: their nodes will say what became of them")
+    if made.held_back:
+        lines.append(
+            f"{made.held_back} of its jobs waited then and are ended as `restored`: submit again what should run"
+        )
+    lines.append("jobs submitted since are not known any more; those that run on nodes are left to run on")
+    if made.before:
+        lines.append(f"what was there before is in {made.before}")
+    _tell(invocation, about, "\n".join(lines), about["state_dir"])
+
+
+@coordinator.command()
+@common
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state; a backup may be named, too.")
+@click.option("--agent-state-dir", "agent_dirs", metavar="DIR", multiple=True, help="An agent's instead; repeatable.")
+def check(state_dir: str | None, agent_dirs: tuple[str, ...]) -> None:
+    """Check that what is kept holds together; exit with 1 where it does not.
+
+    The services may run meanwhile; nothing is changed. With --agent-state-dir the coordinator's is checked only if
+    --state-dir is given, too."""
+    checked: list[str] = []
+    found: list[tuple[str, str, str]] = []
+    more = 0
+    if state_dir is not None or not agent_dirs:
+        from distributed_grid.coordinator.backup.check import check as check_store
+
+        place = _state_dir(state_dir)
+        store = check_store(place)
+        found, more = [*store.findings], store.more
+        what = store.content
+        checked.append(f"{place}: {what.live} live and {what.ended} ended jobs" if what else str(place))
+    for name in agent_dirs:
+        from distributed_grid.agent.check import check as check_agent
+
+        checked.append(name)
+        found += check_agent(Path(name))
+    findings = [dict(zip(("where", "what", "hint"), one, strict=True)) for one in found]
+    lines = [f"{where}: {what}\n  try: {hint}" for where, what, hint in found]
+    lines += [f"and {more} more"] * bool(more)
+    about = {"checked": checked, "findings": findings, "more": more}
+    _tell(current(), about, "\n".join(lines or [f"all is well in {one}" for one in checked]), len(found) + more)
+    raise SystemExit(1 if found else 0)
+
+
+def _tell(invocation: Invocation, about: dict[str, Any], text: str, short: Any) -> None:
+    """What was done: for people, for programs, or in a word."""
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(invocation, about)
+        case "quiet":
+            formatting.emit(f"{short}\n")
+        case _:
+            formatting.emit("".join(f"{printable(line)}\n" for line in text.split("\n")))
+
+
+@click.command()
+@common
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--resume", is_flag=True, help="Let waiting jobs run: nothing was lost that matters.")
+def accept_loss(state_dir: str | None, yes: bool, resume: bool) -> None:
+    """Go on although the coordinator's store has lost commits, is gone, or cannot be read.
+
+    Says what is known to be lost and asks. Jobs that wait may have run: they are ended as `restored`, to be submitted
+    again, unless --resume says that nothing ran. What runs on nodes runs on, and their results are taken. Jobs that
+    are lost are not known any more. With a backup, `grid coordinator restore` may be better. The coordinator may run
+    or not."""
+    from distributed_grid.coordinator.backup.accept_loss import accept, known
+
+    invocation = current()
+    flags = {} if state_dir is None else {"coordinator.state_dir": state_dir}
+    place = Path(invocation.whole_config(flags).coordinator_state_dir())
+    found = known(place)
+    invocation.say(f"what is known to be lost in {place}:")
+    for one in found.found:
+        invocation.say(f"  {printable(one)}")
+    if found.unreadable:
+        invocation.say("  the store cannot be read: it is set aside, and a new one begins, without any of its jobs")
+    if found.waiting and not resume:
+        invocation.say(f"{found.waiting} jobs that wait end as `restored`, since they may have run")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise GridError("nobody is there to be asked", hint="grid coordinator accept-loss --yes")
+        if not click.confirm("Go on without what is lost?", err=True):
+            raise GridError("nothing is accepted, and nothing was changed")
+    said = accept(place, f"{user_name()} (uid {os.getuid()})", resume)
+    if invocation.output in ("json", "jsonl"):
+        formatting.emit_json(invocation, {"state_dir": str(place), "found": list(found.found), "done": said})
+    else:
+        formatting.emit(f"{printable(said)}\n")

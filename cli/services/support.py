@@ -1,0 +1,167 @@
+"""`grid support-dump`: what who is to help needs to see, in one file, without secrets.
+
+What goes in is chosen, not filtered: settings whose values are numbers and choices, findings, counts, ids. Text that
+may hold what somebody else wrote is scrubbed on top (scrub.py)."""
+
+import io
+import json
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tarfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.services.scrub import HIDDEN, log_line, scrub, scrub_all
+from distributed_grid.protocol.errors import BadValue, GridError
+
+LINES = 500
+_SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "walls", "trust", "name", "state_dir", "strategy"}
+"""Settings of text whose values say nothing that has to stay here."""
+
+
+@click.command(name="support-dump")
+@common
+@click.option("--state-dir", metavar="DIR", help="Where the coordinator of this machine keeps its state.")
+@click.option("--agent-state-dir", metavar="DIR", help="Where the agent of this machine keeps its state.")
+@click.argument("file", metavar="[FILE.tar.gz]", default="")
+def support_dump(state_dir: str | None, agent_state_dir: str | None, file: str) -> None:
+    """Write what who is to help needs to see into one file, without secrets.
+
+    In it are versions, the configuration with its texts hidden, what `grid doctor` finds, the last log lines, the
+    check of the store and how much is in it, and the kinds and ids of what happened last. Keys, tokens, commands,
+    environments and output of jobs are not. Look through it before you send it: it is text."""
+    invocation = current()
+    target = Path(file or f"grid-support-{platform.node()}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    if target.exists():
+        raise BadValue(f"{target} is there already", hint="give another name")
+    try:
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise GridError(f"{target} cannot be written", why=error.strerror or "") from None
+    names = []
+    with open(fd, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, content in _parts(invocation, state_dir, agent_state_dir):
+            data = content.encode(errors="replace")
+            entry = tarfile.TarInfo(f"grid-support/{name}")
+            entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+            archive.addfile(entry, io.BytesIO(data))
+            names.append(name)
+    if invocation.output in ("json", "jsonl"):
+        formatting.emit_json(invocation, {"path": str(target), "parts": names})
+    else:
+        formatting.emit(f"{printable(str(target))}\n")
+        invocation.say(f"it has {', '.join(names)}; look through it before you send it")
+
+
+def _parts(invocation: Invocation, state_dir: str | None, agent_state_dir: str | None) -> Iterator[tuple[str, str]]:
+    from distributed_grid.cli.services.doctor import examine
+
+    yield "versions.json", _json(_versions())
+    yield "doctor.json", _json([scrub_all(one._asdict()) for one in examine(invocation, state_dir, agent_state_dir)])
+    flags = {"coordinator.state_dir": state_dir, "agent.state_dir": agent_state_dir}
+    try:
+        config = invocation.whole_config({name: value for name, value in flags.items() if value is not None})
+    except GridError:
+        return  # the doctor has said what is wrong with it
+    yield "configuration.json", _json([_setting(row) for row in config.rows()])
+    name = config.agent.name or platform.node().partition(".")[0] or "node"
+    yield from _coordinator(Path(config.coordinator_state_dir()))
+    yield from _agent(Path(config.agent_state_dir(name)))
+    yield from _journals()
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=1, default=str) + "\n"
+
+
+def _versions() -> dict[str, Any]:
+    from importlib.metadata import distributions
+
+    seen = {one.metadata["Name"]: one.version for one in distributions() if one.metadata["Name"]}
+    return {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": dict(sorted(seen.items())),
+    }
+
+
+def _setting(row: Any) -> dict[str, Any]:
+    """Where it comes from is said of every setting; texts and maps are those of the person who wrote them."""
+    match row.value:
+        case dict():
+            value: Any = {key: HIDDEN for key in row.value}
+        case bool() | int() | float() | None:
+            value = row.value
+        case str() | tuple() if row.name.rpartition(".")[2] not in _SHOWN and row.origin != "default":
+            value = HIDDEN if row.value else row.value
+        case _:
+            value = scrub(str(row.value))
+    return {"name": scrub(row.name), "value": value, "origin": scrub(row.origin)}
+
+
+def _coordinator(state_dir: Path) -> Iterator[tuple[str, str]]:
+    from distributed_grid.coordinator import diagnostics
+
+    if not diagnostics.is_master(state_dir):
+        return
+    yield "coordinator/store.json", _json(scrub_all(diagnostics.store(state_dir)))
+    yield "coordinator/events.jsonl", "".join(json.dumps(one) + "\n" for one in diagnostics.last_events(state_dir))
+    yield "coordinator/files.txt", _listing(state_dir)
+
+
+def _agent(state_dir: Path) -> Iterator[tuple[str, str]]:
+    from distributed_grid.agent import check, diagnostics
+
+    if not diagnostics.is_node(state_dir):
+        return
+    try:
+        found: Any = check.check(state_dir)
+    except GridError as error:
+        found = [error.what]
+    yield "agent/check.json", _json(scrub_all(found))
+    yield "agent/files.txt", _listing(state_dir)
+    try:
+        with (state_dir / "supervisor.log").open(errors="replace") as log:
+            yield "agent/supervisor.log", "".join(scrub(line) for line in deque(log, LINES))
+    except OSError:
+        return
+
+
+def _listing(folder: Path) -> str:
+    """The names, modes, owners and sizes of what lies in a state directory and in its folders, not deeper."""
+    lines = []
+    below = (path for path in folder.glob("*/*") if path.parent.name != "blobs")  # named by what is in them
+    for path in [folder, *sorted(folder.glob("*")), *sorted(below)][: 10 * LINES]:
+        try:
+            seen = path.lstat()
+        except OSError:
+            continue
+        lines.append(f"{stat.filemode(seen.st_mode)} {seen.st_uid:>6} {seen.st_size:>12} {path.relative_to(folder)}\n")
+    return "".join(lines)
+
+
+def _journals() -> Iterator[tuple[str, str]]:
+    """The last lines of services of ours that are installed here."""
+    from distributed_grid.cli.services.systemd import Installed
+
+    program = shutil.which("journalctl")
+    for kind in ("coordinator", "agent"):
+        for own in (False, True):
+            at = Installed(kind, own)
+            if program is None or not at.path.exists():
+                continue
+            argv = [program, *at.words, "--unit", at.unit, "--lines", str(LINES), "--no-pager", "--output", "cat"]
+            done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+            yield f"{kind}/service.log", "".join(log_line(line) + "\n" for line in done.stdout.splitlines())

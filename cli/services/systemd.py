@@ -1,0 +1,279 @@
+"""The services of this machine as systemd keeps them: installed, found, started, stopped, removed. All of systemd that
+we use is its commands, so what is done here can be seen and done again by hand."""
+
+import getpass
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from distributed_grid.cli.services.units import Unit, render, unquoted
+from distributed_grid.protocol.errors import GridError
+
+UNAVAILABLE = 69
+"""Exit code where there is no systemd to install into (EX_UNAVAILABLE of sysexits)."""
+MACHINE, OWN = "/etc/systemd/system", "systemd/user"
+SECONDS = 120.0
+LINGER = Path("/var/lib/systemd/linger")
+"""Has a file for each user whose own services run while they are not logged in."""
+
+
+class Installed(NamedTuple):
+    """A service's unit, by its name; `own` in the systemd of a person, else of the machine."""
+
+    kind: str
+    own: bool
+
+    @property
+    def unit(self) -> str:
+        return f"grid-{self.kind}.service"
+
+    @property
+    def path(self) -> Path:
+        if not self.own:
+            return Path(MACHINE) / self.unit
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / OWN / self.unit
+
+    @property
+    def words(self) -> list[str]:
+        """`--user` where that is so, for commands."""
+        return ["--user"] if self.own else []
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`systemctl …`, to its end."""
+        return _run("systemctl", *self.words, "--no-pager", *words)
+
+    def must(self, *words: str) -> None:
+        """The same. Raises GridError where it fails."""
+        if (done := self.run(*words)).returncode != 0:
+            raise GridError(f"systemctl {' '.join(words)} failed", why=_last(done.stderr))
+
+    def shown(self, *names: str) -> dict[str, str]:
+        """Properties of the unit, as systemd tells them."""
+        done = self.run("show", self.unit, *(f"--property={name}" for name in names))
+        return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+    def active(self) -> bool:
+        return self.shown("ActiveState").get("ActiveState") in ("active", "reloading")
+
+
+class Change(NamedTuple):
+    """What an installation did: the unit was `written` and the service `started`, or there was nothing to do."""
+
+    written: bool
+    started: bool
+
+
+def look(kind: str, own: bool) -> Installed | None:
+    """The installed service, if there is one; the machine's before one's own, if nobody says which."""
+    for one in [Installed(kind, True)] if own else [Installed(kind, False), Installed(kind, True)]:
+        if one.path.exists():
+            require_systemd(one.own)
+            return one
+    return None
+
+
+def find(kind: str, own: bool) -> Installed:
+    """The installed service. Raises GridError where there is none."""
+    if (found := look(kind, own)) is not None:
+        return found
+    raise GridError(
+        f"no {kind} is installed as a service" + (" of yours" if own else ""),
+        why=f"there is no {Installed(kind, own).path}",
+        hint=f"grid {kind} install" + (" --user" if own else ""),
+    )
+
+
+# --- before -----------------------------------------------------------------------------------------------------------
+
+
+def require_systemd(own: bool) -> None:
+    """Raise GridError where no systemd runs, or a person's own cannot be reached."""
+    if not Path("/run/systemd/system").is_dir() or shutil.which("systemctl") is None:
+        raise GridError(
+            "there is no service to install into: systemd does not run on this machine",
+            why="/run/systemd/system is not there",
+            hint="have what starts services here run `grid agent run` (or `grid coordinator run`) as one that it keeps"
+            " alive; SIGTERM ends it and no job",
+        )
+    if not own:
+        return
+    runtime = Path(os.environ.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}"))
+    if not (runtime / "systemd").is_dir():
+        raise GridError(
+            "your own systemd does not run",
+            why=f"there is no {runtime / 'systemd'}",
+            hint=f"log in as {me()} (su and sudo make no session), or: sudo loginctl enable-linger {me()}",
+        )
+
+
+def require_root(kind: str, what: str) -> None:
+    """Raise GridError where this user cannot change the machine's services."""
+    if os.geteuid() != 0:
+        raise GridError(
+            f"only root can {what} a service of the machine",
+            why=f"you are {me()}",
+            hint=f"sudo {shutil.which('grid') or 'grid'} {kind} {what}, or with --user one of your own",
+        )
+
+
+def make_user(name: str, home: Path) -> None:
+    """See to it that there is this system user, for a service to run as. Raises GridError."""
+    try:
+        pwd.getpwnam(name)
+        return
+    except KeyError:
+        pass
+    for argv in (
+        ["systemd-sysusers", "--inline", f'u {name} - "Distributed Grid" {home}'],
+        ["useradd", "--system", "--home-dir", str(home), "--shell", "/usr/sbin/nologin", name],
+    ):
+        if shutil.which(argv[0]) is not None and _run(*argv).returncode == 0:
+            return
+    raise GridError(
+        f"the user {name}, who the service is to run as, could not be made", hint=f"make it: useradd --system {name}"
+    )
+
+
+def check_runs(argv: Sequence[str], user: str) -> None:
+    """Raise GridError where this user cannot run the program."""
+    found = pwd.getpwnam(user)
+    try:
+        done = subprocess.run(
+            [*argv, "--version"],
+            user=found.pw_uid,
+            group=found.pw_gid,
+            extra_groups=[],
+            cwd="/",
+            env={"PATH": os.defpath},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        why = _last(done.stderr) if done.returncode else ""
+    except OSError as error:
+        why = f"{argv[0]}: {error.strerror} (its Python is {os.path.realpath(sys.executable)})"
+    if why:
+        raise GridError(
+            f"the user {user}, who the service runs as, cannot run this grid",
+            why=why,
+            hint="install it where all can read it, such as /usr/local/lib/grid; or --user for one of your own",
+        )
+
+
+def give(user: str, path: Path) -> None:
+    """Make the directory, and this user the owner of it and what is in it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = pwd.getpwnam(user)
+    if path.stat().st_uid != found.pw_uid:
+        for top, folders, names in os.walk(path):
+            for name in (".", *folders, *names):
+                os.chown(os.path.join(top, name), found.pw_uid, found.pw_gid, follow_symlinks=False)
+
+
+# --- installing -------------------------------------------------------------------------------------------------------
+
+
+def install(unit: Unit) -> Change:
+    """Write the unit, check it, enable it and start it anew; nothing is done of what is so already. Where it does not
+    start, all is put back as it was. Raises GridError."""
+    at = Installed(unit.kind, not unit.runs_as)
+    text = render(unit)
+    before = at.path.read_text() if at.path.exists() else None
+    if before == text and at.run("is-enabled", at.unit).returncode == 0 and at.active():
+        return Change(False, False)
+    check(at, text)
+    at.path.parent.mkdir(parents=True, exist_ok=True)
+    _write(at.path, text)
+    try:
+        at.must("daemon-reload")
+        at.must("enable", "--quiet", at.unit)
+        _start(at)
+    except GridError:
+        if before is None:
+            remove(at)
+        else:
+            _write(at.path, before)
+            at.run("daemon-reload")
+            at.run("restart", "--no-block", at.unit)
+        raise
+    return Change(before != text, True)
+
+
+def check(at: Installed, text: str) -> None:
+    """Raise GridError where systemd finds a fault in the unit. What it merely does not know yet is not one."""
+    if shutil.which("systemd-analyze") is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / at.unit
+        path.write_text(text)
+        done = _run("systemd-analyze", *at.words, "verify", str(path))
+    if done.returncode != 0:
+        raise GridError(f"systemd finds a fault in {at.unit}", why=_last(done.stderr))
+
+
+def _start(at: Installed) -> None:
+    since = int(time.time())
+    done = at.run("restart", at.unit)
+    if done.returncode == 0:
+        return
+    said = _run("journalctl", *at.words, "--unit", at.unit, "--since", f"@{since}", "-o", "cat", "--no-pager")
+    own = [line for line in said.stdout.splitlines() if line.strip() and at.unit not in line][-6:]
+    raise GridError(
+        f"{at.unit} does not start; nothing was left changed",
+        why="\n  ".join(own) or _last(done.stderr),
+        hint="put that right and install again",
+    )
+
+
+def remove(at: Installed) -> None:
+    """Stop and forget it. Raises GridError where it cannot be stopped."""
+    at.run("disable", "--quiet", at.unit)
+    at.must("stop", at.unit)
+    at.path.unlink(missing_ok=True)
+    at.run("daemon-reload")
+    at.run("reset-failed", at.unit)
+
+
+def state_dir_of(at: Installed) -> Path | None:
+    """Where the service keeps its state, as its unit says."""
+    for line in at.path.read_text().splitlines():
+        if line.startswith("ExecStart="):
+            argv = unquoted(line.partition("=")[2])
+            if "--state-dir" in argv[:-1]:
+                return Path(argv[argv.index("--state-dir") + 1])
+    return None
+
+
+def lingers() -> bool:
+    """Whether one's own services run while one is not logged in; where they do not, that is asked for."""
+    mark = LINGER / me()
+    if not mark.exists():
+        _run("loginctl", "enable-linger")
+    return mark.exists()
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text)
+    fresh.chmod(0o644)
+    os.replace(fresh, path)
+
+
+def _run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+
+
+def _last(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def me() -> str:
+    """Who runs this."""
+    return getpass.getuser()

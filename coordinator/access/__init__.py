@@ -1,0 +1,1 @@
+"""Who belongs to the grid: its authority, certificates, tokens."""

@@ -1,0 +1,177 @@
+"""The grid's own certificate authority: one key, made by `grid init`, that says who is who.
+
+Keys are ECDSA on P-256. A certificate carries its owner's identity as a URI (protocol/identity.py), and nothing of what
+its owner asked to be called: of a certificate request only the public key is used, once it is proved that its sender
+holds the private one.
+"""
+
+import datetime
+import ipaddress
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from distributed_grid.identity.keys import Life, key_pem, life_of, new_key, pin_of, read_secret, write_secret
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import Identity, Role, parse_uri
+
+DAY = 86400.0
+AUTHORITY_DAYS = 3650
+EARLY = datetime.timedelta(minutes=5)
+"""Certificates hold from so long before they are made, but for a tenth of their life at most: clocks of other machines
+may be behind."""
+
+
+def identity_of(certificate: bytes) -> Identity:
+    """Whom a certificate names (DER, as a TLS connection gives it). It is the handshake that has judged it. Raises
+    BadValue where it names nobody, or several."""
+    names = x509.load_der_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    if len(uris) != 1:
+        raise BadValue("the certificate names nobody of a grid", why=f"it has {len(uris)} URIs")
+    return parse_uri(uris[0])
+
+
+class Presented(NamedTuple):
+    """A certificate that somebody came with: whom it names, its serial number in hex, and how long it holds."""
+
+    identity: Identity
+    serial: str
+    life: Life
+
+
+def presented(certificate: bytes) -> Presented:
+    """What is to be known of a certificate (DER). Raises BadValue as `identity_of` does."""
+    read = x509.load_der_x509_certificate(certificate)
+    return Presented(identity_of(certificate), f"{read.serial_number:x}", life_of(read))
+
+
+def presented_pem(certificate: str) -> Presented:
+    """The same of one in PEM."""
+    read = x509.load_pem_x509_certificate(certificate.encode())
+    return presented(read.public_bytes(serialization.Encoding.DER))
+
+
+class Authority:
+    """The grid's certificate authority: its certificate and its private key."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, grid: str) -> None:
+        self.certificate = certificate
+        self.grid = grid
+        self._key = key
+
+    @staticmethod
+    def create(grid: str, now: datetime.datetime) -> "Authority":
+        """A new one, for a grid of this id."""
+        key = new_key()
+        name = _name(f"grid {grid} authority")
+        built = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - EARLY)
+            .not_valid_after(now + datetime.timedelta(days=AUTHORITY_DAYS))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
+        return Authority(built.sign(key, hashes.SHA256()), key, grid)
+
+    @staticmethod
+    def load(folder: Path, grid: str) -> "Authority":
+        """The one that `save` has written. Raises GridError."""
+        key = serialization.load_pem_private_key(read_secret(folder / "ca.key"), None)
+        certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise GridError(f"{folder}: ca.key is not the key of ca.crt", hint="restore both from one backup")
+        return Authority(certificate, key, grid)
+
+    def save(self, folder: Path) -> None:
+        """Write it: ca.key, which only its owner can read, and ca.crt, which is no secret."""
+        write_secret(folder / "ca.key", key_pem(self._key))
+        (folder / "ca.crt").write_bytes(self.pem)
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def pin(self) -> str:
+        return pin_of(self.certificate)
+
+    def sign(
+        self, request: bytes, identity: Identity, now: datetime.datetime, life: float, hosts: Iterable[str] = ()
+    ) -> x509.Certificate:
+        """A certificate for who made this request, under the identity that we give it, for `life` seconds. `hosts`:
+        names and addresses that a coordinator is reached by. Raises BadValue for what is no request."""
+        public = checked(request)
+        if identity.grid != self.grid:
+            raise ValueError(f"{identity.uri} is not of grid {self.grid}")
+        held = datetime.timedelta(seconds=life)
+        serves = identity.role is Role.COORDINATOR
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri), *map(_host, hosts)]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(_name(identity.name or identity.role.value))
+            .issuer_name(self.certificate.subject)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - min(EARLY, abs(held) / 10))
+            .not_valid_after(min(now + held, self.certificate.not_valid_after_utc))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+def checked(request: bytes) -> ec.EllipticCurvePublicKey:
+    """The public key of a certificate request, signed by its private key. Raises BadValue for what is none."""
+    try:
+        asked = x509.load_pem_x509_csr(request)
+        if not asked.is_signature_valid:
+            raise InvalidSignature
+    except (ValueError, InvalidSignature):
+        raise BadValue(
+            "this is not a certificate request", why="it cannot be read, or is not signed by its key"
+        ) from None
+    public = asked.public_key()
+    if not isinstance(public, ec.EllipticCurvePublicKey) or not isinstance(public.curve, ec.SECP256R1):
+        raise BadValue("this kind of key is not used here", why="keys are ECDSA on P-256")
+    return public
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )

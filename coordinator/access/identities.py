@@ -1,0 +1,248 @@
+"""What the coordinator remembers of identities: the tokens it gave out, and the certificates it signed.
+
+In a file of its own (`pki/identities.db`), since it is as secret as the authority's key beside it and changes a few
+times a day. A token's secret is not kept, only its hash. One process writes: the coordinator's, or `grid init` before.
+"""
+
+import fnmatch
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from distributed_grid.coordinator.access import tokens as token_secrets
+from distributed_grid.coordinator.access.tokens import Bearers
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import Role, check_name
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS tokens (
+    id TEXT PRIMARY KEY, digest BLOB NOT NULL, role TEXT NOT NULL, name TEXT NOT NULL, labels TEXT NOT NULL,
+    uses INTEGER NOT NULL, expires REAL NOT NULL, creator TEXT NOT NULL, created REAL NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS certificates (
+    serial TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, expires REAL NOT NULL, issued REAL NOT NULL,
+    token TEXT NOT NULL, revoked REAL
+) STRICT;
+CREATE TABLE IF NOT EXISTS members (
+    role TEXT NOT NULL, name TEXT NOT NULL, labels TEXT NOT NULL, PRIMARY KEY (role, name)
+) STRICT;
+CREATE INDEX IF NOT EXISTS certificates_name ON certificates (role, name);
+"""
+LONGEST = 90 * 86400.0
+MOST_USES = 10_000
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A right to join, as it is kept. `name`: what who joins will be called, or a pattern of what it may ask to be
+    called; `expires`: seconds since the epoch."""
+
+    id: str
+    role: Role
+    name: str
+    labels: dict[str, str]
+    uses: int
+    expires: float
+    creator: str
+    created: float
+
+
+class Certified(msgspec.Struct, frozen=True):
+    """A certificate that was signed here; `revoked`: when it was taken back, 0: it was not."""
+
+    serial: str
+    role: Role
+    name: str
+    expires: float
+    issued: float
+    token: str
+    revoked: float = 0.0
+
+
+class TokenRefused(GridError):
+    """A token that opens nothing."""
+
+
+class Identities:
+    """Tokens and certificates. Times are seconds since the epoch, given by the caller."""
+
+    def __init__(self, path: Path) -> None:
+        path.touch(mode=0o600)
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.executescript(SCHEMA)
+        self.bearers = Bearers(self._db)
+        self.revoked = {serial for (serial,) in self._db.execute("SELECT serial FROM certificates WHERE revoked > 0")}
+        """Serial numbers that open nothing any more."""
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- tokens ------------------------------------------------------------------------------------------------------
+
+    def mint(
+        self,
+        pin: str,
+        role: Role,
+        name: str,
+        labels: Mapping[str, str],
+        uses: int,
+        ttl: float,
+        creator: str,
+        now: float,
+    ) -> str:
+        """A new token, as text: it is not kept, so this is the only time it is seen. Raises BadValue."""
+        if not 1 <= uses <= MOST_USES:
+            raise BadValue(f"a token for {uses} uses cannot be made", hint=f"give 1 to {MOST_USES}")
+        if not 0 < ttl <= LONGEST:
+            raise BadValue(
+                "a token cannot hold for so long", hint="give at most 90d; it is for joining, not for staying"
+            )
+        if role is not Role.AGENT or (name and not any(char in name for char in "*?[")):
+            check_name("a node" if role is Role.AGENT else "a user", name)
+        id, secret = token_secrets.new()
+        digest, told = token_secrets.digest(secret), json.dumps(dict(labels))
+        row = (id, digest, role.value, name, told, uses, now + ttl, creator, now)
+        with self._db:
+            self._db.execute("DELETE FROM tokens WHERE expires < ?", (now - LONGEST,))
+            self._db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        return f"grid1.{pin}.{id}.{secret}"
+
+    def tokens(self, now: float) -> list[Token]:
+        """Those that still open something, the newest first."""
+        rows = self._db.execute(
+            "SELECT id, role, name, labels, uses, expires, creator, created FROM tokens"
+            " WHERE uses > 0 AND expires > ? ORDER BY created DESC, id",
+            (now,),
+        )
+        return [Token(id, Role(role), name, json.loads(labels), *rest) for id, role, name, labels, *rest in rows]
+
+    def withdraw(self, id: str) -> bool:
+        """This token opens nothing any more; False: there is none of this id."""
+        with self._db:
+            return self._db.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (id,)).rowcount > 0
+
+    def use(self, id: str, secret: str, asked: str, now: float, to_be: str = "") -> Token:
+        """Use a token up by one, for who asks to be called `asked`; the token, with the name that is given out. `to_be`
+        as in messages_join.Join. Nothing is used up where it is refused. Raises TokenRefused."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            token = self._judged(id, secret, asked, now, to_be)
+            self._db.execute("UPDATE tokens SET uses = uses - 1 WHERE id = ?", (id,))
+            self._db.execute("COMMIT")
+            return token
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def _judged(self, id: str, secret: str, asked: str, now: float, to_be: str) -> Token:
+        row = self._db.execute(
+            "SELECT digest, role, name, labels, uses, expires, creator, created FROM tokens WHERE id = ?", (id,)
+        ).fetchone()
+        if not token_secrets.is_right(row and row[0], secret):  # also of a wrong id, which is answered alike
+            raise TokenRefused("this token is not known here", hint="ask for a new one: grid token create")
+        _, role, name, labels, uses, expires, creator, created = row
+        if uses < 1:
+            raise TokenRefused(f"the token {id} is used up", hint="ask for a new one: grid token create")
+        if now >= expires:
+            raise TokenRefused(f"the token {id} has expired", hint="ask for a new one: grid token create")
+        role = Role(role)
+        if to_be == "node" and role is not Role.AGENT:
+            what, hint = f"this token is for a person ({role}), not for a node", "grid login, as that person"
+            raise TokenRefused(what, "it is not used up", f"{hint}; for a node: grid token create --node NAME")
+        if to_be == "person" and role is Role.AGENT:
+            hint = "grid agent join, on that node; for a person: grid token create --role client --user NAME"
+            raise TokenRefused("this token is for a node, not for a person", "it is not used up", hint)
+        given = self._name(role, name, asked, now)
+        return Token(id, role, given, json.loads(labels), uses, expires, creator, created)
+
+    def _name(self, role: Role, name: str, asked: str, now: float) -> str:
+        if name and not any(char in name for char in "*?["):
+            return name
+        check_name("a node" if role is Role.AGENT else "a user", asked)
+        if name and not fnmatch.fnmatchcase(asked, name):
+            raise TokenRefused(f"this token is for nodes called {name}, not {asked!r}", hint="give another --name")
+        if self.holds(role, asked, now):
+            raise TokenRefused(
+                f"there is a node called {asked!r} already",
+                why="its certificate is valid, and two nodes of one name would be taken for one",
+                hint=f"give another --name, or a token made for it: grid token create --node {asked}",
+            )
+        return asked
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    def label(self, role: Role, name: str, labels: Mapping[str, str]) -> None:
+        """Who joined under this name has these labels from now on, by the token it joined with."""
+        with self._db:
+            row = (role.value, name, json.dumps(dict(labels)))
+            self._db.execute("INSERT OR REPLACE INTO members VALUES (?, ?, ?)", row)
+
+    def labels(self, role: Role, name: str) -> dict[str, str]:
+        """The labels that its token has given to this member."""
+        row = self._db.execute("SELECT labels FROM members WHERE role = ? AND name = ?", (role.value, name)).fetchone()
+        given: dict[str, str] = json.loads(row[0]) if row is not None else {}
+        return given
+
+    # --- certificates -------------------------------------------------------------------------------------------------
+
+    def signed(self, serial: int, role: Role, name: str, expires: float, now: float, token: str = "") -> None:
+        """This certificate was signed."""
+        with self._db:
+            self._db.execute("DELETE FROM certificates WHERE expires < ?", (now - LONGEST,))
+            self._db.execute(
+                "INSERT INTO certificates VALUES (?, ?, ?, ?, ?, ?, NULL)",
+                (f"{serial:x}", role.value, name, expires, now, token),
+            )
+
+    def holds(self, role: Role, name: str, now: float) -> bool:
+        """Whether somebody of this role and name has a certificate that is valid."""
+        found = self._db.execute(
+            "SELECT 1 FROM certificates WHERE role = ? AND name = ? AND expires > ? AND revoked IS NULL LIMIT 1",
+            (role.value, name, now),
+        )
+        return found.fetchone() is not None
+
+    def certified(self, serial: str) -> Certified | None:
+        """The certificate of this serial number, if it is remembered."""
+        row = self._db.execute(
+            "SELECT role, name, expires, issued, token, revoked FROM certificates WHERE serial = ?", (serial,)
+        ).fetchone()
+        if row is None:
+            return None
+        role, name, expires, issued, token, revoked = row
+        return Certified(serial, Role(role), name, expires, issued, token, revoked or 0.0)
+
+    def joined_since(self, one: Certified) -> bool:
+        """Whether somebody has joined under that name by another token, after this certificate was signed."""
+        found = self._db.execute(
+            "SELECT 1 FROM certificates WHERE role = ? AND name = ? AND issued > ? AND token <> ? LIMIT 1",
+            (one.role.value, one.name, one.issued, one.token),
+        )
+        return found.fetchone() is not None
+
+    def certificates(self, now: float) -> list[Certified]:
+        """Those that have not expired, by role and name."""
+        rows = self._db.execute(
+            "SELECT serial, role, name, expires, issued, token, revoked FROM certificates WHERE expires > ?"
+            " ORDER BY role, name, issued",
+            (now,),
+        )
+        return [
+            Certified(serial, Role(role), name, expires, issued, token, revoked or 0.0)
+            for serial, role, name, expires, issued, token, revoked in rows
+        ]
+
+    def revoke(self, role: Role, name: str, now: float) -> int:
+        """Take back all certificates of this role and name; how many there were."""
+        with self._db:
+            rows = self._db.execute(
+                "UPDATE certificates SET revoked = ? WHERE role = ? AND name = ? AND revoked IS NULL AND expires > ?"
+                " RETURNING serial",
+                (now, role.value, name, now),
+            ).fetchall()
+        self.revoked |= {serial for (serial,) in rows}
+        return len(rows)

@@ -1,0 +1,1 @@
+"""What the coordinator answers: requests of people, submissions, watches, files."""

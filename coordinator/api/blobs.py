@@ -1,0 +1,313 @@
+"""Shipped files at the coordinator: blobs by the hash of their content, on disk, bounded by size.
+
+A blob appears under its name only when it is whole, checked and on the disk. Uploads of the same blob at the same time
+are safe: each writes a file of its own, the first to finish names it, the others find it there.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from distributed_grid.coordinator.api.ship_quota import Quota, default_quota
+from distributed_grid.coordinator.store.open import sync
+from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, hasher, is_blob_hash
+from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.messages import BlobData, PutBlob, WantBlob
+from distributed_grid.protocol.resources import format_bytes
+from distributed_grid.runtime.faults import fault
+
+BLOB_BYTES = 1 << 30
+"""The largest blob."""
+CACHE_BYTES = 10 << 30
+"""All blobs together; above it those used longest ago go, unless a live job needs them. Beyond twice this no upload
+begins."""
+UPLOADS = 16
+"""Blobs one connection may be sending at the same time."""
+MANIFESTS = 16
+"""Manifests of which is remembered what they name."""
+YOUNG = 3600.0
+"""Seconds after its last use in which a blob stays in any case: its job may not have been submitted yet."""
+
+log = structlog.get_logger("blobs")
+
+
+@dataclass(slots=True)
+class _Upload:
+    path: Path
+    file: BinaryIO
+    digest: "hashlib.blake2b"
+    size: int = 0
+
+
+class Uploads:
+    """What one connection is sending. Give it up with `close` when the connection ends. `refuse` raises while the disk
+    has no room for blobs."""
+
+    def __init__(self, blobs: "Blobs", refuse: Callable[[], None] = lambda: None, user: str = "") -> None:
+        self._blobs = blobs
+        self._user = user
+        self._refuse = refuse
+        self._open: dict[str, _Upload | None] = {}  # None: failed, the rest of it is not looked at
+
+    async def put(self, part: PutBlob) -> bool:
+        """Take a part; true when that made the blob whole. Raises GridError once for an upload that cannot go on."""
+        if part.offset == 0:
+            self._drop(part.blob)
+        elif part.blob not in self._open:
+            raise BadValue("a part of a blob whose beginning was not sent", why=f"offset {part.offset}")
+        elif self._open[part.blob] is None:
+            return False
+        upload = self._open.get(part.blob)
+        try:
+            self._refuse()
+            if upload is None:
+                await self._blobs.make_room()
+                upload = self._open[part.blob] = self._blobs.begin(part.blob, len(self._open))
+            self._blobs.append(upload, part)
+            self._blobs.quota.arrives(self._user, len(part.data))
+            if not part.end:
+                return False
+            del self._open[part.blob]
+            await self._blobs.finish(upload, part.blob)
+            size, upload.size = upload.size, 0
+            self._blobs.quota.arrives(self._user, -size)
+            self._blobs.quota.refers(self._user, (part.blob,))
+            return True
+        except (GridError, OSError) as error:
+            self._drop(part.blob)
+            if upload is not None:
+                self._discard(upload)
+            if not part.end and len(self._open) < UPLOADS:
+                self._open[part.blob] = None
+            if isinstance(error, OSError):
+                hint = "see to the disk the coordinator's state directory is on"
+                raise GridError("the coordinator cannot store the shipped files", _reason(error), hint) from error
+            raise
+
+    def _drop(self, blob: str) -> None:
+        if upload := self._open.pop(blob, None):
+            self._discard(upload)
+
+    def _discard(self, upload: _Upload) -> None:
+        self._blobs.quota.arrives(self._user, -upload.size)
+        upload.file.close()
+        with suppress(OSError):  # what cannot be removed now goes at the next start
+            upload.path.unlink()
+
+    def close(self) -> None:
+        """Forget what was not finished."""
+        for blob in list(self._open):
+            self._drop(blob)
+
+
+class Blobs:
+    """The cache under a directory; `needed` names the manifests that live jobs need, `needed_by` those of a user's.
+    `quota`: bytes for each user (0: by the free disk)."""
+
+    def __init__(
+        self,
+        root: Path,
+        needed: Callable[[], Iterable[str]],
+        most: int = CACHE_BYTES,
+        quota: int = 0,
+        needed_by: Callable[[str], Iterable[str]] = lambda user: (),
+    ) -> None:
+        self._root = root
+        self._needed = needed
+        self._most = most
+        self._arriving = root / "arriving"
+        self._arriving.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self._arriving.iterdir():  # of a coordinator that was killed
+            left.unlink()
+        self._size: int | None = None  # unknown until something is added
+        self._manifests: dict[str, frozenset[str]] = {}
+        self.quota = Quota(quota or default_quota(root), self.size, self.contents, needed_by)
+
+    def _path(self, blob: str) -> Path:
+        return self._root / blob[:2] / blob
+
+    def has(self, blob: str) -> bool:
+        """Whether it is here; asking counts as use."""
+        if not is_blob_hash(blob):
+            return False
+        try:
+            os.utime(self._path(blob))
+        except FileNotFoundError:
+            return False
+        except OSError:  # a disk that takes no writing still has what it has
+            return self._path(blob).exists()
+        return True
+
+    def size(self, blob: str) -> int | None:
+        """Its bytes; None: it is not here."""
+        try:
+            return os.stat(self._path(blob)).st_size
+        except OSError:
+            return None
+
+    def contents(self, bundle: str) -> frozenset[str]:
+        """The blobs that a manifest names. Raises OSError, BadValue."""
+        with open(self._path(bundle), "rb") as file:
+            return decode_manifest(file.read(MANIFEST_BYTES + 1)).blobs
+
+    def _named(self, bundle: str) -> frozenset[str]:
+        """The blobs that a manifest names, as of late; none where it cannot be read."""
+        if (named := self._manifests.get(bundle)) is None:
+            try:
+                named = self.contents(bundle)
+            except (OSError, BadValue):
+                return frozenset()
+            self._manifests[bundle] = named
+            if len(self._manifests) > MANIFESTS:
+                del self._manifests[next(iter(self._manifests))]
+        return named
+
+    def missing(self, blobs: Iterable[str], user: str = "") -> tuple[str, ...]:
+        """Those that the user is to send, in the order asked; the others count for the user. Also what is here is to be
+        sent by who has not sent it before: else a hash would be enough to find out that another has sent it, and to
+        have it laid out for a job. Raises BadValue for what is no hash, GridError above the user's quota."""
+        wanted = tuple(dict.fromkeys(blobs))
+        for blob in wanted:
+            _check(blob)
+        missing = tuple(blob for blob in wanted if not (self.quota.owns(user, blob) and self.has(blob)))
+        self.quota.refers(user, set(wanted).difference(missing))
+        return missing
+
+    def read(self, want: WantBlob, bundles: Iterable[str]) -> BlobData:
+        """The answer to an agent that fetches for jobs with these manifests: its bytes, or an error in words."""
+        if not is_blob_hash(want.blob) or want.offset < 0 or want.size < 0:
+            return BlobData(id=want.id, error="not a blob's hash, offset and size")
+        if not any(want.blob == bundle or want.blob in self._named(bundle) for bundle in bundles):
+            return BlobData(id=want.id, error=f"no job on this node needs the blob {want.blob[:12]}")
+        try:
+            fd = os.open(self._path(want.blob), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            return BlobData(id=want.id, error=f"the coordinator has no blob {want.blob[:12]}: {error.strerror}")
+        try:
+            data = os.pread(fd, min(want.size, PART_BYTES), want.offset)
+            end = want.offset + len(data) >= os.fstat(fd).st_size
+        except OSError as error:
+            return BlobData(id=want.id, error=f"blob {want.blob[:12]} cannot be read: {error.strerror}")
+        finally:
+            os.close(fd)
+        if want.offset == 0:
+            self.has(want.blob)
+        return BlobData(id=want.id, data=data, end=end)
+
+    # --- uploads ------------------------------------------------------------------------------------------------------
+
+    async def make_room(self) -> None:
+        """Raise GridError where there are twice as many bytes as the bound and none of them may go."""
+        if self._size is not None and self._size > 2 * self._most:
+            self._size = await asyncio.to_thread(self._shrink, self._pinned())
+            if self._size > 2 * self._most:
+                raise GridError(
+                    "the coordinator has no room for shipped files now",
+                    why=f"it keeps {format_bytes(self._size)}, all used within the hour or needed by live jobs",
+                    hint="try again later, or put the files where the nodes see them and give --workdir",
+                )
+
+    def begin(self, blob: str, others: int) -> _Upload:
+        _check(blob)
+        if others >= UPLOADS:
+            raise BadValue(f"more than {UPLOADS} blobs at the same time", hint="send one after the other")
+        path = self._arriving / f"{blob[:12]}.{secrets.token_hex(6)}"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        return _Upload(path, open(fd, "wb", buffering=0), hasher())  # noqa: SIM115
+
+    def append(self, upload: _Upload, part: PutBlob) -> None:
+        if part.offset != upload.size:
+            raise BadValue("parts of a blob out of order", why=f"offset {part.offset} after {upload.size} bytes")
+        if upload.size + len(part.data) > BLOB_BYTES:
+            raise BadValue("a shipped file is too large", why=f"more than {BLOB_BYTES >> 20} MiB are not taken")
+        left = memoryview(part.data)
+        while left:
+            left = left[upload.file.write(left) :]
+        upload.digest.update(part.data)
+        upload.size += len(part.data)
+
+    async def finish(self, upload: _Upload, blob: str) -> None:
+        if upload.digest.hexdigest() != blob:
+            raise BadValue(
+                "a shipped file does not have the content it was announced with",
+                why=f"the hash of what came is {upload.digest.hexdigest()[:12]}…, not {blob[:12]}…",
+                hint="it may have changed while it was sent: submit again",
+            )
+        await asyncio.to_thread(self._keep, upload, self._path(blob))
+        if self._size is not None:
+            self._size += upload.size
+        if self._size is None or self._size > self._most:
+            pinned = self._pinned()
+            self._size = await asyncio.to_thread(self._shrink, pinned)
+
+    @staticmethod
+    def _keep(upload: _Upload, path: Path) -> None:
+        _sync(upload.file.fileno())
+        upload.file.close()
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            sync(path.parent.parent)
+        os.replace(upload.path, path)
+        try:
+            sync(path.parent)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+
+    # --- the bound ----------------------------------------------------------------------------------------------------
+
+    def _pinned(self) -> set[str]:
+        pinned: set[str] = set()
+        for bundle in set(self._needed()):
+            pinned.add(bundle)
+            try:
+                pinned |= self.contents(bundle)
+            except (OSError, BadValue) as error:
+                log.warning("a live job's manifest cannot be read", blob=bundle[:12], error=str(error))
+        return pinned
+
+    def _shrink(self, pinned: set[str]) -> int:
+        """Remove what was used longest ago until the bound is met; what is left, in bytes. A use in the future is one
+        that was noted before the wall clock was set back: it says nothing."""
+        now = time.time()
+        kept = [
+            (entry.stat().st_mtime, entry.stat().st_size, entry.path)
+            for folder in os.scandir(self._root)
+            if len(folder.name) == 2
+            for entry in os.scandir(folder.path)
+        ]
+        size = sum(row[1] for row in kept)
+        for used, bytes_, path in sorted(kept):
+            if size <= self._most:
+                break
+            if now - YOUNG < used <= now:
+                continue
+            if os.path.basename(path) not in pinned:
+                with suppress(OSError):
+                    os.unlink(path)
+                    size -= bytes_
+        return size
+
+
+@fault("coordinator.blob")
+def _sync(fd: int) -> None:
+    os.fsync(fd)
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error)
+
+
+def _check(blob: str) -> None:
+    if not is_blob_hash(blob):
+        raise BadValue(f"{blob[:80]!r} is not a blob's hash", why="a blob's name is 64 hex digits")

@@ -1,0 +1,315 @@
+"""Which jobs a person means, and what is known of them: live ones from the ledger, ended ones from the store.
+
+References (an id, the beginning of one, a name, `last`) are resolved from the store: it has live and ended jobs alike.
+What is more than one answer holds comes in pages: the answer names the last that it has, most often a node, and the
+client asks for what is behind that one.
+"""
+
+import difflib
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import TypeVar
+
+import msgspec
+
+from distributed_grid.coordinator.core import dependencies, groups, reasons, views
+from distributed_grid.coordinator.core.model import Group, Job, RecordJob
+from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.driver import Driver
+from distributed_grid.coordinator.store.store import Store
+from distributed_grid.protocol.codec import BULK_BYTES
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.groups import GroupView, indexes, member_id, parse_array
+from distributed_grid.protocol.jobs import JobView, Reason, State
+from distributed_grid.protocol.messages import Boosts, BoostView, Cancel, Jobs, ListJobs, RayNode, Shared, ShowJobs
+from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
+
+LIST_BYTES = BULK_BYTES - (64 << 10)
+"""What one answer may hold; the rest is left out and said to be."""
+REF_CHARS = 150
+"""What is longer is no job's id or name, and is not compared with them."""
+REFS = 1000
+"""Jobs one request may name."""
+
+
+class Unanswerable(GridError):
+    """A request that is answered by Failed; `code` is its short word."""
+
+    def __init__(self, code: str, what: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why, hint)
+        self.code = code
+
+
+class Lookup:
+    """Finds jobs."""
+
+    def __init__(self, state: GridState, store: Store, driver: Driver) -> None:
+        self._state = state
+        self._store = store
+        self._driver = driver
+
+    def owner(self, name: str) -> str:
+        """Whose a job or group is, by its id; empty: there is none."""
+        found = self.job(name)
+        return found.user if found is not None else ""
+
+    def resolve(self, sight: Sight, refs: tuple[str, ...]) -> list[str]:
+        """The ids (of jobs or groups) that the references mean, without doubles. Raises Unanswerable for the first that
+        means none or several."""
+        if len(refs) > REFS:
+            raise Unanswerable("bad-value", f"{len(refs)} jobs in one request", why=f"{REFS} are the most")
+        found = [self._some(sight, ref) or [self.resolve_one(sight, ref)] for ref in refs]
+        return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+    def _some(self, sight: Sight, ref: str) -> list[str]:
+        """The members that are meant by `ARRAY_3-7,9`; none: it is something else."""
+        group, _, which = ref.rpartition("_")
+        if not group or not {"-", ","} & {*which} or self._find(sight, ref):
+            return []
+        try:
+            wanted = parse_array(which)
+        except BadValue:
+            return []
+        name = self.resolve_one(sight, group)
+        there = set(self.members([name]))
+        names = [member_id(name, index) for index in indexes(wanted.parts)]
+        if missing := [one for one in names if one not in there]:
+            raise Unanswerable("unknown-job", f"no job {missing[0]!r}", hint=f"see: grid job show {name}")
+        return names
+
+    def to_cancel(self, sight: Sight, message: Cancel) -> list[str]:
+        """The live jobs and groups that a cancel means. Raises Unanswerable."""
+        if sight.only and not message.jobs and (message.every or message.user != sight.only):
+            raise Unanswerable("not-allowed", "you may end your own jobs only", hint="--mine ends them all")
+        state = self._state
+        if message.jobs:
+            named = self.resolve(sight, message.jobs)
+            return [name for name in named if name in state.jobs or name in state.groups]
+        whose = [job for job in state.jobs.values() if message.every or job.user == message.user]
+        if message.states:
+            return [job.id for job in whose if job.state in message.states]
+        return list(dict.fromkeys(job.group or job.id for job in whose))
+
+    def resolve_one(self, sight: Sight, ref: str) -> str:
+        """The id that a reference means. Of what is not to be seen the answer is that of what is not there."""
+        if (ref in self._state.jobs or ref in self._state.groups) and sight.names(ref):
+            return ref
+        found = self._find(sight, ref)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+            raise Unanswerable(
+                "unknown-job", f"{ref[:REF_CHARS]!r} fits several jobs", why=names, hint="give more of the id"
+            )
+        if ref == "last":
+            raise Unanswerable("unknown-job", f"{sight.user} has no job yet", hint="grid run-shared starts one")
+        words = self._store.newest_names(sight.user) if len(ref) <= REF_CHARS and sight.by_name else []
+        near = difflib.get_close_matches(ref, words, 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
+        raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
+
+    def _find(self, sight: Sight, ref: str) -> list[str]:
+        return self._store.find(ref, sight.user, sight.only, sight.by_name)
+
+    def job(self, name: str) -> Job | Group | None:
+        """A job or group, living or ended, by its id."""
+        return self._state.jobs.get(name) or self._store.job(name) or self._group(name)
+
+    def single(self, sight: Sight, ref: str) -> str:
+        """The id of the one job that a reference means. Raises Unanswerable also for a group."""
+        found = self.resolve_one(sight, ref)
+        if self._group(found) is not None:
+            some = (self.members([found]) or [f"{found}_0"])[0]
+            raise Unanswerable("bad-value", f"{found} is many jobs", why="this is for one", hint=f"name one: {some}")
+        return found
+
+    def first_waiting(self, sight: Sight, ref: str) -> str:
+        """The job that a reference means; of a group its first member that waits, else its first."""
+        found = self.resolve_one(sight, ref)
+        names = self.members([found])
+        jobs = self._state.jobs
+        waiting = (name for name in names if name in jobs and jobs[name].state is State.WAITING)
+        return next(waiting, names[0] if names else found)
+
+    def members(self, names: Iterable[str]) -> list[str]:
+        """These jobs, and of groups all members."""
+        found: dict[str, None] = {}
+        for name in names:
+            group = self._group(name)
+            if group is None:
+                found[name] = None
+            elif group.array is not None:
+                found |= dict.fromkeys(member_id(name, index) for index in indexes(group.array.parts))
+        return list(found)
+
+    def _group(self, name: str) -> Group | None:
+        members = self._state.groups.get(name)
+        return members.group if members is not None else self._store.group(name)
+
+    def group_view(self, name: str) -> GroupView | None:
+        """A group as it stands; None: it is none."""
+        members = self._state.groups.get(name)
+        if members is None:
+            group = self._store.group(name)
+            return groups.view(group, {}) if group is not None else None
+        return groups.view(members.group, members.states, reasons.of_group(self._state, members))
+
+    def show(self, sight: Sight, message: ShowJobs) -> Jobs:
+        """These jobs whole; groups as wholes, with their members where they are asked for."""
+        names = self.resolve(sight, message.jobs)
+        views = [sight.group(view) for view in map(self.group_view, names) if view is not None]
+        if message.members:
+            names = self.members(names)
+        jobs = tuple(map(sight.job, self.views(names)))
+        return Jobs(message.id, tuple(map(_short, jobs)) if message.members else jobs, groups=tuple(views))
+
+    def views(self, jobs: Iterable[str]) -> list[JobView]:
+        """The jobs as they stand, from the ledger or the store."""
+        found = []
+        for job in jobs:
+            if (view := views.job(self._state, job)) is None and (stored := self._store.job(job)) is not None:
+                view = stored.view(stored.reason)
+            if view is not None:
+                found.append(view)
+        return found
+
+    def newest(self, sight: Sight, message: ListJobs) -> Jobs:
+        """Those that live and then those that ended, each newest first, as many as are asked for and fit an answer;
+        without what makes a list long."""
+        if sight.only:
+            if message.user not in ("", sight.only):
+                return Jobs(message.id, ())
+            message = msgspec.structs.replace(message, user=sight.only)
+        most = max(0, min(message.limit, 100_000))
+        whole = self._groups(message, most) if message.fold and not message.past else []
+        found: list[Job] = list(itertools.islice(self._living(message), most + 1))
+        if len(found) <= most and message.ended and (not message.states or State.ENDED in message.states):
+            past = message.past and (message.past[0], message.past[2]) if message.past and message.past[0] else None
+            found += self._store.list_ended(most + 1 - len(found), message.user, past, message.fold, message.boosts)
+        views: list[JobView] = []
+        size = 0
+        for job in found[:most]:
+            view = sight.job(_short(job.view(job.reason or self._held(job))))
+            size += len(msgspec.msgpack.encode(view))
+            if size > LIST_BYTES:
+                break
+            views.append(view)
+        return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(map(sight.group, whole)))
+
+    def _held(self, job: Job) -> Reason | None:
+        live = job.id in self._state.jobs and self._state.is_held(job)
+        return dependencies.reason(self._state, job) if live else None
+
+    def _groups(self, message: ListJobs, most: int) -> list[GroupView]:
+        """Groups as wholes, those that live and then those that have ended, each newest first."""
+        living = [name for name, one in self._state.groups.items() if message.user in ("", one.group.user)]
+        found = [self.group_view(name) for name in reversed(living[-most:])]
+        if message.ended:
+            past = self._store.groups_ended(most - len(found), message.user)
+            found += [groups.view(group, {}) for group in past if group.id not in self._state.groups]
+        wanted = [view for view in found if view is not None]
+        if message.states:
+            wanted = [view for view in wanted if any(view.states.get(state) for state in message.states)]
+        return [_short_group(view) for view in wanted]
+
+    def _living(self, message: ListJobs) -> Iterator[Job]:
+        if message.past and message.past[0]:
+            return
+        _, submitted, last = message.past or (0.0, math.inf, "")
+        ending = sorted(self._ending(), key=attrgetter("submitted"), reverse=True)
+        newest = heapq.merge(ending, reversed(list(self._state.jobs.values())), key=lambda job: -job.submitted)
+        for at, together in itertools.groupby(newest, attrgetter("submitted")):
+            if at <= submitted:
+                for job in sorted(together, key=attrgetter("id"), reverse=True):
+                    if (message.fold and job.group) or (message.boosts and job.spec.boost is None):
+                        continue
+                    fits = (not message.states or job.state in message.states) and message.user in ("", job.user)
+                    if fits and (at < submitted or job.id < last):
+                        yield job
+
+    def _ending(self) -> list[Job]:
+        """Jobs that the ledger is done with and whose end is just being stored, as they were before: what is not on
+        disk is not told."""
+        ids = {record.job.id for record in self._driver.being_stored() if isinstance(record, RecordJob)}
+        stored = (self._store.job(job) for job in ids if job not in self._state.jobs)
+        return [job for job in stored if job is not None]
+
+
+def _short_group(view: GroupView) -> GroupView:
+    return msgspec.structs.replace(view, spec=msgspec.structs.replace(view.spec, env={}))
+
+
+def _short(view: JobView) -> JobView:
+    """A view for lists: no story, no values of the environment, no output."""
+    outcome = view.outcome and msgspec.structs.replace(view.outcome, stdout_tail=b"", stderr_tail=b"")
+    spec = msgspec.structs.replace(view.spec, env={})
+    return msgspec.structs.replace(view, story=(), outcome=outcome, spec=spec)
+
+
+T = TypeVar("T")
+
+
+def nodes(state: GridState, now: float, past: str) -> tuple[tuple[NodeView, ...], str]:
+    """The nodes behind the one named `past`, in the order of their names; and where to go on (empty: these are all)."""
+    found, last = _page(((view.facts.name, view) for view in views.nodes(state, now)), past)
+    return tuple(found), last
+
+
+def shared(state: GridState, sight: Sight, now: float, number: int, only: str, past: str) -> Shared:
+    """What is offered and what is lent on the nodes behind that one. All of one node is in one answer."""
+    offers, allocations = views.offers(state, now, only), views.allocations(state, only)
+    of: dict[str, tuple[list[OfferView], list[AllocationView]]] = {}
+    for offer in offers:
+        of.setdefault(offer.node, ([], []))[0].append(offer)
+    for allocation in allocations:
+        of.setdefault(allocation.node, ([], []))[1].append(sight.allocation(allocation))
+    found, last = _page(of.items(), past)
+    return Shared(
+        number,
+        tuple(offer for on_one, _ in found for offer in on_one),
+        tuple(allocation for _, on_one in found for allocation in on_one),
+        last,
+    )
+
+
+def boosts(whole: Boosts, past: tuple[float, str] | None) -> Boosts:
+    """Of all boosts, and then of Ray's nodes, as many as fit behind that boost and that node. Of boosts the time is
+    told and not the id, which not everybody may know: those that were requested at one moment are in one answer."""
+    after, node = past or (-1.0, "")
+    size = 0
+    found: list[BoostView] = []
+    nodes: list[RayNode] = []
+    for one in sorted(whole.boosts, key=lambda one: one.job.submitted):
+        if one.job.submitted <= after:
+            continue
+        size += len(msgspec.msgpack.encode(one))
+        if size > LIST_BYTES and found and one.job.submitted > found[-1].job.submitted:
+            return msgspec.structs.replace(whole, boosts=tuple(found), nodes=(), past=(found[-1].job.submitted, node))
+        found.append(one)
+    after = found[-1].job.submitted if found else after
+    for there in sorted(whole.nodes, key=lambda there: there.id):
+        if there.id <= node:
+            continue
+        size += len(msgspec.msgpack.encode(there))
+        if size > LIST_BYTES and (found or nodes):
+            last = nodes[-1].id if nodes else node
+            return msgspec.structs.replace(whole, boosts=tuple(found), nodes=tuple(nodes), past=(after, last))
+        nodes.append(there)
+    return msgspec.structs.replace(whole, boosts=tuple(found), nodes=tuple(nodes))
+
+
+def _page(of: Iterable[tuple[str, T]], past: str) -> tuple[list[T], str]:
+    size, last = 0, ""
+    found: list[T] = []
+    for name, view in sorted((pair for pair in of if pair[0] > past), key=lambda pair: pair[0]):
+        size += len(msgspec.msgpack.encode(view))
+        if size > LIST_BYTES and found:
+            return found, last
+        found.append(view)
+        last = name
+    return found, ""

@@ -1,0 +1,310 @@
+"""Bulk data from nodes to clients: a client's want goes to the node's data connection, the answer goes back to it.
+
+Nothing is sent that was not asked for, and a want counts against its client and its node until it is answered; who has
+too much outstanding is given less at a time, never more. What an ended job's record holds is answered from there, so
+output of short jobs is to be had when the node is not.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.net.connection import Connection
+from distributed_grid.coordinator.store.store import Store
+from distributed_grid.protocol.bundle import MOST_ENTRIES
+from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.jobs import Outcome
+from distributed_grid.protocol.messages import FileData, Files, OpenData, Output, WantFile, WantFiles, WantOutput
+from distributed_grid.protocol.nodes import NodeFacts
+
+CLIENT_BYTES = 1 << 20
+NODE_BYTES = 8 << 20
+"""Bytes asked for and not answered yet."""
+LEAST_BYTES = 4 << 10
+WANTS = 1024
+"""Wants of one client that may be unanswered."""
+MOST_BYTES = 1 << 60
+"""The largest offset that can be asked for."""
+WAIT_SECONDS = 60.0
+"""The longest that a node is let wait for output before it answers."""
+OPEN_SECONDS = 5.0
+"""How long an agent may take to open its data connection."""
+ANSWER_SECONDS = 60.0
+"""How long a node may take to answer, beyond the wait that was asked for."""
+MOST_LATE = 1024
+"""Answers that may come late from one node before its data connection is cut."""
+
+log = structlog.get_logger("relay")
+
+Want = WantOutput | WantFiles | WantFile
+Answer = Output | Files | FileData
+
+
+@dataclass(slots=True, eq=False)
+class Asker:
+    """A client as the relay sees it."""
+
+    connection: Connection
+    user: str = ""
+    who: dict[str, str] = field(default_factory=dict)
+    """How it is known: its role, by what, and from where."""
+    wants: int = 0
+    bytes: int = 0
+    gone: bool = False
+    read_from: set[str] = field(default_factory=set)
+    """Allocations whose output or files it has asked for."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    asker: Asker
+    want: Want
+    size: int
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Agent:
+    """A connected agent: its control connection, and its data connection once it was needed."""
+
+    facts: NodeFacts
+    session: str
+    control: Connection
+    data: Connection | None = None
+    opening: "asyncio.Future[None] | None" = None
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
+    """Questions on the data connection that were not answered in time; an answer that comes yet is dropped."""
+    bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+
+class _Job(Protocol):
+    @property
+    def allocation(self) -> str: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def outcome(self) -> Outcome | None: ...
+    @property
+    def user(self) -> str: ...
+
+
+class Relay:
+    """`agents` are the connected ones by name; `job` looks a job up, live or ended."""
+
+    def __init__(self, agents: dict[str, Agent], store: Store, job: Callable[[str], _Job | None]) -> None:
+        self._agents = agents
+        self._store = store
+        self._job = job
+        self._ids = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def want(self, asker: Asker, want: Want, sight: Sight) -> str:
+        """Pass it on, or answer it at once; why it is refused, if it is. What is not to be seen is as what is not
+        there."""
+        if why := self._refuse(asker, want, sight):
+            asker.connection.send(_error(want, why))
+        return why
+
+    def _refuse(self, asker: Asker, want: Want, sight: Sight) -> str:
+        if asker.wants >= WANTS:
+            return f"more than {WANTS} questions unanswered at the same time"
+        if isinstance(want, WantOutput):
+            if want.stream not in ("stdout", "stderr"):
+                return "the stream must be stdout or stderr"
+            if not 0 <= want.wait <= WAIT_SECONDS:
+                want = msgspec.structs.replace(want, wait=WAIT_SECONDS)
+        if not isinstance(want, WantFiles) and not 0 <= want.offset <= MOST_BYTES:
+            return f"an offset is from 0 to {MOST_BYTES}"
+        job = self._job_of(want)
+        if job is not None and not sight.sees(job.user):
+            job = None
+        if answer := _recorded(want, job):
+            asker.connection.send(answer)
+            return ""
+        node = self._node_of(want.allocation, job)
+        agent = self._agents.get(node)
+        if agent is None:
+            return _away(node) if node else f"no allocation {want.allocation[:100]!r}"
+        size = 0
+        if not isinstance(want, WantFiles):
+            room = min(CLIENT_BYTES - asker.bytes, NODE_BYTES - agent.bytes, PART_BYTES)
+            size = max(0, min(want.size, max(room, LEAST_BYTES)))
+            want = msgspec.structs.replace(want, size=size)
+        self._pass_on(agent, _Pending(asker, want, size))
+        return ""
+
+    def _pass_on(self, agent: Agent, pending: _Pending) -> None:
+        number = next(self._ids)
+        agent.pending[number] = pending
+        agent.bytes += pending.size
+        pending.asker.bytes += pending.size
+        pending.asker.wants += 1
+        seconds = ANSWER_SECONDS + (pending.want.wait if isinstance(pending.want, WantOutput) else 0)
+        pending.timer = asyncio.get_running_loop().call_later(seconds, self._expire, agent, number)
+        if agent.data is not None:
+            agent.data.send(msgspec.structs.replace(pending.want, id=number))
+        elif agent.opening is None:
+            agent.opening = asyncio.get_running_loop().create_future()
+            agent.control.send(OpenData(session=agent.session))
+            task = asyncio.create_task(self._opened(agent, agent.opening))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _expire(self, agent: Agent, number: int) -> None:
+        """The node does not answer, though it is connected."""
+        pending = self._settle(agent, number)
+        if pending is None:
+            return
+        if not pending.asker.gone:
+            pending.asker.connection.send(_error(pending.want, f"node {agent.name} does not answer"))
+        agent.late.add(number)
+        if len(agent.late) > MOST_LATE and agent.data is not None:
+            log.warning("cut: a node does not answer", node=agent.name, questions=len(agent.late))
+            agent.data.abort()
+
+    async def _opened(self, agent: Agent, opening: "asyncio.Future[None]") -> None:
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await opening
+        except (TimeoutError, asyncio.CancelledError):
+            agent.opening = None
+            self._fail_all(agent, f"unavailable: node {agent.name} does not open its data connection")
+
+    def data_opened(self, agent: Agent, connection: Connection) -> None:
+        """The agent's data connection is there: what waited for it goes out."""
+        agent.data = connection
+        agent.late.clear()
+        for number, pending in agent.pending.items():
+            connection.send(msgspec.structs.replace(pending.want, id=number))
+        if agent.opening is not None:
+            if not agent.opening.done():
+                agent.opening.set_result(None)
+            agent.opening = None
+
+    def data_closed(self, agent: Agent, connection: Connection) -> None:
+        """It is gone; questions on it are answered with that, and may be asked again."""
+        if agent.data is connection:
+            agent.data = None
+            self._fail_all(agent, _away(agent.name))
+
+    def agent_gone(self, agent: Agent) -> None:
+        """The control connection is gone, and with it the data connection."""
+        if agent.opening is not None and not agent.opening.done():
+            agent.opening.cancel()
+        if agent.data is not None:
+            agent.data.abort()
+            agent.data = None
+        self._fail_all(agent, _away(agent.name))
+
+    def answered(self, agent: Agent, answer: Answer, connection: Connection) -> str:
+        """An agent's answer: to the client that asked, under the client's own number. Returns why it does not fit the
+        question, if it does not: then the client is told so, and the connection is to be cut."""
+        if agent.data is not connection or answer.id in agent.late:
+            agent.late.discard(answer.id)
+            return ""  # what it answers was answered with an error, or is asked again
+        pending = self._settle(agent, answer.id)
+        if pending is None:
+            return f"it answers a question {answer.id} that was not asked"
+        why = _misfit(pending, answer)
+        if not pending.asker.gone:
+            theirs = pending.want.id
+            if why:
+                pending.asker.connection.send(_error(pending.want, f"node {agent.name} breaks the protocol: {why}"))
+            else:
+                pending.asker.connection.send(msgspec.structs.replace(answer, id=theirs))
+        return why
+
+    def forget(self, asker: Asker) -> None:
+        """The client is gone; answers that still come are dropped."""
+        asker.gone = True
+
+    def _settle(self, agent: Agent, number: int) -> _Pending | None:
+        pending = agent.pending.pop(number, None)
+        if pending is not None:
+            if pending.timer is not None:
+                pending.timer.cancel()
+            agent.bytes -= pending.size
+            pending.asker.bytes -= pending.size
+            pending.asker.wants -= 1
+        return pending
+
+    def _fail_all(self, agent: Agent, why: str) -> None:
+        for number in list(agent.pending):
+            pending = self._settle(agent, number)
+            if pending is not None and not pending.asker.gone:
+                # The job may have ended since it was asked.
+                answer = _recorded(pending.want, self._job_of(pending.want))
+                pending.asker.connection.send(answer or _error(pending.want, why))
+
+    def _job_of(self, want: Want) -> _Job | None:
+        return self._job(want.allocation.rpartition(".")[0])
+
+    def _node_of(self, allocation: str, job: _Job | None) -> str:
+        if job is None:
+            return ""
+        return job.node if job.allocation == allocation else self._store.node_of(allocation)
+
+
+def _recorded(want: Want, job: _Job | None) -> Output | None:
+    """The answer from the job's record, where its tail holds all from the asked offset on."""
+    if not isinstance(want, WantOutput):
+        return None
+    if job is None or job.outcome is None or job.allocation != want.allocation:
+        return None
+    outcome = job.outcome
+    size, tail = (
+        (outcome.stdout_size, outcome.stdout_tail)
+        if want.stream == "stdout"
+        else (outcome.stderr_size, outcome.stderr_tail)
+    )
+    begin = want.offset - (size - len(tail))
+    if begin < 0:
+        return None
+    data = tail[begin : begin + max(0, min(want.size, PART_BYTES))]
+    return Output(id=want.id, offset=want.offset, data=data, end=want.offset + len(data) >= size)
+
+
+def _misfit(pending: _Pending, answer: Answer) -> str:
+    """Why this cannot be the answer to that question; empty: it can."""
+    want = pending.want
+    match want, answer:
+        case (WantOutput(), Output()):
+            if answer.offset < want.offset:
+                return f"output from offset {answer.offset} where {want.offset} was asked for"
+        case (WantFile(), FileData()):
+            if not (answer.data or answer.end or answer.error) and pending.size:
+                return "a part of a file without bytes that is not its end"
+        case (WantFiles(), Files()):
+            if len(answer.files) > MOST_ENTRIES:
+                return f"a list of {len(answer.files)} files, and {MOST_ENTRIES} are the most"
+            return ""
+        case _:
+            return f"{type(answer).__name__} for {type(want).__name__}"
+    if len(answer.data) > pending.size:
+        return f"{len(answer.data)} bytes where {pending.size} were asked for"
+    return ""
+
+
+def _away(node: str) -> str:
+    return f"unavailable: node {node} is not connected"
+
+
+def _error(want: Want, text: str) -> Answer:
+    match want:
+        case WantOutput():
+            return Output(id=want.id, offset=want.offset, error=text)
+        case WantFiles():
+            return Files(id=want.id, error=text)
+        case WantFile():
+            return FileData(id=want.id, error=text)

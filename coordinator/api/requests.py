@@ -1,0 +1,389 @@
+"""What clients ask: turned into events for the ledger, or answered from its views and the store.
+
+A request that changes something becomes an event with a token; the ledger's answer comes back with that token once it
+is on disk.
+"""
+
+import itertools
+import math
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from distributed_grid import __version__
+from distributed_grid.coordinator.api import lookup
+from distributed_grid.coordinator.api.access_requests import AccessDesk, NoAuthority
+from distributed_grid.coordinator.api.blobs import Blobs, Uploads
+from distributed_grid.coordinator.api.lookup import LIST_BYTES, Lookup, Unanswerable
+from distributed_grid.coordinator.api.node_orders import order
+from distributed_grid.coordinator.api.relay import Relay
+from distributed_grid.coordinator.api.submissions import LONGEST, about_request
+from distributed_grid.coordinator.api.submitting import Submissions, neighbours, resolved
+from distributed_grid.coordinator.api.watches import GroupWatches, JobWatches, Watcher
+from distributed_grid.coordinator.audit.asked import Asked
+from distributed_grid.coordinator.audit.log import RequestLog
+from distributed_grid.coordinator.audit.words import NAMED
+from distributed_grid.coordinator.core import accounts, explain
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    CancelAsked,
+    ExtendAsked,
+    Granted,
+    Rejected,
+    SignalAsked,
+)
+from distributed_grid.coordinator.core.requests import refusal
+from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.net.log_throttle import Seldom
+from distributed_grid.coordinator.net.memory import Memory
+from distributed_grid.coordinator.ray.boosts import Boosting, no_boosts, no_other_boost
+from distributed_grid.coordinator.ray.reservations import Placing
+from distributed_grid.coordinator.store.store import Store
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages import (
+    AskWhy,
+    Cancel,
+    Done,
+    DrainNodes,
+    ExtendBoost,
+    ForgetNodes,
+    GetReceipts,
+    GetShared,
+    GetShares,
+    GetStatus,
+    LabelNodes,
+    ListAccess,
+    ListBoosts,
+    ListJobs,
+    MakeToken,
+    MissingBlobs,
+    PutBlob,
+    Receipts,
+    RequestBoost,
+    Shares,
+    ShowJobs,
+    SignalJob,
+    Status,
+    Submit,
+    Submitted,
+    UndrainNodes,
+    WantBlobs,
+    WantCertificate,
+    WantFile,
+    WantFiles,
+    WantOutput,
+    Watch,
+    Withdraw,
+)
+from distributed_grid.protocol.resources import capped
+from distributed_grid.protocol.roles import reach
+
+RECEIPTS = 1000
+"""The most that one answer holds."""
+REASON_CHARS = 500
+"""What of the reason for a cancel is kept."""
+
+log = structlog.get_logger("requests")
+
+
+@dataclass(slots=True, eq=False)
+class Client(Watcher):
+    """A connected client."""
+
+    role: Role = Role.VIEWER
+    host: str = ""
+    uploads: Uploads | None = None
+
+
+class Requests:
+    """Answers clients; the server feeds it messages and the ledger's answers."""
+
+    def __init__(
+        self,
+        state: GridState,
+        store: Store,
+        driver: Driver,
+        blobs: Blobs,
+        relay: Relay,
+        audit: RequestLog,
+        clock: Clock,
+        access: AccessDesk,
+        memory: Memory,
+        boosts: Boosting,
+        placing: Placing,
+    ) -> None:
+        self._placing = placing
+        self._memory = memory
+        self._boosts = boosts
+        self._access = access
+        self._state = state
+        self._store = store
+        self._driver = driver
+        self._blobs = blobs
+        self._lookup = Lookup(state, store, driver)
+        self._submissions = Submissions(state, store, driver, blobs, self._lookup, clock, memory)
+        self.watches = JobWatches(self._lookup.views)
+        self._groups = GroupWatches(self._lookup.group_view)
+        self._relay = relay
+        self._audit = audit
+        self._clock = clock
+        self._began = time.monotonic()
+        self._tokens = itertools.count(1)
+        self._seldom = Seldom()
+        self._waiting: dict[int, Callable[[Accepted | Rejected | Granted], None]] = {}
+
+    # --- from the server ----------------------------------------------------------------------------------------------
+
+    async def handle(self, client: Client, message: Any) -> None:
+        """One request of a client. Whatever is wrong with it, the answer says so."""
+        asked = Asked(self._audit, client, message)
+        reached = reach(client.role, type(message))
+        if reached is None:
+            self._seldom.warning("refused", client.user, role=client.role.value, request=asked.tag)
+            asked.fail("not-allowed", f"a {client.role} may not do this", f"{client.user} is one", "ask an operator")
+            return
+        try:
+            await self._dispatch(asked, client, Sight(client.user, reached, self._lookup.owner), message)
+            if not asked.later:
+                asked.done()
+        except Unanswerable as error:
+            asked.fail(error.code, error.what, error.why, error.hint)
+        except BadValue as error:
+            asked.fail("bad-value", error.what, error.why, error.hint)
+        except GridError as error:
+            code = "no-authority" if isinstance(error, NoAuthority) else "unavailable"
+            asked.fail(code, error.what, error.why, error.hint)
+        except sqlite3.Error as error:
+            what, hint = "the coordinator's store cannot be read now", "look at the disk it is on"
+            asked.fail("unavailable", what, str(error), hint)
+        except Exception as error:
+            log.exception("a request failed", user=client.user, request=type(message).__name__)
+            what = f"the coordinator could not do this: {type(error).__name__}"
+            asked.fail("internal", what, hint="see the coordinator's log")
+
+    def answer(self, command: Accepted | Rejected | Granted) -> None:
+        """The ledger's answer to a token."""
+        if waiting := self._waiting.pop(command.token, None):
+            waiting(command)
+
+    def gone(self, client: Client) -> None:
+        """The client's connection is closed."""
+        self._relay.forget(client)
+        self.watches.gone(client)
+        if client.uploads:
+            client.uploads.close()
+
+    # --- which request ------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self, asked: Asked, client: Client, sight: Sight, message: Any) -> None:
+        match message:
+            case WantOutput() | WantFiles() | WantFile():
+                if why := self._relay.want(client, message, sight):
+                    asked.later = True
+                    asked.refused("unavailable", why)
+            case Submit():
+                no_boosts(message)
+                if any(one.request.immediate for one in message.jobs):
+                    await self._placing.fresh()
+                self._submit(asked, client, sight, message)
+            case RequestBoost() | ExtendBoost() | ListBoosts():
+                await self._boost(asked, client, sight, message)
+            case Watch():
+                self._watch(client, sight, message)
+            case Cancel():
+                self._cancel(asked, client, sight, message)
+            case SignalJob():
+                self._signal(asked, client, sight, message)
+            case ListJobs():
+                client.connection.send(self._lookup.newest(sight, message))
+            case ShowJobs():
+                self._reply(client, self._lookup.show(sight, message))
+            case GetStatus():
+                self._reply(client, self._status(message))
+            case GetShared():
+                shared = lookup.shared(self._state, sight, self._clock(), message.id, message.node, message.past)
+                self._reply(client, shared)
+            case GetShares():
+                users, state = accounts.views(self._state, self._clock()), self._state
+                half_life = state.policy.sharing.half_life
+                self._reply(client, Shares(message.id, users, capped(state.shares.capacity), half_life))
+            case AskWhy():
+                await self._placing.fresh()
+                self._why(client, sight, message)
+            case GetReceipts():
+                job = self._lookup.resolve_one(sight, message.job) if message.job else ""
+                found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node, sight.only)
+                self._reply(client, Receipts(message.id, tuple(filter(None, map(sight.receipt, found)))))
+            case WantBlobs():
+                client.connection.send(MissingBlobs(message.id, self._blobs.missing(message.blobs, client.user)))
+            case PutBlob():
+                client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse, client.user)
+                if await client.uploads.put(message):
+                    client.connection.send(Done(message.id))
+            case MakeToken() | ListAccess() | Withdraw():
+                self._reply(client, self._access.answer(client.user, message))
+            case WantCertificate():
+                client.connection.send(self._access.renew(client.connection, message))
+            case DrainNodes() | UndrainNodes() | LabelNodes() | ForgetNodes():
+                self._driver.trouble.refuse()
+                self._driver.put(order(message, client.user, lambda: self._answer_plainly(asked)))
+
+    def _reply(self, client: Client, reply: Any) -> None:
+        """Send what may be large; above what a frame carries the answer is that."""
+        size = len(msgspec.msgpack.encode(reply))
+        if size > LIST_BYTES:
+            raise Unanswerable(
+                "unavailable", f"the answer is too large ({size >> 20} MiB)", hint="ask for less at a time"
+            )
+        client.connection.send(reply)
+
+    def _token(self, waiting: Callable[[Accepted | Rejected | Granted], None]) -> int:
+        token = next(self._tokens)
+        self._waiting[token] = waiting
+        return token
+
+    def _answer_plainly(self, asked: Asked) -> int:
+        asked.later = True
+
+        def waiting(command: Accepted | Rejected | Granted) -> None:
+            match command:
+                case Rejected():
+                    asked.fail(command.code, command.what, command.why, command.hint)
+                case Granted():
+                    asked.done()
+                    asked.client.connection.send(Done(asked.message.id, command.text))
+
+        return self._token(waiting)
+
+    # --- submit -------------------------------------------------------------------------------------------------------
+
+    def _submit(self, asked: Asked, client: Client, sight: Sight, message: Submit) -> None:
+        client.sight, asked.later = sight, True
+        found = self._submissions.sort_out(sight, client.host, message)
+        watched = found.names() if message.watch else []
+        for name in watched:
+            self.watches.add(client, name)
+        if not found.jobs:
+            self._submitted(asked, client, message, found.known, 0, 0)
+            return
+
+        def waiting(command: Accepted | Rejected | Granted) -> None:
+            if isinstance(command, Accepted):
+                ids = found.known | dict(zip(found.jobs, command.jobs, strict=True))
+                self._placing.stir()
+                self._boosts.stir(*(ids[key] for key, job in found.jobs.items() if job.spec.boost is not None))
+                self._submitted(asked, client, message, ids, command.fit, command.nodes)
+            elif isinstance(command, Rejected):
+                for name in watched:
+                    self.watches.drop(client, name)
+                asked.fail(command.code, command.what, command.why, command.hint)
+
+        self._driver.put(found.event(self._token(waiting)))
+
+    def _submitted(
+        self, asked: Asked, client: Client, message: Submit, ids: dict[str, str], fit: int, nodes: int
+    ) -> None:
+        """The answer; who watches also gets the jobs that were there already as they stand."""
+        jobs = tuple(ids[submission.key] for submission in message.jobs)
+        asked.done(ids=jobs[:NAMED])
+        client.connection.send(Submitted(message.id, jobs, fit, nodes))
+        if message.watch:
+            names = self._lookup.members(jobs)
+            self.watches.show(client, [name for name in names if name not in client.watching])
+
+    # --- watch, cancel, signal ----------------------------------------------------------------------------------------
+
+    def _watch(self, client: Client, sight: Sight, message: Watch) -> None:
+        client.sight = sight
+        names = self._lookup.resolve(sight, message.jobs)
+        if message.whole:
+            for name in names:
+                self._groups.watch(client, name)
+        else:
+            names = self._lookup.members(names)
+        self.watches.show(client, names)
+        client.connection.send(Done(message.id))
+
+    def _cancel(self, asked: Asked, client: Client, sight: Sight, message: Cancel) -> None:
+        if message.grace > LONGEST or not math.isfinite(message.grace):
+            raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
+        live = self._lookup.to_cancel(sight, message)
+        if not live:
+            client.connection.send(Done(message.id, "ended already" if message.jobs else "there are none such"))
+            return
+        self._driver.trouble.refuse()  # a cancel is on disk before it takes effect
+        token = self._answer_plainly(asked)
+        self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
+
+    def _signal(self, asked: Asked, client: Client, sight: Sight, message: SignalJob) -> None:
+        if not 1 <= message.signal <= 64:
+            raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
+        job = self._lookup.single(sight, message.job)
+        self._driver.trouble.refuse()
+        self._driver.put(SignalAsked(self._answer_plainly(asked), job, message.signal))
+
+    async def _boost(
+        self, asked: Asked, client: Client, sight: Sight, message: RequestBoost | ExtendBoost | ListBoosts
+    ) -> None:
+        match message:
+            case RequestBoost():
+                one = self._submissions.again(sight, message.key) or await self._boosts.submission(message)
+                no_other_boost(message, one)
+                self._submit(asked, client, sight, Submit(message.id, (one,), message.watch))
+            case ExtendBoost():
+                job = self._lookup.single(sight, message.boost)
+                self._driver.trouble.refuse()
+                self._driver.put(ExtendAsked(self._answer_plainly(asked), job, message.seconds))
+            case ListBoosts():
+                shown = await self._boosts.shown(message, sight, self._lookup.views)
+                self._reply(client, lookup.boosts(shown, message.past))
+
+    # --- the grid -----------------------------------------------------------------------------------------------------
+
+    def _status(self, message: GetStatus) -> Status:
+        # A job that does not wait has its allocation's state; those are few, however long the queue is.
+        counts = Counter(held.state.value for held in self._state.allocations.values())
+        if waiting := len(self._state.jobs) - len(self._state.allocations):
+            counts[State.WAITING.value] = waiting
+        nodes, past = lookup.nodes(self._state, self._clock(), message.past)
+        return Status(
+            id=message.id,
+            grid=self._store.grid,
+            software=__version__,
+            epoch=self._store.epoch,
+            up_for=time.monotonic() - self._began,
+            nodes=nodes,
+            counts=dict(counts),
+            ended={cause.value: count for cause, count in self.watches.ended.items()},
+            trouble="; ".join(filter(None, (self._driver.trouble.words(), self._memory.words()))),
+            past=past,
+            at=time.time(),
+        )
+
+    def _why(self, client: Client, sight: Sight, message: AskWhy) -> None:
+        job = self._lookup.first_waiting(sight, message.job) if message.job else None
+        if job is None and message.request is None:
+            raise BadValue("neither a job nor a request to explain")
+        request = message.request
+        if request is not None:
+            if problem := about_request(request):
+                raise problem
+            request = resolved(request, client.host, "", self._state.policy)
+            request = neighbours(request, sight, "", self._state.index.homes, {})
+            refused = refusal(self._state, 0, request)
+            if refused is not None and refused.code == "bad-value":  # of what could never be done, more can be said
+                raise BadValue(refused.what, refused.why, refused.hint)
+        why = explain.why(self._state, job, request, self._clock(), client.user)
+        if job is not None and why.job is None:
+            why = msgspec.structs.replace(why, job=next(iter(self._lookup.views([job])), None))
+        self._reply(client, sight.why(msgspec.structs.replace(why, id=message.id)))

@@ -1,0 +1,410 @@
+"""The websocket listener: who comes in becomes an agent, an agent's data connection, or a client, by its hello.
+
+What they send becomes events for the driver or requests; what the ledger commands goes out here. One bad peer loses its
+own connection and nothing else.
+"""
+
+import math
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import structlog
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+from websockets.http11 import Request, Response
+
+from distributed_grid import __version__
+from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, admitted, facts_of, host_of, sane
+from distributed_grid.coordinator.access.authentication import authenticate
+from distributed_grid.coordinator.access.joining import Joining
+from distributed_grid.coordinator.access.pki import Pki
+from distributed_grid.coordinator.access.renewing import Renewals
+from distributed_grid.coordinator.api.access_requests import AccessDesk
+from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.relay import Agent, Relay
+from distributed_grid.coordinator.api.requests import Requests
+from distributed_grid.coordinator.api.sessions import People
+from distributed_grid.coordinator.audit.log import RequestLog
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    AckExits,
+    Alarm,
+    Granted,
+    Heard,
+    Job,
+    NodeDown,
+    NodeUp,
+    Over,
+    Publish,
+    Rejected,
+    Send,
+    Told,
+)
+from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.net.connection import Connection, Wire
+from distributed_grid.coordinator.net.listener import Entrance
+from distributed_grid.coordinator.net.log_throttle import Seldom
+from distributed_grid.coordinator.net.memory import Memory
+from distributed_grid.coordinator.net.unix_socket import bind
+from distributed_grid.coordinator.ray.boosts import Boosting
+from distributed_grid.coordinator.ray.reservations import Placing
+from distributed_grid.coordinator.store.contradictions import Contradictions
+from distributed_grid.coordinator.store.store import Store
+from distributed_grid.identity.tls import own, server_context
+from distributed_grid.protocol.boosts import RayAuth
+from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.link import PROTOCOL
+from distributed_grid.protocol.messages import (
+    Ack,
+    Heartbeat,
+    Hello,
+    Launch,
+    Refused,
+    Stop,
+    WantBlob,
+    WantCertificate,
+    Welcome,
+)
+from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH, JOIN_PATH, RENEW_PATH
+from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.runtime.local import SOCKET
+
+PROBE_SECONDS = 1.0
+"""How long a node's old connection has to show that it lives when an agent with its name comes."""
+HOST_CHARS = 255
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+log = structlog.get_logger("server")
+
+
+class Server:
+    """All connections. `listen`, then `perform` is the driver's to call."""
+
+    def __init__(
+        self,
+        state: GridState,
+        store: Store,
+        driver: Driver,
+        blobs: Blobs,
+        audit: RequestLog,
+        clock: Clock,
+        pki: Pki | None = None,
+        memory_limit: int = 0,
+        boosts: Boosting | None = None,
+        placing: Placing | None = None,
+        heartbeat: float = 2.0,
+    ) -> None:
+        self._state = state
+        self._heartbeat = heartbeat
+        self._store = store
+        self._driver = driver
+        self._blobs = blobs
+        self._agents: dict[str, Agent] = {}
+        self._relay = Relay(self._agents, store, self._job)
+        self._seldom = Seldom()
+        renewals = Renewals(pki, audit, state.nodes, self._seldom) if pki is not None else None
+        self._renewals = renewals
+        self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
+        """Where who has no identity is heard, by path."""
+        access = self._access = AccessDesk(pki, self._cut, renewals)
+        self._memory = Memory(memory_limit)
+        boosts = self._boosts = boosts or Boosting(state, None, RayAuth.DISABLED, True, driver.put)
+        placing = self._placing = placing or Placing(state, None, driver.put)
+        self._requests = Requests(
+            state, store, driver, blobs, self._relay, audit, clock, access, self._memory, boosts, placing
+        )
+        state.watched = self._requests.watches.watched
+        self._people = People(self._requests, driver, self._seldom, self._memory)
+        self._pki = pki
+        self._admission = Admission(pki, store.grid)
+        if pki is not None and renewals is not None:
+            self._doors = {JOIN_PATH: Joining(pki, audit, self._seldom).serve, RENEW_PATH: renewals.serve}
+        self._tls: ssl.SSLContext | None = None
+        self._loopback = True
+        self._hosts = set(LOOPBACK)
+        """What a request may say that it was sent to."""
+        self._instance = secrets.token_hex(8)
+        self._contradictions = Contradictions(store, state, driver.put, clock, self._instance)
+        self._entrance = Entrance(self._serve, self._turn_away, self._seldom)
+        self._socket: Path | None = None
+
+    def _job(self, job: str) -> Job | None:
+        return self._state.jobs.get(job) or self._store.job(job)
+
+    # --- listening ----------------------------------------------------------------------------------------------------
+
+    async def listen(self, host: str, port: int) -> int:
+        """Begin to take connections; the port that is listened on. Raises OSError."""
+        self._loopback = host in LOOPBACK
+        self._hosts = {*LOOPBACK, *(self._pki.hosts() if self._pki is not None else ())}
+        if self._pki is not None:
+            self._tls = server_context(self._pki.folder)
+        bound = await self._entrance.listen(host, port, self._tls)
+        self._memory.look()
+        return bound
+
+    async def listen_locally(self, state_dir: Path) -> None:
+        """Begin to take connections of this machine's users. Raises GridError, OSError."""
+        ours, self._socket = bind(state_dir), state_dir / SOCKET
+        self._entrance.take_from(ours)
+
+    def take_certificate(self) -> None:
+        """Connections that are made from now on are made with the certificate that is there now. Raises GridError."""
+        if self._pki is not None and self._tls is not None:
+            own(self._tls, self._pki.folder)
+
+    async def close(self) -> None:
+        """Take no more connections and end those there are. Agents and jobs go on."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.unlink()
+        self._memory.close()
+        await self._entrance.close()
+
+    def _turn_away(self, wire: ServerConnection, request: Request) -> Response | None:
+        """No web page may talk to us: browsers send Origin, and a name made to lead here is no name of ours."""
+        if "Origin" in request.headers:
+            return wire.respond(HTTPStatus.FORBIDDEN, "Web pages may not connect to a grid.\n")
+        host = host_of(request.headers.get("Host", ""))
+        if self._pki is not None and request.path == AUTHORITY_PATH:
+            if (error := self._admission.refuses(wire)) is not None:  # a node that asks whether it is let in
+                return wire.respond(HTTPStatus.FORBIDDEN, f"{error.what}\n")
+            return wire.respond(HTTPStatus.OK, self._pki.authority.pem.decode())
+        if (self._pki is not None or self._loopback) and host not in self._hosts:
+            return wire.respond(HTTPStatus.FORBIDDEN, f"This coordinator is not called {host[:HOST_CHARS]!r}.\n")
+        try:
+            cast(Wire, wire).bearer = self._admission.bearer(request.headers)
+        except NotAdmitted as error:
+            self._seldom.warning("turned away", peer=cast(Wire, wire).address, error=error.what, why=error.why)
+            return wire.respond(HTTPStatus.UNAUTHORIZED, f"{error.what}\n")
+        return None
+
+    # --- a connection -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, wire: Wire) -> None:
+        door = self._doors.get(wire.request.path) if wire.request is not None else None
+        if door is not None:
+            await door(wire)
+            return
+        connection = Connection(wire)
+        peer = wire.address
+        try:
+            hello = await connection.hello()  # read with the limits for strangers, so that they can be answered
+            who = await authenticate(connection, self._admission, self._store.grid)
+            connection.name, connection.rights = admitted(who, hello)
+            match hello.role:
+                case "agent":
+                    await self._serve_agent(connection, hello)
+                case "agent-data":
+                    await self._serve_data(connection, hello)
+                case "client":
+                    await self._serve_client(connection, hello)
+        except ConnectionClosed as error:
+            if error.sent is not None and error.sent.code == CloseCode.MESSAGE_TOO_BIG:
+                self._seldom.warning("cut", peer=peer, name=connection.name, why=error.sent.reason)
+        except TimeoutError:
+            self._seldom.warning("turned away: no hello came in time", peer=peer)
+            await connection.refuse(Refused("no hello came in time"))
+        except NotAdmitted as error:
+            self._seldom.warning("turned away", peer=peer, error=error.what, why=error.why)
+            await connection.refuse(error, final=True)
+        except (BadFrame, ProtocolMismatch) as error:
+            self._seldom.warning("turned away", peer=peer, name=connection.name, error=error.what, why=error.why)
+            # A peer of another version may come back once it is updated; it need not ask again before.
+            await connection.refuse(error, final=isinstance(error, ProtocolMismatch) and not connection.link.open)
+        except Exception:
+            log.exception("a connection failed", peer=peer, name=connection.name)
+            connection.abort()
+        finally:
+            connection.end()
+
+    def _welcome(self, connection: Connection, session: str) -> None:
+        shown = connection.presented
+        due = self._renewals.due_in(shown) if shown is not None and self._renewals is not None else math.inf
+        connection.accept(
+            Welcome(
+                protocol=PROTOCOL,
+                software=__version__,
+                epoch=self._store.epoch,
+                grid=self._store.grid,
+                session=session,
+                heartbeat=self._heartbeat,
+                instance=self._instance,
+                renew=due <= 0,
+                renew_in=due if 0 < due < math.inf else 0.0,
+                stamp=self._contradictions.welcome_stamp(connection.name) if connection.role == "agent" else None,
+                user=connection.name,
+                role=connection.rights.value,
+            )
+        )
+
+    # --- agents -------------------------------------------------------------------------------------------------------
+
+    async def _serve_agent(self, connection: Connection, hello: Hello) -> None:
+        facts, name = facts_of(hello), hello.name
+        if (refused := await self._settle_name(facts)) is not None:
+            log.warning("second agent turned away", node=name, hostname=facts.hostname)
+            await connection.refuse(refused)
+            return
+        peer = connection.wire.remote_address
+        # What its token says of a node counts more than what the node says.
+        given = self._pki.identities.labels(Role.AGENT, name) if self._pki is not None else {}
+        facts = msgspec.structs.replace(facts, address=str(peer[0]) if peer else "", labels=facts.labels | given)
+        agent = Agent(facts, secrets.token_hex(8), connection)
+        self._agents[name] = agent
+        self._welcome(connection, agent.session)
+        self._driver.put(NodeUp(facts, agent.session))
+        self._contradictions.hello(hello)
+        log.info("agent connected", node=name, hostname=facts.hostname, incarnation=facts.incarnation)
+        if facts.unknown:
+            log.warning("it is not known what ran on a node", node=name, why=facts.unknown)
+        try:
+            while True:
+                for message in await connection.receive():
+                    if self._agents.get(name) is not agent:
+                        return
+                    if type(message) is Heartbeat:
+                        self._driver.put(Heard(name, message.sample, message.at))
+                    elif type(message) is WantCertificate:
+                        connection.send(self._access.renew(connection, message))
+                    else:
+                        self._driver.put(Told(name, self._contradictions.told(name, message)))
+                if self._driver.crowded:
+                    await self._driver.room()
+        finally:
+            self._agent_left(agent)
+
+    async def _settle_name(self, facts: NodeFacts) -> Refused | None:
+        """One agent per name. The same node's newer incarnation is its restarted agent and wins; anybody else only gets
+        the name if who has it does not answer."""
+        while (old := self._agents.get(facts.name)) is not None:
+            same = facts.boot_id == old.facts.boot_id and facts.instance == old.facts.instance
+            same = same and facts.hostname == old.facts.hostname
+            copied = same and "" != facts.directory != old.facts.directory != ""
+            restarted = same and not copied and facts.incarnation > old.facts.incarnation
+            if not restarted and await old.control.answers(PROBE_SECONDS):
+                if copied:
+                    return Refused(
+                        what=f"this is a copy of the state directory of node {facts.name!r}, which is in use",
+                        why=f"the agent of the original on {old.facts.hostname} is alive",
+                        hint="remove the copy; another node has a state directory and a token of its own",
+                        final=True,
+                    )
+                return Refused(
+                    what=f"a node named {facts.name!r} is connected already",
+                    why=f"its agent on {old.facts.hostname} is alive",
+                    hint="give this agent another name (--name), or stop the other one first",
+                    final=True,
+                )
+            if self._agents.get(facts.name) is old:
+                log.info("agent replaced", node=facts.name, restarted=restarted)
+                self._agent_left(old)
+                old.control.abort()
+        return None
+
+    def _agent_left(self, agent: Agent) -> None:
+        if self._agents.get(agent.name) is not agent:
+            return
+        del self._agents[agent.name]
+        self._relay.agent_gone(agent)
+        self._driver.put(NodeDown(agent.name, agent.session))
+        log.info("agent disconnected", node=agent.name)
+
+    async def _serve_data(self, connection: Connection, hello: Hello) -> None:
+        agent = self._agents.get(hello.name)
+        if agent is None or agent.session != hello.session:
+            await connection.refuse(Refused("this data connection belongs to no session", why="its session has ended"))
+            return
+        self._welcome(connection, agent.session)
+        replaced = agent.data
+        self._relay.data_opened(agent, connection)
+        if replaced is not None:
+            replaced.abort()
+        try:
+            while True:
+                for message in await connection.receive():
+                    if type(message) is WantBlob:
+                        connection.send(self._blobs.read(message, self._bundles_on(agent.name)))
+                        await connection.drained()
+                    elif why := self._relay.answered(agent, message, connection):
+                        what, peer = "cut: a node's answer does not fit the question", connection.wire.address
+                        self._seldom.warning(what, peer, node=agent.name, why=why)
+                        connection.abort()
+                        return
+        finally:
+            self._relay.data_closed(agent, connection)
+
+    def _bundles_on(self, name: str) -> set[str]:
+        """The manifests of the jobs that this node was granted: it gets no other shipped file."""
+        node, jobs = self._state.nodes.get(name), self._state.jobs
+        return {jobs[one.job].spec.bundle for one in node.allocations.values()} - {""} if node is not None else set()
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    async def _serve_client(self, connection: Connection, hello: Hello) -> None:
+        if not sane(hello.name):
+            raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
+        if await self._people.admits(connection):
+            self._welcome(connection, secrets.token_hex(8))
+            await self._people.serve(connection, hello.host[:HOST_CHARS])
+
+    def _cut(self, role: Role | None, name: str, bearers: Collection[str] = ()) -> int:
+        """End the live connections of who may come no more, or came with one of these bearer tokens; how many there
+        were."""
+        live = self._people.connections(role, name, bearers)
+        if role is Role.AGENT and (agent := self._agents.get(name)) is not None:
+            live += [agent.control] + ([agent.data] if agent.data is not None else [])
+        for connection in live:
+            log.warning("cut: its access was taken back", role=connection.rights.value, name=connection.name)
+            connection.abort()
+        return len(live)
+
+    # --- what the ledger commands -------------------------------------------------------------------------------------
+
+    def perform(self, command: Any) -> None:
+        """Do one command that is not a record. To a node that is not connected nothing is sent: its agent is told all
+        that it has to know when it comes back."""
+        match command:  # the most frequent first
+            case Send(node, message):
+                if type(message) is not Launch:
+                    self._tell(node, [message])
+                elif self._in_time(node, message):
+                    self._tell(node, [self._contradictions.stamped(node, message)])
+                if type(message) is Stop:
+                    self._boosts.stops(message.allocation)
+            case AckExits(node, allocations):
+                self._tell(node, [Ack(allocations)])
+            case Over(job, cause):
+                self._requests.watches.over(job, cause)
+            case Publish(view):
+                self._requests.watches.publish(view)
+            case Accepted() | Rejected() | Granted():
+                self._requests.answer(command)
+            case Reserve() | Unreserve():
+                self._placing.perform(command)
+            case Alarm(found):
+                self._driver.trouble.alarm(found)
+            case _:
+                raise GridError(f"a command that nobody performs: {command!r}")
+
+    def _in_time(self, node: str, launch: Launch) -> bool:
+        """While a launch waited for the disk it may have been given up, or the node have begun another life, in which
+        what was granted before counts as over; or the store lost commits: then it is never to run."""
+        agent, granted = self._agents.get(node), self._state.allocations.get(launch.allocation)
+        if agent is None or granted is None or self._state.loss:
+            return False
+        return granted.boot in ("", agent.facts.boot_id) and granted.instance in ("", agent.facts.instance)
+
+    def _tell(self, node: str, messages: Sequence[Any]) -> None:
+        if agent := self._agents.get(node):
+            agent.control.send(*messages)

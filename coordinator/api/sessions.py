@@ -1,0 +1,108 @@
+"""The connections of people: how many one may have, what is done in which order and how fast, and their end."""
+
+import asyncio
+import time
+from collections.abc import Collection
+from contextlib import nullcontext
+from typing import Any
+
+from distributed_grid.coordinator.api.requests import Client, Requests
+from distributed_grid.coordinator.driver import Driver
+from distributed_grid.coordinator.net.connection import Connection
+from distributed_grid.coordinator.net.limits import OUT_OF_TURN, Pace, Paces
+from distributed_grid.coordinator.net.log_throttle import Seldom
+from distributed_grid.coordinator.net.memory import Memory, Strain
+from distributed_grid.protocol.codec import Unusable
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.messages import Failed, Refused
+
+CONNECTIONS_OF_ONE = 256
+"""Connections that one person may have open at once. A node has two, and who comes under its name replaces them."""
+LAGGING = 64 << 10
+"""Bytes that wait for a peer to read, from which on it is let go when memory is short."""
+
+
+class People:
+    """All who are connected."""
+
+    def __init__(self, requests: Requests, driver: Driver, seldom: Seldom, memory: Memory) -> None:
+        self._requests = requests
+        self._driver = driver
+        self._seldom = seldom
+        self._connections: dict[tuple[Role, str], set[Connection]] = {}
+        self._paces = Paces()
+        self._memory = memory
+        memory.shed = self._shed
+
+    def connections(self, role: Role | None, name: str, bearers: Collection[str] = ()) -> list[Connection]:
+        """Those of one person in a role, and those that came with one of these bearer tokens."""
+        found = set(self._connections.get((role, name), ())) if role is not None else set()
+        for connections in self._connections.values() if bearers else ():
+            found |= {one for one in connections if one.wire.bearer is not None and one.wire.bearer.id in bearers}
+        return list(found)
+
+    def _shed(self) -> None:
+        """Let go of those that the grid can do without: viewers, and who does not read what it asked for."""
+        for (role, _), connections in list(self._connections.items()):
+            for connection in list(connections):
+                if role is Role.VIEWER or connection.wire.transport.get_write_buffer_size() > LAGGING:
+                    self._seldom.warning("cut: short of memory", peer=connection.wire.address, user=connection.name)
+                    connection.abort()
+
+    async def admits(self, connection: Connection) -> bool:
+        """Whether this one more connection is all right; if not, it is refused."""
+        if connection.rights is Role.VIEWER and self._memory.strain is not Strain.NONE:
+            await connection.refuse(Refused("viewers are not let in now", self._memory.words(), "try again later"))
+            return False
+        own = self._connections.get((connection.rights, connection.name), set())
+        if len(own) < CONNECTIONS_OF_ONE:
+            return True
+        what = f"{connection.name} has {len(own)} connections open"
+        self._seldom.warning("turned away", peer=connection.wire.address, name=connection.name, error=what)
+        await connection.refuse(Refused(what, "one person may have no more", "close some, and try again"))
+        return False
+
+    async def serve(self, connection: Connection, host: str) -> None:
+        """Do what a person asks for, until the connection ends. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
+        identity = role, user = connection.rights, connection.name
+        known = {"role": role.value, "via": connection.via, "peer": connection.wire.address}
+        client = Client(connection, user=user, role=role, host=host, who=known)
+        own = self._connections.setdefault(identity, set())
+        own.add(connection)
+        pace = self._paces.of(client.user)
+        try:
+            while True:
+                for message in await connection.receive():
+                    if type(message) is Unusable:
+                        error = message.error
+                        self._seldom.warning("out of bounds", peer=connection.wire.address, user=user, why=error.why)
+                        connection.send(Failed(message.id, "bad-value", error.what, error.why))
+                    else:
+                        await self._do(client, pace, message)
+                    await connection.turn()
+                if self._driver.crowded:
+                    await self._driver.room()
+        finally:
+            own.discard(connection)
+            if not own and self._connections.get(identity) is own:
+                del self._connections[identity]
+            self._requests.gone(client)
+
+    async def _do(self, client: Client, pace: Pace, message: Any) -> None:
+        if (seconds := pace.wait(message, time.monotonic())) > 0:
+            await asyncio.sleep(seconds)
+        if (seconds := pace.too_much(message, time.monotonic())) > 0:
+            client.connection.send(self._too_much(client, message.id, seconds))
+            return
+        async with nullcontext() if isinstance(message, OUT_OF_TURN) else pace.turn:
+            before = time.thread_time()
+            await self._requests.handle(client, message)
+            pace.spend(message, time.thread_time() - before, time.monotonic())
+            if client.connection.turn_is_over():
+                await asyncio.sleep(0)
+
+    def _too_much(self, client: Client, number: int, seconds: float) -> Failed:
+        self._seldom.warning("too much is asked for", peer=client.connection.wire.address, user=client.user)
+        what = "you ask for more than the coordinator does for one person"
+        why = "requests on many connections, or large ones, came faster than they can be done beside those of others"
+        return Failed(number, "busy", what, why, f"try again in {seconds:.0f} s")

@@ -1,0 +1,1 @@
+"""The log of people's requests, and whether it is what was written."""

@@ -1,0 +1,178 @@
+"""Whether the audit log is what was written: every line in its place and as it was, to the last that was anchored. The
+anchor is in the store: the number and the hash of a line that was on the disk, and the number of the oldest line that
+has to be there.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from distributed_grid.coordinator.audit.log import FILES, NOTHING, hashed
+from distributed_grid.protocol.errors import GridError
+
+NAME = "audit"
+
+
+class StoreAnchor:
+    """Opens the store for each word: that is once in a few seconds, and from a thread of its own."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+
+    def read(self) -> tuple[int, str, int]:
+        """What was written last; 0: nothing. Raises GridError."""
+        with _opened(self._store, "ro") as db:
+            row = db.execute("SELECT value FROM meta WHERE name = ?", (NAME,)).fetchone()
+        parts = str(row[0]).split(" ") if row else []
+        number, hashed, oldest = [*parts, *("0", NOTHING, "0")[len(parts) :]][:3]
+        if not (number.isdecimal() and oldest.isdecimal()):
+            raise GridError(f"the anchor of the audit log in {self._store} is damaged", hint="grid coordinator check")
+        return int(number), hashed, int(oldest)
+
+    def write(self, number: int, hashed: str, oldest: int) -> None:
+        """Keep this one. Raises GridError."""
+        with _opened(self._store, "rw") as db:
+            said = f"{number} {hashed} {oldest}"
+            db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (NAME, said))
+
+
+@contextmanager
+def _opened(store: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    try:
+        db = sqlite3.connect(f"file:{quote(str(store))}?mode={mode}", uri=True, timeout=5, isolation_level=None)
+        try:
+            yield db
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        raise GridError(f"the anchor of the audit log in {store} is out of reach", why=str(error)) from None
+
+
+class DoesNotFit(GridError):
+    """A line is not what was written there, or one is missing."""
+
+
+@dataclass
+class Verified:
+    """What was found in order: how many lines, the numbers and times of the first and the last, the hash of the last,
+    and the number that is anchored (0: none in these lines). `missing` are lines that found no room on the disk,
+    `unfinished` bytes behind the last line."""
+
+    lines: int = 0
+    first: int = 0
+    last: int = 0
+    since: str = ""
+    until: str = ""
+    hash: str = NOTHING
+    anchored: int = 0
+    missing: int = 0
+    unfinished: int = 0
+
+
+class _Line(msgspec.Struct):
+    n: int
+    prev: str
+    at: str
+    missing: int = 0
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def files_of(path: Path) -> list[Path]:
+    """A log with those that were turned over, the oldest first."""
+    older = (path.with_name(f"{path.name}.{number}") for number in range(FILES - 1, 0, -1))
+    return [*(one for one in older if one.exists()), path]
+
+
+def read(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+    """The names and contents of these files, the oldest first, each once, also where they are turned over meanwhile."""
+    opened: dict[int, tuple[str, int]] = {}
+    for path in reversed(list(paths)):
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        opened.setdefault(os.fstat(file).st_ino, (path.name, file))
+    for name, file in reversed(opened.values()):
+        with open(file, "rb") as content:
+            yield name, content.read()
+
+
+def verify_own(state_dir: Path) -> Verified:
+    """As `verify`, for the log of the coordinator that keeps its state here; it may run. Raises GridError."""
+    anchor = 0, NOTHING, 0
+    if (state_dir / "grid.db").exists():
+        anchor = StoreAnchor(state_dir / "grid.db").read()  # before the log, which only grows
+    return verify(read(files_of(state_dir / "audit.log")), anchor)
+
+
+def verify(files: Iterable[tuple[str, bytes]], anchor: tuple[int, str, int] = (0, NOTHING, 0)) -> Verified:
+    """What is in these files, given from the oldest on. `anchor`: as the store has it. Raises DoesNotFit for the first
+    line that is not right."""
+    found, where = Verified(), ""
+    for name, content in files:
+        *lines, rest = content.split(b"\n")
+        found.unfinished = len(rest)
+        for index, line in enumerate(lines, 1):
+            before, where = where, f"{name}, line {index}"
+            _take(found, line, where, before, anchor)
+    number, _, oldest = anchor
+    if oldest and found.lines and found.first > oldest:
+        raise DoesNotFit(
+            f"the audit log begins too late: {_numbers(oldest, found.first - 1)} missing at its beginning",
+            why=f"the store knows that line {oldest} is the oldest that is kept, and the first here is {found.first}",
+        )
+    if found.last < number:
+        raise DoesNotFit(
+            f"the audit log ends too soon: {_numbers(found.last + 1, number)} missing at its end",
+            why=f"the store knows of line {number}, and the last here is {found.last}",
+        )
+    return found
+
+
+def _take(found: Verified, line: bytes, where: str, before: str, anchor: tuple[int, str, int]) -> None:
+    try:
+        read = _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise DoesNotFit(f"{where} is no line of an audit log", why=_shown(line)) from None
+    if found.lines and read.n > found.last + 1:
+        raise DoesNotFit(
+            f"{where} does not fit: {_numbers(found.last + 1, read.n - 1)} missing before it",
+            why=f"it is number {read.n}, and the one before it is {found.last}",
+        )
+    if found.lines and read.n <= found.last:
+        raise DoesNotFit(
+            f"{where} does not fit: it is not in its place",
+            why=f"it is number {read.n}, and the one before it is {found.last}",
+        )
+    if found.lines and read.prev != found.hash:
+        raise DoesNotFit(
+            f"{where} does not fit: it or the one before it ({before}) is not what was written",
+            why=f"number {read.n} was written behind a line with another hash than number {found.last} has here",
+        )
+    if not found.lines:
+        found.first, found.since = read.n, read.at
+        if read.n == 1 and read.prev != NOTHING:
+            raise DoesNotFit(f"{where} does not fit: it is the first of all, and says that one was before it")
+    found.lines += 1
+    found.last, found.until, found.hash = read.n, read.at, hashed(line)
+    found.missing += read.missing
+    if read.n == anchor[0]:
+        if found.hash != anchor[1]:
+            raise DoesNotFit(f"{where} is not what was written", why=f"the store knows number {read.n} by another hash")
+        found.anchored = read.n
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"line {first} is" if first == last else f"lines {first} to {last} are"
+
+
+def _shown(line: bytes) -> str:
+    return ascii(line[:80].decode(errors="replace"))

@@ -1,0 +1,242 @@
+"""`grid coordinator check`: whether a store holds together, row by row and as the ledger that a start would make of it.
+Nothing is changed, so it can be asked of a running coordinator's store, of a stopped one's, and of a backup."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from distributed_grid.coordinator.backup import pki
+from distributed_grid.coordinator.backup.state import (
+    STORE,
+    Content,
+    blob_path,
+    blobs_of_the_living,
+    content,
+    looking_into,
+)
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Allocation, Group, Job
+from distributed_grid.coordinator.core.rollback import CHOOSE, Traces, missing
+from distributed_grid.coordinator.store import sums, traces
+from distributed_grid.coordinator.store.begin import Outside, examine, look_outside
+from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed
+from distributed_grid.coordinator.store.head import standing_loss
+from distributed_grid.protocol.bundle import hasher
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
+
+T = TypeVar("T")
+MOST = 100
+"""Findings that are listed; a damaged store has one for every row."""
+
+RESTORE = "restore a backup, or report this if it came about without damage to the disk"
+
+
+class Finding(NamedTuple):
+    """Something that is not as it must be: where, what, and what to do about it."""
+
+    where: str
+    what: str
+    hint: str = RESTORE
+
+
+class Checked(NamedTuple):
+    """What a check found; `more`: findings that are not listed."""
+
+    content: Content | None
+    findings: list[Finding]
+    more: int = 0
+
+
+def check(folder: Path) -> Checked:
+    """Check the store in a state directory or a backup. Raises GridError where there is none that can be read, and
+    nothing shows that there was one."""
+    outside, seen = look_outside(folder / STORE), traces.look(folder)
+    gone = missing(outside.mark, seen)
+    if not outside.there and gone:
+        return Checked(None, [Finding(STORE, one, CHOOSE) for one in gone])
+    try:
+        with looking_into(folder) as db:
+            return _checked(db, folder, outside, seen)
+    except DiskTrouble:
+        raise
+    except StoreFailed as error:
+        if not gone:
+            raise
+        return Checked(None, [Finding(STORE, f"{error.what}: {error.why}" if error.why else error.what, CHOOSE)])
+
+
+def _checked(db: sqlite3.Connection, folder: Path, outside: Outside, seen: Traces) -> Checked:
+    found: list[Finding] = []
+    what = None
+    db.execute("BEGIN")  # all of it at one moment
+    try:
+        if damage := _damage(db):
+            return Checked(None, damage)
+        found += _lost(db, outside, seen)
+        if all(one.hint == CHOOSE for one in found):
+            what = content(db)
+            found += _Rows(db).findings() or _blobs(db, folder)
+            found += (Finding(*one) for one in pki.findings(folder, what.grid))
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        found.append(Finding(STORE, f"cannot be read: {error}"))
+    return Checked(what, found[:MOST], max(0, len(found) - MOST))
+
+
+def _damage(db: sqlite3.Connection) -> list[Finding]:
+    """What SQLite itself has to say; where there is anything the rows are not worth looking at."""
+    said = [row[0] for row in db.execute(f"PRAGMA integrity_check({MOST})")]
+    return [] if said == ["ok"] else [Finding(STORE, text, "restore a backup: the file is damaged") for text in said]
+
+
+def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Finding]:
+    """What shows that commits are lost. A backup is of a moment of its own, and nothing is known of it outside."""
+    if db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone():
+        return
+    gone = examine(db, outside, seen).found
+    loss = standing_loss(db)
+    bad = [one.what for one in sums.damaged(db)]
+    for one in dict.fromkeys([*(loss.found if loss is not None else ()), *gone, *bad]):
+        yield Finding(STORE, one, CHOOSE)
+
+
+def _blobs(db: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
+    """The shipped files of live jobs are there and are what their names say."""
+    again = "cancel the job and submit it again from where its files are"
+    needed, missing = blobs_of_the_living(db, folder)
+    for blob, job in missing.items():
+        yield Finding(f"job {job}", f"needs the shipped file {blob[:12]}…, which is not there", again)
+    for blob in needed - missing.keys():
+        digest = hasher()
+        try:
+            with blob_path(folder, blob).open("rb") as file:
+                while part := file.read(1 << 20):
+                    digest.update(part)
+        except OSError as error:
+            yield Finding(f"blob {blob[:12]}…", f"cannot be read: {error.strerror}", "look at the disk it is on")
+            continue
+        if digest.hexdigest() != blob:
+            yield Finding(f"blob {blob[:12]}…", "has another content than its name says", again)
+
+
+class _Rows:
+    """Every row by itself, then what has to be true between them."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._found: list[Finding] = []
+        self._jobs: list[Job] = []
+        self._allocations: list[Allocation] = []
+        self._nodes: dict[str, NodeFacts] = {}
+        self._orders: dict[str, NodeOrders] = {}
+        self._groups: list[Group] = []
+
+    def findings(self) -> list[Finding]:
+        for name, body in self._db.execute("SELECT name, body FROM nodes"):
+            facts = self._decoded(f"node {name}", body, msgspec.msgpack.Decoder(NodeFacts).decode)
+            if facts is not None:
+                self._nodes[name] = facts
+                self._same(f"node {name}", {"name": name}, {"name": facts.name})
+        for name, body in self._db.execute("SELECT name, body FROM node_orders"):
+            orders = self._decoded(f"orders for {name}", body, msgspec.msgpack.Decoder(NodeOrders).decode)
+            if orders is not None:
+                self._orders[name] = orders
+        self._look_at_groups()
+        self._look_at_jobs()
+        self._look_at_past_allocations()
+        if not self._found:
+            self._found += self._as_a_ledger()
+        return self._found
+
+    def _decoded(self, where: str, body: bytes, decode: Callable[[bytes], T]) -> T | None:
+        try:
+            return decode(body)
+        except (msgspec.DecodeError, ValueError, OverflowError) as error:
+            self._found.append(Finding(where, f"its record cannot be read: {error}"))
+            return None
+
+    def _same(self, where: str, columns: dict[str, Any], body: dict[str, Any]) -> None:
+        for name, value in columns.items():
+            if value != body[name]:
+                self._found.append(Finding(where, f"its {name} is {value!r} in the table and {body[name]!r} inside"))
+
+    def _look_at_groups(self) -> None:
+        decode = msgspec.msgpack.Decoder(Group).decode
+        names = ("id", "key", "user", "submitted", "ended")
+        for *values, body in self._db.execute(f"SELECT {', '.join(names)}, body FROM groups"):  # noqa: S608
+            group = self._decoded(f"group {values[0]}", body, decode)
+            if group is not None:
+                inside = {name: getattr(group, name) for name in names}
+                self._same(f"group {values[0]}", dict(zip(names, values, strict=True)), inside)
+                if not group.ended:
+                    self._groups.append(group)
+
+    def _look_at_jobs(self) -> None:
+        decode, decode_held = msgspec.msgpack.Decoder(Job).decode, msgspec.msgpack.Decoder(Allocation).decode
+        names = ("id", "key", "user", "name", "state", "submitted", "ended", "node")
+        for *values, body, held in self._db.execute(f"SELECT {', '.join(names)}, body, allocation FROM jobs"):  # noqa: S608
+            where = f"job {values[0]}"
+            job = self._decoded(where, body, decode)
+            if job is None:
+                continue
+            inside = {name: getattr(job, name) for name in names if name != "name"}
+            self._same(where, dict(zip(names, values, strict=True)), inside | {"name": job.spec.name})
+            ended = job.state is State.ENDED
+            if ended != (job.outcome is not None):
+                self._found.append(
+                    Finding(where, f"is {job.state.value}, and {'no' if ended else 'an'} outcome is kept")
+                )
+            allocation = self._decoded(where, held, decode_held) if held is not None else None
+            if not ended:
+                self._jobs.append(job)
+                if job.state is not State.WAITING:
+                    self._look_at_held(where, job, allocation)
+
+    def _look_at_held(self, where: str, job: Job, allocation: Allocation | None) -> None:
+        if allocation is None:
+            self._found.append(Finding(where, f"is {job.state.value}, and what it holds is not kept"))
+            return
+        self._same(
+            where,
+            {"allocation": job.allocation, "state": job.state.value, "id": job.id},
+            {"allocation": allocation.id, "state": allocation.state.value, "id": allocation.job},
+        )
+        if allocation.node not in self._nodes:
+            self._found.append(Finding(where, f"is on {allocation.node}, which is not a node that is known"))
+        self._allocations.append(allocation)
+
+    def _look_at_past_allocations(self) -> None:
+        decode = msgspec.msgpack.Decoder(Allocation).decode
+        for name, node, body in self._db.execute("SELECT id, node, body FROM past_allocations"):
+            allocation = self._decoded(f"allocation {name}", body, decode)
+            if allocation is not None:
+                inside = {"id": allocation.id, "node": allocation.node}
+                self._same(f"allocation {name}", {"id": name, "node": node}, inside)
+
+    def _as_a_ledger(self) -> Iterator[Finding]:
+        """What a start would do with it."""
+        ledger = Ledger()
+        try:
+            facts = self._nodes.values()
+            ledger.restore(self._jobs, self._allocations, facts, 0.0, ordered=self._orders, many=self._groups)
+            ledger.check()
+        except (AssertionError, KeyError) as error:
+            yield Finding(STORE, f"a ledger made of it contradicts itself: {error}")
+
+
+def refuse_unsound(folder: Path) -> Content:
+    """What is in the store of a folder, if all is well with it; that it has lost commits is no matter to a restore.
+    Raises GridError with the first finding."""
+    checked = check(folder)
+    wrong = [one for one in checked.findings if one.hint != CHOOSE or checked.content is None]
+    if checked.content is None or wrong:
+        raise GridError(
+            f"{folder} cannot be used",
+            why=f"{wrong[0].where}: {wrong[0].what}",
+            hint=f"grid coordinator check --state-dir {folder}",
+        )
+    return checked.content

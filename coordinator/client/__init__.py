@@ -1,0 +1,35 @@
+"""The client of a grid, for programs and for the command line. What programs import of it is named here."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.client.aio import (
+        BadAnswer,
+        ConnectionLost,
+        GridClient,
+        GridUnavailable,
+        JobResult,
+        RequestRefused,
+        ShippingError,
+        describe_job,
+    )
+
+__all__ = [
+    "BadAnswer",
+    "ConnectionLost",
+    "GridClient",
+    "GridUnavailable",
+    "JobResult",
+    "RequestRefused",
+    "ShippingError",
+    "describe_job",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Loaded when first asked for: who needs another module of this package does not wait for it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from distributed_grid.coordinator.client import aio
+
+    return getattr(aio, name)

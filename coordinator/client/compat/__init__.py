@@ -1,0 +1,1 @@
+"""The classes that the seed documents name, over one client."""

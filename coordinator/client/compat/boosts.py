@@ -1,0 +1,254 @@
+"""`ResourceBoostManager`: the API of the resource boost guide, over one client connection."""
+
+import asyncio
+import contextlib
+import logging
+import math
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from distributed_grid.config.settings import ClusterConfig, load
+from distributed_grid.coordinator.client.aio import GridClient
+from distributed_grid.coordinator.client.session import RequestRefused
+from distributed_grid.protocol.boosts import DURATION
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import Cause, JobView, Priority, State, parse_priority
+from distributed_grid.protocol.messages import BoostView
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_kind
+
+_GOODBYE = 5.0  # seconds to release the boost of a caller who was cancelled
+_NOBODY = "No nodes have sufficient available resources"
+
+log = logging.getLogger("distributed_grid.boosts")
+
+
+@dataclass
+class ResourceBoostRequest:
+    """So many cores, GPUs or GB for the node `target_node`, through its Ray cluster. `duration_seconds` None: an hour.
+    `preferred_source` None: from the best node; one that is named is the only one asked. `exclusive`: a placement group
+    has all of it, for programs that use that alone (`boost_scheduling_options`)."""
+
+    target_node: str
+    resource_type: ResourceType
+    amount: float
+    priority: Priority = Priority.NORMAL
+    duration_seconds: float | None = None
+    preferred_source: str | None = None
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class ResourceBoost:
+    """A boost. `is_active`: Ray has shown it and it has not ended; `state` is the fuller word. `amount` is in cores,
+    GPUs or GB. `expires_at` None: it has not begun to count. `boost_id` is empty where it is another user's, and one
+    may see that it is there and no more.
+
+    `ray_node_id` and `ray_status` (idle, running, draining) are what Ray shows of it now, empty where it shows nothing;
+    `differs` says how that is not what was lent, where it is not. `ending`: why it is taken or given back, from when it
+    is told to end; Ray drains it then.
+    """
+
+    boost_id: str
+    source_node: str
+    target_node: str
+    resource_type: ResourceType
+    amount: float
+    priority: Priority
+    allocated_at: datetime
+    expires_at: datetime | None
+    is_active: bool
+    state: State
+    ray_node_id: str
+    ray_status: str
+    differs: str
+    exclusive: bool = False
+    ending: str = ""
+
+
+class ResourceBoostManager:
+    """Lends what other nodes have idle to a node's Ray cluster.
+
+    Made with a configuration (without one the one that `grid` would find is used), it connects when it is first asked
+    something; `async with` leaves at its end, as `shutdown()` does. Boosts stay. Given a `client`, it uses that one,
+    which is its owner's to connect and close.
+    """
+
+    def __init__(self, config: ClusterConfig | None = None, client: GridClient | None = None) -> None:
+        self.config = config or load()
+        self.client = client or GridClient(self.config.client_url())
+        self._own = client is None
+
+    async def initialize(self) -> None:
+        """Connect now. Raises GridUnavailable where no coordinator answers."""
+        if self._own:
+            await self.client.connect()
+
+    async def shutdown(self) -> None:
+        """Leave. Boosts stay until they expire or are released."""
+        if self._own:
+            await self.client.close()
+
+    async def __aenter__(self) -> "ResourceBoostManager":
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    async def request_boost(self, request: ResourceBoostRequest) -> str | None:
+        """Borrow it. Returns the boost's id once Ray shows it; None where no node has it now, or ever could, which the
+        log says with the reason.
+
+        Raises BadValue for what makes no sense, among it a target that is not there; SharingDisabled; GridError where
+        there is no Ray cluster, or the raylet did not join it. A caller who is cancelled leaves nothing lent.
+        """
+        self.config.require_sharing()
+        asked = _asked(request)
+        await self.initialize()
+        asking = asyncio.ensure_future(self.client.request_boost(**asked))
+        try:
+            view = await self._settled(await asyncio.shield(asking))
+        except RequestRefused as refused:
+            if refused.code != "never-fits":
+                raise
+            log.warning("%s: %s", _NOBODY, refused.what)
+            return None
+        except asyncio.CancelledError:
+            with contextlib.suppress(GridError, TimeoutError):
+                async with asyncio.timeout(_GOODBYE):
+                    await self.client.cancel(await asking, reason="its caller was cancelled")
+            raise
+        if view.state is State.RUNNING:
+            return view.id
+        outcome = view.outcome
+        why = outcome.text if outcome is not None else ""
+        if outcome is not None and outcome.cause is Cause.NOT_PLACED:
+            log.warning("%s: %s", _NOBODY, why)
+            return None
+        raise GridError(f"the boost {view.id} was not lent", why=why, hint=f"grid job events {view.id}")
+
+    async def _settled(self, boost: str) -> JobView:
+        """It, once it is lent or has ended."""
+        async with aclosing(self.client.follow(boost)) as views:
+            async for view in views:
+                if view.state in (State.RUNNING, State.STOPPING):
+                    break
+        if view.state is State.STOPPING:
+            view = await self.client.wait(boost)
+        return view
+
+    async def release_boost(self, boost_id: str) -> bool:
+        """Give it back before it expires (an id, or the beginning of one). True once that is on the coordinator's disk:
+        Ray drains it then, and its source has it back when its raylet is gone. False where there is nothing to release:
+        it has ended, or nobody knows it. Raises BadValue for a job that is no boost."""
+        await self.initialize()
+        try:
+            view = await self.client.show(boost_id)
+        except RequestRefused as refused:
+            if refused.code != "unknown-job":
+                raise
+            log.warning("nothing to release: %s%s", refused.what, f" ({refused.hint})" if refused.hint else "")
+            return False
+        if view.spec.boost is None:
+            raise BadValue(f"{view.id} is no boost", why="it is a job", hint=f"grid cancel {view.id}")
+        if view.state in (State.STOPPING, State.ENDED):
+            return False
+        await self.client.cancel(view.id, reason="released")
+        return True
+
+    async def get_active_boosts(self, target_node: str | None = None) -> list[ResourceBoost]:
+        """The boosts that are lent now, for this node or for all, the oldest first."""
+        return [one for one in (await self._all(target_node or ""))[0] if one.is_active]
+
+    async def get_boost_status(self) -> dict[str, Any]:
+        """All in one, as plain values: how many are `active`, and how many not in use yet or any more (`other`, by
+        state); `resources` lent, by type, in cores, GPUs and GB; `differences` from what Ray shows, by boost;
+        `ray_address`, and in `ray_trouble` why Ray cannot be asked, if so; `boosts`, one by one."""
+        boosts, address, trouble = await self._all("")
+        active = [one for one in boosts if one.is_active]
+        other = [one.state.value for one in boosts if not one.is_active]
+        kinds = dict.fromkeys(one.resource_type for one in active)
+        return {
+            "active": len(active),
+            "other": {state: other.count(state) for state in dict.fromkeys(other)},
+            "resources": {
+                kind.value: math.fsum(one.amount for one in active if one.resource_type is kind) for kind in kinds
+            },
+            "differences": {one.boost_id: one.differs for one in boosts if one.differs and one.boost_id},
+            "ray_address": address,
+            "ray_trouble": trouble,
+            "boosts": [_plain(one) for one in boosts],
+        }
+
+    async def _all(self, target: str) -> tuple[list[ResourceBoost], str, str]:
+        await self.initialize()
+        answer = await self.client.boosts(target)
+        return [made for one in answer.boosts if (made := _boost(one)) is not None], answer.address, answer.trouble
+
+
+def _asked(request: ResourceBoostRequest) -> dict[str, Any]:
+    """The request, looked at before anybody is bothered with it. Raises BadValue."""
+    kind = parse_kind(request.resource_type)
+    duration = DURATION if request.duration_seconds is None else request.duration_seconds
+    for what, number in (("amount", request.amount), ("duration", duration)):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise BadValue(f"{number!r} is no {what}", hint="give a number above 0")
+    if not duration > 0:
+        raise BadValue(f"a boost cannot last {duration:g} s", hint="give seconds above 0; None: an hour")
+    if not isinstance(request.exclusive, bool):
+        raise BadValue(f"exclusive is {request.exclusive!r}", hint="give True or False")
+    priority = request.priority
+    return {
+        "target": request.target_node,
+        "kind": kind,
+        "amount": float(request.amount),
+        "priority": priority if isinstance(priority, Priority) else parse_priority(priority),
+        "duration": float(duration),
+        "source": request.preferred_source or "",
+        "exclusive": request.exclusive,
+    }
+
+
+def _boost(one: BoostView) -> ResourceBoost | None:
+    job, lent, node = one.job, one.job.spec.boost, one.node
+    if lent is None:
+        return None
+    limit = job.spec.time_limit
+    return ResourceBoost(
+        boost_id=job.id,
+        source_node=job.node,
+        target_node=lent.target,
+        resource_type=lent.kind,
+        amount=lent.amount / (GIB if lent.kind is ResourceType.MEMORY else MILLI),
+        priority=job.request.priority,
+        allocated_at=datetime.fromtimestamp(job.started or job.submitted, UTC),
+        expires_at=datetime.fromtimestamp(job.started + limit, UTC) if job.started and limit else None,
+        is_active=job.state is State.RUNNING,
+        state=job.state,
+        ray_node_id=node.id if node is not None else "",
+        ray_status=node.status if node is not None else "",
+        differs=one.differs,
+        exclusive=lent.exclusive,
+        ending=one.ending,
+    )
+
+
+def _plain(one: ResourceBoost) -> dict[str, Any]:
+    return {
+        "boost_id": one.boost_id,
+        "source_node": one.source_node,
+        "target_node": one.target_node,
+        "resource_type": one.resource_type.value,
+        "amount": one.amount,
+        "priority": one.priority.word,
+        "state": one.state.value,
+        "allocated_at": one.allocated_at.timestamp(),
+        "expires_at": one.expires_at.timestamp() if one.expires_at is not None else None,
+        "ray_node_id": one.ray_node_id,
+        "ray_status": one.ray_status,
+        "differs": one.differs,
+        "exclusive": one.exclusive,
+        "ending": one.ending,
+    }

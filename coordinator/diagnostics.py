@@ -1,0 +1,139 @@
+"""What the coordinator shows of itself to those who look after it. `grid doctor` on the master: whether it runs, its
+port, its certificates, its disk. `grid support-dump`: whether the state holds together, how much there is, and what
+happened last, by kinds and ids; never what jobs are, say or get.
+"""
+
+import re
+import socket
+import sqlite3
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distributed_grid.coordinator.access.pki import PKI
+from distributed_grid.coordinator.backup.check import check
+from distributed_grid.coordinator.backup.state import STORE, looking_into
+from distributed_grid.coordinator.core.rollback import CHOOSE, missing
+from distributed_grid.coordinator.eventlog.format import Turn, files, read
+from distributed_grid.coordinator.store import traces
+from distributed_grid.coordinator.store.begin import examine, look_outside
+from distributed_grid.coordinator.store.head import standing_loss
+from distributed_grid.coordinator.store.mark import path_of
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.health import Finding, Level, authority, certificate, disk, failed, told
+
+
+def is_master(state_dir: Path) -> bool:
+    """Whether a coordinator has ever been here, or a grid was founded."""
+    store = state_dir / STORE
+    return store.exists() or path_of(store).exists() or (state_dir / PKI).is_dir()
+
+
+def look(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
+    """All of it, where a coordinator is at home."""
+    if not is_master(state_dir):
+        return
+    running = told(state_dir / "coordinator.json")
+    if running is not None:
+        yield Finding("coordinator", Level.OK, f"it runs as process {running['pid']} at {running.get('url', '?')}")
+    else:
+        start = "systemctl start grid-coordinator, where it is installed; else: grid coordinator run"
+        yield Finding("coordinator", Level.ERROR, "it does not run", f"nobody has {state_dir}", start)
+        yield _port(host, port)
+    yield from _store(state_dir)
+    if (state_dir / PKI).is_dir():
+        yield certificate("coordinator's identity", state_dir / PKI, "start the coordinator, which renews it")
+        yield from authority(state_dir / PKI)
+    yield disk("coordinator's disk", state_dir)
+
+
+def _store(state_dir: Path) -> Iterator[Finding]:
+    """Whether the store has lost anything, as far as that is seen without reading it through."""
+    try:
+        outside, seen = look_outside(state_dir / STORE), traces.look(state_dir)
+        found = [] if outside.there else missing(outside.mark, seen)
+        if outside.there:
+            with looking_into(state_dir) as db:
+                loss = standing_loss(db)
+                found = [*(loss.found if loss is not None else ()), *examine(db, outside, seen).found]
+    except GridError as error:
+        yield failed("store", error)
+        return
+    except sqlite3.Error as error:
+        hint = "grid coordinator check"
+        yield Finding("store", Level.ERROR, f"the store in {state_dir} cannot be read", str(error), hint)
+        return
+    if found:
+        yield Finding("store", Level.ERROR, "it has lost commits, so nothing is started", found[0], CHOOSE)
+
+
+def _port(host: str, port: int) -> Finding:
+    """Whether it could listen."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family):
+            return Finding("port", Level.OK, f"port {port} is free")
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        hint = f"ss -ltnp 'sport = :{port}' shows who has it; or set coordinator.port"
+        return Finding("port", Level.ERROR, f"the coordinator cannot listen on {host} port {port}", why, hint)
+
+
+TURNS = 300
+_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_NAMED = ("job", "allocation", "node", "session")
+"""The fields of events and of messages of agents that are ids."""
+
+
+def store(state_dir: Path) -> dict[str, Any]:
+    """What the check says, and how many rows each table has."""
+    try:
+        checked = check(state_dir)
+        with looking_into(state_dir) as db:
+            tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+            # The names are the store's own.
+            rows = {name: db.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in tables}  # noqa: S608
+    except (GridError, OSError) as error:
+        return {"error": str(error)}
+    return {
+        "content": checked.content._asdict() if checked.content else None,
+        "findings": [one._asdict() for one in checked.findings],
+        "more": checked.more,
+        "rows": rows,
+    }
+
+
+def last_events(state_dir: Path) -> Iterator[dict[str, Any]]:
+    """The end of the event log: when, what kinds of events about which ids, and what kinds of decisions."""
+    try:
+        names = files(state_dir / "events")
+        turns = deque((one for one in read(names[-1]) if isinstance(one, Turn)), TURNS) if names else []
+    except (GridError, OSError) as error:
+        yield {"error": str(error)}
+        return
+    for turn in turns:
+        yield {
+            "at": turn.now,
+            "events": [_about(event) for event in turn.events],
+            "decisions": [str(one[0]) for one in islice(turn.decisions, 50) if one and _is_id(one[0])],
+        }
+
+
+def _about(event: msgspec.Struct) -> dict[str, Any]:
+    told: dict[str, Any] = {"kind": type(event).__name__}
+    message = getattr(event, "message", None)
+    if isinstance(message, msgspec.Struct):
+        told["message"] = _about(message)
+    for name in _NAMED:
+        value = getattr(event, name, None)
+        if _is_id(value):
+            told[name] = value
+    return told
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and bool(_ID.fullmatch(value))

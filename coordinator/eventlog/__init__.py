@@ -1,0 +1,1 @@
+"""What entered the ledger and what it decided, on disk, and deciding it again."""

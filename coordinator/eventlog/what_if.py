@@ -1,0 +1,277 @@
+"""Replay by another policy: where it would have decided otherwise.
+
+The events of a log are answers to the decisions that were made, so a grid under another policy would soon get answers
+to what it never asked. Therefore two ledgers take each turn: the first goes by the policy of the log, the second by the
+other one. Where they decide differently, that is noted, and the second is set back to where the first is: a difference
+is what the other policy would have done *there*, in the world as it was, and not what would have become of it.
+
+What the second does before the first is kept in mind until the first does it too: so much earlier would it have been.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import JobsSubmitted
+from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Weights
+from distributed_grid.coordinator.eventlog.format import Turn
+from distributed_grid.coordinator.eventlog.replay import Plain, Report, Start, follow, logs, plain, play
+from distributed_grid.coordinator.eventlog.words import grant_words, names
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.placement import Strategy, parse_strategy
+from distributed_grid.protocol.text import format_duration, parse_duration
+
+KEPT = 10_000
+"""So many differences are kept; all are counted."""
+WEIGHT = "weight."
+
+Key = tuple[str, str]
+Value = list[Any]
+
+
+class Otherwise(msgspec.Struct):
+    """A decision that the other policy would have made elsewhere, earlier, not then, or in another way: that the
+    allocation `name` starts (`what` is start), or that the job `name` comes into the state `what`; then as `was`, by
+    the other policy as `would`. `after`: so many seconds later it was decided then too; below zero: it never was."""
+
+    at: float
+    kind: str
+    what: str
+    name: str
+    was: Value = []
+    would: Value = []
+    after: float = -1.0
+
+    @property
+    def job(self) -> str:
+        """The job that it is about."""
+        return self.name.rpartition(".")[0] if self.what == "start" else self.name
+
+
+class Compared(msgspec.Struct):
+    """What came of it: all counted by kind, and the first of them. `broken`: what the ledger refused, by the other
+    policy only."""
+
+    report: Report
+    counts: dict[str, int] = {}
+    differences: list[Otherwise] = []
+    broken: str = ""
+
+
+# --- another policy -------------------------------------------------------------------------------------------------
+
+
+NOT_PLAIN = ("weights", "preempting", "gang_ports")
+"""What is not set by its own name: weights are set one by one, and the ports decide about nothing."""
+
+
+def settings() -> dict[str, Any]:
+    """All that can be set, with what it is by itself."""
+    plain_ones = {name: value for name, value in msgspec.structs.asdict(DEFAULT).items() if name not in NOT_PLAIN}
+    return plain_ones | {WEIGHT + name: value for name, value in msgspec.structs.asdict(DEFAULT.weights).items()}
+
+
+def changed(policy: Policy, pairs: Sequence[str]) -> Policy:
+    """The policy with these `NAME=VALUE`. Weights are made to be 1 together again. Raises BadValue."""
+    known = settings()
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        name, there, text = pair.partition("=")
+        if not there:
+            raise BadValue(f"{pair!r} sets nothing", hint="write NAME=VALUE, such as lost_after=30")
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else "use one of these"
+            raise BadValue(f"there is no setting {name!r} to replay with", f"there are {', '.join(known)}", hint)
+        given[name] = _value(name, text, known[name])
+    if (strategy := given.get("strategy")) is not None:
+        policy = msgspec.structs.replace(policy, weights=WEIGHTS[strategy])
+    weights = msgspec.structs.asdict(policy.weights) | {
+        name.removeprefix(WEIGHT): value for name, value in given.items() if name.startswith(WEIGHT)
+    }
+    total = sum(weights.values())
+    if not total:
+        raise BadValue("all weights are zero", hint="leave one above zero")
+    if any(name.startswith(WEIGHT) for name in given):
+        weights = {name: value / total for name, value in weights.items()}
+    others = {name: value for name, value in given.items() if not name.startswith(WEIGHT)}
+    return msgspec.structs.replace(policy, weights=Weights(**weights), **others)
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    if isinstance(default, Strategy):
+        return parse_strategy(text)
+    if isinstance(default, int):
+        if not text.isdigit() or not 0 < int(text) <= 10_000:
+            raise BadValue(f"{name} cannot be {text!r}", hint="give a whole number from 1 to 10000")
+        return int(text)
+    if not name.startswith(WEIGHT):
+        return parse_duration(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1000:
+        raise BadValue(f"{name} cannot be {text!r}", hint="give a number from 0 up, such as 0.5")
+    return value
+
+
+# --- the comparison -------------------------------------------------------------------------------------------------
+
+
+class _Pair:
+    """The ledger of the log, and beside it the one that goes by the other policy."""
+
+    def __init__(self, pairs: Sequence[str], job: str, compared: Compared) -> None:
+        self.pairs = pairs
+        self.job = job
+        self.compared = compared
+        self.first = self.second = Ledger()
+        self.policy = DEFAULT
+        self.early: dict[Key, Otherwise] = {}
+
+    def start(self, one: Start) -> None:
+        """A file begins."""
+        self.first = one.ledger()
+        self.policy = changed(one.at.policy, self.pairs)
+        self._set_back()
+
+    def _set_back(self) -> None:
+        self.second = checkpoint.fork(self.first, self.policy)
+
+    def take(self, turn: Turn) -> str:
+        """A turn, by both; what the second refuses and the first does not (empty: nothing)."""
+        self._run_ahead(turn.now)
+        events = [_copy(event) if isinstance(event, JobsSubmitted) else event for event in turn.events]
+        said, broken = play(self.first, turn)
+        other, refused = play(self.second, msgspec.structs.replace(turn, events=events))
+        if refused and not broken:
+            return refused
+        if self._note(turn.now, _facts(said), _facts(other)):
+            self._set_back()
+        return ""
+
+    def _run_ahead(self, now: float) -> None:
+        """The second may have to decide at times when nothing happened in the log."""
+        differs = False
+        while (due := self.second.next_deadline()) is not None and due < now:
+            differs |= self._note(due, {}, _facts(plain(self.second.settle(due))))
+        if differs:
+            self._set_back()
+
+    def _note(self, at: float, first: dict[Key, Value], second: dict[Key, Value]) -> bool:
+        """Keep what differs; whether anything does."""
+        for key, was in first.items():
+            before = self.early.pop(key, None)
+            if before is not None:
+                before.was, before.after = was, at - before.at
+            elif key not in second:
+                self._keep(Otherwise(at, "later", *key, was=was))
+            elif second[key] != was:
+                self._keep(Otherwise(at, "elsewhere" if key[0] == "start" else "otherwise", *key, was, second[key]))
+        for key, would in second.items():
+            if key not in first and key not in self.early:
+                self.early[key] = Otherwise(at, "earlier", *key, would=would)
+                self._keep(self.early[key])
+        return first != second
+
+    def _keep(self, one: Otherwise) -> None:
+        if self.job and one.job != self.job:
+            return
+        counts = self.compared.counts
+        counts[one.kind] = counts.get(one.kind, 0) + 1
+        if len(self.compared.differences) < KEPT:
+            self.compared.differences.append(one)
+
+
+def _copy(event: JobsSubmitted) -> JobsSubmitted:
+    """Jobs are changed by the ledger that takes them: each needs its own."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=JobsSubmitted)
+
+
+def _facts(decided: Sequence[Plain]) -> dict[Key, Value]:
+    """What is compared: where allocations go, and what becomes of jobs."""
+    facts: dict[Key, Value] = {}
+    for one in decided:
+        match one:
+            case ["start", allocation, *where]:
+                facts[("start", allocation)] = where
+            case ["job", job, state, *more] if state != State.STARTING.value:
+                facts[(state, job)] = more
+    return facts
+
+
+def compare(path: Path, pairs: Sequence[str], until: float = float("inf"), job: str = "") -> Compared:
+    """Replay a log by its own policy and by one with `pairs` changed. Raises BadLog, BadValue."""
+    changed(DEFAULT, pairs)
+    compared = Compared(Report())
+    pair = _Pair(pairs, job, compared)
+    for one in follow(logs(path), until, compared.report):
+        if isinstance(one, Start):
+            pair.start(one)
+        elif refused := pair.take(one):
+            compared.broken = refused
+            break
+    return compared
+
+
+# --- in words -------------------------------------------------------------------------------------------------------
+
+
+class Line(msgspec.Struct):
+    """Differences that are the same but for the job, in one sentence."""
+
+    at: float
+    text: str
+
+
+def lines(differences: Sequence[Otherwise]) -> list[Line]:
+    """In words, those of one moment and one kind together."""
+    groups: dict[Any, list[Otherwise]] = {}
+    for one in differences:
+        alone = one.name if one.what == "start" else ""
+        key = (one.at, one.kind, one.what, alone, str(one.was), str(one.would), one.after)
+        groups.setdefault(key, []).append(one)
+    return [Line(some[0].at, _sentence(some[0], [one.job for one in some])) for some in groups.values()]
+
+
+def _sentence(one: Otherwise, jobs: list[str]) -> str:
+    who, was = names(jobs), "was" if len(jobs) == 1 else "were"
+    match one.kind:
+        case "elsewhere":
+            if one.was[0] == one.would[0]:
+                would = f"would get {grant_words(one.would[1])}"
+                return f"{who} {was} granted {grant_words(one.was[1])} of {one.was[0]}, {would}"
+            return f"{who} {was} granted on {one.was[0]}, would go to {one.would[0]}"
+        case "earlier":
+            span = "" if one.after < 0 else f" {format_duration(one.after)} earlier"
+            never = "" if one.after >= 0 else "; it never was"
+            if one.would[1:] == ["node-lost"] and one.was in ([], one.would):
+                return f"{one.would[0]} would have been taken for lost{span}, ending {who}{never}"
+            instead = f", not {_fate(one.what, one.was)}" if one.was and one.was != one.would else ""
+            return f"{who} would have been {_fate(one.what, one.would)}{span}{instead}{never}"
+        case "later":
+            return f"{who} {was} {_fate(one.what, one.was)}, and would not have been yet"
+        case _:
+            return f"{who} {was} {_fate(one.what, one.was)}, would have been {_fate(one.what, one.would)}"
+
+
+def _fate(what: str, value: Value) -> str:
+    """What became of a job, after `was` or `would have been`."""
+    match what, value:
+        case "start", [node, _]:
+            return f"granted on {node}"
+        case State.ENDED.value, [node, cause]:
+            return f"ended as {cause}{f' on {node}' if node else ''}"
+        case State.WAITING.value, _:
+            return "sent back to the queue"
+        case State.LOST.value, [node, _]:
+            return f"out of reach on {node}"
+        case _:
+            return f"{what} on {value[0]}"

@@ -1,0 +1,1 @@
+"""Sockets of the coordinator: who may connect, how many and how fast."""

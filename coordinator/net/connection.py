@@ -1,0 +1,314 @@
+"""One connection at the coordinator: a Link with its socket, a bounded outbox, a bucket against floods, a watchdog.
+
+What a turn of the loop sends on a connection leaves in one frame. Nobody buffers for a peer that does not read: above
+its outbox the connection is cut, whether answers pile up there or the pongs to a flood of pings.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from websockets.asyncio.connection import Connection as Received
+from websockets.asyncio.server import ServerConnection, broadcast
+from websockets.exceptions import ConnectionClosedError
+from websockets.frames import CTRL_OPCODES, CloseCode, Frame
+from websockets.protocol import Event
+
+from distributed_grid.coordinator.access.ca import Presented
+from distributed_grid.coordinator.access.tokens import Bearer
+from distributed_grid.coordinator.net.limits import Bucket
+from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.link import Link
+from distributed_grid.protocol.messages import Hello, Refused, Welcome
+from distributed_grid.runtime.faults import fault
+
+HELLO_SECONDS = 5.0
+OUTBOX_STRANGER = 64 << 10
+OUTBOX_CONTROL = 1 << 20
+OUTBOX_BULK = 8 << 20
+"""Bytes that may wait in the coordinator for a peer to read, by what the peer is."""
+FRAMES_PER_SECOND = 5_000.0
+FRAMES_AT_ONCE = 10_000.0
+"""Our own agents and clients send far fewer: a frame carries what a turn of their loop had to say."""
+FRAGMENTS = 64
+"""Pieces of a message. Ours send none in pieces, but something between us may."""
+TURN_SECONDS = 0.005
+"""How long the messages of one frame may keep all other connections waiting."""
+DOUBT_SECONDS = 0.2
+CLOCK_SECONDS = 60.0
+"""How often the wall clock, which may be set, is compared with the end of what a peer was let in by."""
+CLIENT_SILENCE = 20.0
+"""Seconds after which a quiet client is asked by a ping whether it is there, and again until it counts as gone."""
+
+log = structlog.get_logger("server")
+
+
+CONTROL_FRAMES_PER_SECOND = 20.0
+CONTROL_FRAMES_AT_ONCE = 100.0
+"""Pings and pongs. Ours ask one another every 20 seconds."""
+
+
+class Wire(ServerConnection):
+    """The library's connection, which also ends a peer that makes us write and does not read, and one that sends
+    control frames or fragments without end. Until the hello it takes no more than a hello's bytes."""
+
+    outbox = OUTBOX_STRANGER
+    address = ""
+    accepted = 0.0
+    """When it was, by `peer.boot_clock`."""
+    bearer: Bearer | None = None
+    """The token that it came with, which was judged."""
+    let_in: Callable[[], None] = staticmethod(lambda: None)
+    """Called when the peer has said who it is."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._control = Bucket(CONTROL_FRAMES_PER_SECOND, CONTROL_FRAMES_AT_ONCE, self.loop.time())
+        self._fragments = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        Received.connection_made(self, transport)  # not the server's: who made this connection also serves it
+
+    def known(self, most: int) -> None:
+        """The peer has said who it is: from now on its frames may have this many bytes."""
+        for name in ("max_message_size", "max_size"):  # of the library's newer versions, and of its older ones
+            if hasattr(self.protocol, name):
+                setattr(self.protocol, name, most)
+        self.let_in()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.paused:
+            self.check_outbox()
+
+    def process_event(self, event: Event) -> None:
+        if isinstance(event, Frame) and not self.transport.is_closing():
+            if event.opcode in CTRL_OPCODES:
+                if self._control.take(1, self.loop.time()) > 0:
+                    self.cut("control frames without end")
+            elif event.fin:
+                self._fragments = 0
+            else:
+                self._fragments += 1
+                if self._fragments > FRAGMENTS:
+                    self.cut("a message in fragments without end")
+        super().process_event(event)
+
+    def cut(self, why: str) -> None:
+        """End a connection whose peer breaks the rules; it is not answered."""
+        log.warning("cut", peer=self.address, why=why)
+        self.transport.abort()
+
+    def check_outbox(self) -> bool:
+        """Whether there is room; if not, the connection is cut."""
+        if self.transport.get_write_buffer_size() <= self.outbox:
+            return True
+        if not self.transport.is_closing():
+            self.cut(f"it does not read: {self.outbox} bytes wait for it")
+        return False
+
+
+# Not `await wire.send()`: nobody waits for a peer, the outbox is bounded instead.
+
+
+@fault("coordinator.send")
+def _send(wire: Wire, frame: bytes) -> None:
+    broadcast((wire,), frame)
+
+
+@fault("coordinator.reply")
+def _reply(wire: Wire, frame: bytes) -> None:
+    broadcast((wire,), frame)
+
+
+class Connection:
+    """Feed on `receive`, speak by `send`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._loop = asyncio.get_running_loop()
+        self.link = Link.answer(self._loop.time())
+        self.name = ""
+        self.role = ""
+        self.rights = Role.VIEWER
+        self.presented: Presented | None = None
+        """The certificate that it came with."""
+        self.via = ""
+        """What tells who it is: a certificate, a bearer token, a user of this machine; empty: its word was taken."""
+        self._flush_due = False
+        self._closed = False
+        # Not by the loop's clock, which (uvloop's) stands still while one thing is done.
+        self._began = time.monotonic()
+        self._frames = Bucket(FRAMES_PER_SECOND, FRAMES_AT_ONCE, self._loop.time())
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._doubted = False
+        self._question: asyncio.Task[None] | None = None
+        self._end, self._ends = math.inf, ""
+        self._end_check: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def hello(self) -> Hello:
+        """The peer's hello. Raises TimeoutError, BadFrame, ProtocolMismatch, ConnectionClosed."""
+        async with asyncio.timeout(HELLO_SECONDS):
+            frame = await self.wire.recv()
+        hello: Hello = self.link.receive(frame, self._loop.time())[0]
+        self.name, self.role = hello.name, hello.role
+        return hello
+
+    async def receive(self) -> list[Any]:
+        """The messages of the next frame. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
+        frame = await self.wire.recv()
+        if self._closed:  # what still came is not read any more
+            raise ConnectionClosedError(None, None)
+        now = self._loop.time()
+        if (seconds := self._frames.take(1, now)) > 0:
+            await asyncio.sleep(seconds)
+        self._began = time.monotonic()
+        return self.link.receive(frame, now)
+
+    def turn_is_over(self) -> bool:
+        """Whether the messages of this frame have kept others waiting for long enough."""
+        return time.monotonic() - self._began > TURN_SECONDS
+
+    async def turn(self) -> None:
+        """To be called after each message of a frame: a frame may have many thousands, and others have their turn in
+        between. Nor are its answers piled up. Raises ConnectionClosed."""
+        if self.turn_is_over():
+            await asyncio.sleep(0)
+            await self.drained()
+            self._began = time.monotonic()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def accept(self, welcome: Welcome) -> None:
+        """Let the peer in."""
+        self.wire.outbox = OUTBOX_CONTROL if self.role == "agent" else OUTBOX_BULK
+        self.wire.known(CONTROL_BYTES if self.role == "agent" else BULK_BYTES)
+        self.link.accept(welcome)
+        self._watch()
+        self._flush_soon()
+
+    def send(self, *messages: Any) -> None:
+        """Say this, with what else is said in this turn of the loop. To a connection that is gone: nothing happens."""
+        if not self._closed:
+            self.link.send(*messages)
+            self._flush_soon()
+
+    async def drained(self) -> None:
+        """Wait until most of what was sent has left. Raises ConnectionClosed when the peer goes."""
+        if self._flush_due:
+            await asyncio.sleep(0)
+        with contextlib.suppress(OSError):
+            await self.wire.drain()
+        if self.wire.transport.is_closing():
+            raise ConnectionClosedError(None, None)
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        frames, unsent = self.link.data_to_send_anyway()
+        for message, error in unsent:
+            kind = type(message).__name__
+            log.warning("a message cannot be sent as it is", to=self.name, kind=kind, error=error.what)
+        for frame in frames:
+            if self.role == "client":
+                _reply(self.wire, frame)
+            else:
+                _send(self.wire, frame)
+        if self.wire.paused:
+            self.wire.check_outbox()
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    async def refuse(self, error: GridError | Refused, final: bool = False) -> None:
+        """Say why, and close."""
+        if isinstance(error, GridError):
+            error = Refused(what=error.what, why=error.why, hint=error.hint, final=final)
+        if not self._closed:
+            self.link.refuse(error)
+            self._flush()
+        self.end()
+        await self.wire.close()
+
+    def end(self) -> None:
+        """Nothing more is sent; the socket is somebody else's to close."""
+        self._closed = True
+        for pending in (self._watchdog, self._question, self._end_check):
+            if pending:
+                pending.cancel()
+
+    def abort(self) -> None:
+        """Cut the connection at once."""
+        self.end()
+        self.wire.transport.abort()
+
+    # --- how long it holds --------------------------------------------------------------------------------------------
+
+    def holds_until(self, end: float, by: str) -> None:
+        """Close it at that moment (seconds since the epoch), when what the peer was let in by ends. A later call, after
+        a renewal, counts instead. A node's data connection ends with its control connection."""
+        self._end, self._ends = end, by
+        if self._end_check is not None:
+            self._end_check.cancel()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self._closed or self.role == "agent-data":
+            return
+        if (left := self._end - time.time()) > 0:
+            self._end_check = self._loop.call_later(min(left, CLOCK_SECONDS), self._check_end)
+            return
+        log.warning(f"cut: its {self._ends} has expired", role=self.role, name=self.name, peer=self.wire.address)
+        self._flush()
+        self.end()
+        why = f"your {self._ends} has expired; renew it, or join again, and connect anew"
+        self._ending = self._loop.create_task(self.wire.close(CloseCode.POLICY_VIOLATION, why))
+
+    # --- is it there? -------------------------------------------------------------------------------------------------
+
+    async def answers(self, seconds: float) -> bool:
+        """Whether the peer answers a ping within that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await (await self.wire.ping())
+        except Exception:  # closed, cut, or silent: it is not there
+            return False
+        return True
+
+    def _watch(self) -> None:
+        """An agent is heard every few seconds or its connection is dead; a client may be quiet, and is asked."""
+        if self._closed or self.role == "agent-data":  # lives as long as its control connection
+            return
+        deadline = self.link.deadline() if self.role == "agent" else self.link.heard + CLIENT_SILENCE
+        now = self._loop.time()
+        if deadline > now:
+            self._doubted = False
+            self._watchdog = self._loop.call_at(deadline + 0.001, self._watch)
+        elif self.role == "agent" and not self._doubted:
+            # It may be we who were away (a stalled disk, a suspended machine): first read what has come meanwhile.
+            self._doubted = True
+            self._watchdog = self._loop.call_later(DOUBT_SECONDS, self._watch)
+        elif self.role == "agent":
+            log.warning("agent is silent", node=self.name, seconds=round(now - self.link.heard, 1))
+            self.abort()
+        else:
+            self._question = self._loop.create_task(self._ask())
+
+    async def _ask(self) -> None:
+        if await self.answers(CLIENT_SILENCE):
+            self._watchdog = self._loop.call_later(CLIENT_SILENCE, self._watch)
+        elif not self._closed:
+            log.info("client is gone", user=self.name)
+            self.abort()

@@ -1,0 +1,146 @@
+"""How much and how fast. A token bucket: so much a second, and so much at once after a pause. Tries that failed, by the
+address they came from: who fails too often is not heard for a while. And the pace of a user over all connections: half
+of the coordinator's time in the long run, and some seconds of it at once. What a request costs is measured, so that
+bulk costs what it costs, on any machine.
+
+Who is over that is slowed down: the next request of each of the user's connections is read later. Who is far over,
+which takes many connections, is told when to try again. Orders that end or hold back work are done at once whoever
+gives them, for a grid that is busy with somebody's mistake must hear who puts it right; so are those of operators to
+nodes. What nodes say is not counted here: results are never refused.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.groups import count
+from distributed_grid.protocol.messages import (
+    Cancel,
+    DrainNodes,
+    PutBlob,
+    SignalJob,
+    Submit,
+    UndrainNodes,
+    WantFile,
+    WantFiles,
+    WantOutput,
+    Withdraw,
+)
+
+
+class Bucket:
+    """Time is handed in, in seconds of any clock that does not run backwards."""
+
+    def __init__(self, rate: float, most: float, now: float) -> None:
+        self.rate = rate
+        self.most = most
+        self._tokens = most
+        self._at = now
+
+    def take(self, cost: float, now: float) -> float:
+        """Take this, which is always given, and may be a debt; the seconds until it is paid (0: there was enough)."""
+        self._tokens = min(self.most, self._tokens + max(0.0, now - self._at) * self.rate) - cost
+        self._at = max(now, self._at)
+        return max(0.0, -self._tokens / self.rate)
+
+    def debt(self, now: float) -> float:
+        """The seconds until what was taken is paid."""
+        return self.take(0, now)
+
+    def full(self, now: float) -> bool:
+        """Whether it is as if nothing had ever been taken."""
+        self.take(0, now)
+        return self._tokens >= self.most
+
+
+SHARE = 0.5
+"""Seconds of the coordinator's time that a user gets for each second."""
+AT_ONCE = 10.0
+SECONDS_A_JOB = 20e-6
+"""Of a job that is submitted, what is not done while its request is answered: matching, storing, launching."""
+SECONDS_A_BYTE = 2e-9
+"""Of a blob's part, which is written while others have their turn, so that its time cannot be measured."""
+SLOWEST = 1.0
+"""The most seconds that a connection waits before its next request."""
+FAR_OVER = 10.0
+"""Seconds of debt from which on requests are refused. One connection alone never gets there: it waits."""
+USERS = 1024
+"""Users that are remembered when they are gone, at most."""
+
+AT_ONCE_DONE = (Cancel, SignalJob, DrainNodes, UndrainNodes, Withdraw)
+SLOWED_ONLY = (WantOutput, WantFiles, WantFile, PutBlob)
+"""Parts of something that was begun, which would be spoilt by a refusal."""
+OUT_OF_TURN = (*AT_ONCE_DONE, PutBlob)
+"""What does not wait for the user's other connections: orders, and what itself waits for the disk."""
+
+
+class Pace:
+    """One user's. `turn` is held while a request is done: between two of one user's, whatever others have to say has
+    its turn, so that hundreds of connections of one user keep others waiting no longer than one does."""
+
+    def __init__(self, now: float) -> None:
+        self.turn = asyncio.Lock()
+        self._bucket = Bucket(SHARE, AT_ONCE, now)
+
+    def wait(self, message: Any, now: float) -> float:
+        """The seconds until this request may be done."""
+        return 0.0 if isinstance(message, AT_ONCE_DONE) else min(SLOWEST, self._bucket.debt(now))
+
+    def too_much(self, message: Any, now: float) -> float:
+        """0: it may be done. Else it is to be refused, and tried again in so many seconds."""
+        debt = self._bucket.debt(now)
+        return 0.0 if debt < FAR_OVER or isinstance(message, AT_ONCE_DONE + SLOWED_ONLY) else debt
+
+    def spend(self, message: Any, seconds: float, now: float) -> None:
+        """A request took this time of the processor."""
+        if isinstance(message, PutBlob):
+            seconds = len(message.data) * SECONDS_A_BYTE
+        elif isinstance(message, Submit):
+            seconds += SECONDS_A_JOB * sum(count(job.array.parts) if job.array else 1 for job in message.jobs)
+        self._bucket.take(seconds, now)
+
+    def idle(self, now: float) -> bool:
+        return self._bucket.full(now)
+
+
+class Paces:
+    """Those of all users."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Pace] = {}
+
+    def of(self, user: str) -> Pace:
+        """A user's, by which all connections of that user go."""
+        now = time.monotonic()
+        if user not in self._of and len(self._of) >= USERS:
+            self._of = {name: pace for name, pace in self._of.items() if not pace.idle(now)}
+        return self._of.setdefault(user, Pace(now))
+
+
+FAILURES, PER = 10, 60.0
+"""So many tries that fail are heard from one address in so many seconds."""
+ADDRESSES = 10_000
+"""Addresses whose failures are remembered; of more, the longest ago is forgotten."""
+
+
+class Tries:
+    """Those of one door. Secrets have 256 bits: this is for the log's sake, and many nodes may come by one address."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+
+    def judge(self, peer: str) -> None:
+        """Raise GridError for an address that has failed too often."""
+        failures = [at for at in self._failures.get(peer, []) if at > self._clock() - PER]
+        if len(failures) >= FAILURES:
+            raise GridError("too many tries from this address have failed", hint=f"wait for {PER:g} s")
+
+    def failed(self, peer: str) -> None:
+        """This one did."""
+        self._failures[peer] = [*self._failures.pop(peer, []), self._clock()][-FAILURES:]
+        if len(self._failures) > ADDRESSES:
+            self._failures.popitem(last=False)

@@ -1,0 +1,296 @@
+"""The listening sockets. We accept by ourselves, not by the library: so a connection can wait outside, handshakes are
+bounded in number and time, and one that is turned away costs an accept and a close. One that says nothing costs no more
+than its file: it stands in no line until its first byte is there, and is the first to go where files run out."""
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from websockets.asyncio.server import Server, ServerConnection
+from websockets.http11 import Request, Response
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from distributed_grid.coordinator.net.connection import Wire
+from distributed_grid.coordinator.net.handshakes import Door
+from distributed_grid.coordinator.net.log_throttle import Seldom
+from distributed_grid.coordinator.net.sniff import answer_plainly, first_byte, misled, reason
+from distributed_grid.coordinator.net.unix_socket import peer_uid
+from distributed_grid.protocol.codec import HELLO_BYTES
+from distributed_grid.runtime.peer import boot_clock
+
+TLS_SECONDS = 5.0
+UPGRADE_SECONDS = 5.0
+"""For the HTTP request that opens a websocket, from its first byte to its last."""
+CLOSE_SECONDS = 2.0
+QUEUE = 4
+"""Frames of a connection that are read ahead of the one at work."""
+FILES_KEPT = 256
+"""Of the files this process may open, those that connections do not get: its store, logs and blobs need some."""
+LOOK_SECONDS = 0.25
+BACKLOG = 4096
+
+
+class Guest:
+    """A connection from its first moment to its last."""
+
+    def __init__(self, sock: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
+        self.sock = sock
+        self.address = address
+        self.tls = tls
+        self.accepted = boot_clock()
+        self.wire: Wire | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def cut(self) -> None:
+        """End it, wherever it stands."""
+        if self.wire is not None:
+            self.wire.transport.abort()
+            return
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        if self.task is None:
+            self.sock.close()
+
+
+class Entrance:
+    """`serve` is given each connection that has been opened; `judge` may answer an HTTP request instead."""
+
+    def __init__(
+        self,
+        serve: Callable[[Wire], Awaitable[None]],
+        judge: Callable[[ServerConnection, Request], Response | None],
+        seldom: Seldom,
+    ) -> None:
+        self._serve = serve
+        self._judge = judge
+        self._seldom = seldom
+        self._loop = asyncio.get_running_loop()
+        self._door: Door[Guest] = Door()
+        self._guests: set[Guest] = set()
+        self._silent: OrderedDict[Guest, float] = OrderedDict()
+        """Those that have not said anything, and since when."""
+        self._listening: list[socket.socket] = []
+        self._acceptors: list[asyncio.Task[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most_files = most - FILES_KEPT if most > 2 * FILES_KEPT else most
+
+    # --- listening ----------------------------------------------------------------------------------------------------
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Take connections at all addresses of a host; the port. Raises OSError, OverflowError."""
+        listening = await self._bound(host, port)
+        for one in listening:
+            self.take_from(one, tls)
+        bound: int = listening[0].getsockname()[1]
+        return bound
+
+    def take_from(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Take connections from a socket that is bound. It is ours from now on."""
+        self._listening.append(listening)
+        listening.setblocking(False)
+        listening.listen(BACKLOG)
+        self._acceptors.append(self._loop.create_task(self._accept(listening, tls)))
+
+    async def _bound(self, host: str, port: int) -> list[socket.socket]:
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        made: list[socket.socket] = []
+        try:
+            for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+                if made:  # the same port at all addresses
+                    address = (address[0], made[0].getsockname()[1], *address[2:])
+                made.append(socket.socket(family, socket.SOCK_STREAM))
+                made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    made[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                made[-1].bind(address)
+        except BaseException:
+            for one in made:
+                one.close()
+            raise
+        return made
+
+    def is_serving(self) -> bool:
+        """For the library, which asks it at the end of a handshake."""
+        return bool(self._listening)
+
+    async def close(self) -> None:
+        """Take no more, and end who is here, in order."""
+        for task in self._acceptors:
+            task.cancel()
+        await asyncio.gather(*self._acceptors, return_exceptions=True)
+        for listening in self._listening:
+            listening.close()
+        self._listening = []
+        if self._timer is not None:
+            self._timer.cancel()
+        for guest in list(self._silent):
+            self._silence_ends(guest)
+        closing = []
+        for guest in list(self._guests):
+            if guest.wire is not None and guest.wire.protocol.state is State.OPEN:
+                closing.append(guest.wire.close(1001))
+            else:
+                guest.cut()
+        await asyncio.gather(*closing, return_exceptions=True)
+        tasks = [guest.task for guest in self._guests if guest.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- who comes ----------------------------------------------------------------------------------------------------
+
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        while True:
+            try:
+                sock, address = await self._loop.sock_accept(listening)
+            except OSError as error:  # gone before it was accepted, or no file is left
+                self._seldom.warning("a connection could not be accepted", peer="", why=str(error))
+                await asyncio.sleep(0.1)
+                continue
+            local = sock.family == socket.AF_UNIX
+            self._arrived(Guest(sock, f"uid {peer_uid(sock)}" if local else str(address[0]), tls))
+            await asyncio.sleep(0)  # however many stand outside, those inside have their turn
+
+    def _arrived(self, guest: Guest) -> None:
+        # The kernel gives the lowest number that is free, so a number says how many files are open.
+        if guest.sock.fileno() >= self._most_files:
+            full = "as many connections are open as this process may have files"
+            if not self._silent:
+                self._turn_away(guest, full)
+                return
+            self._silence_ends(next(iter(self._silent)), full)
+        self._guests.add(guest)
+        self._silent[guest] = time.monotonic()
+        self._loop.add_reader(guest.sock.fileno(), self._spoke, guest)
+        self._look_soon()
+
+    def _spoke(self, guest: Guest) -> None:
+        """Its first byte is there, or its end."""
+        self._silence_ends(guest)
+        out = self._door.arrive(guest, guest.address, time.monotonic())
+        if out is not None:
+            self._guests.discard(out)
+            self._turn_away(out, "too many connections wait to be let in")
+        self._let_in()
+
+    def _silence_ends(self, guest: Guest, why: str = "") -> None:
+        """Stop listening for its first byte, and turn it away if a reason is given."""
+        del self._silent[guest]
+        self._loop.remove_reader(guest.sock.fileno())
+        if why:
+            self._guests.discard(guest)
+            self._turn_away(guest, why)
+
+    def _let_in(self) -> None:
+        if not self._listening:
+            return
+        for guest in self._door.let_in(time.monotonic()):
+            guest.task = self._loop.create_task(self._receive(guest))
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        if (self._door.waiting or self._silent) and self._timer is None and self._listening:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        while self._silent and (first := next(iter(self._silent.items())))[1] <= now - TLS_SECONDS:
+            self._silence_ends(first[0], f"it said nothing for {TLS_SECONDS:g} s")
+        late, slow = self._door.turn_out(now)
+        for guest in late:
+            self._guests.discard(guest)
+            self._turn_away(guest, "it waited too long to be let in")
+        for guest in slow:
+            self._turn_away(guest, "it did not say who it is, and others wait")
+        self._let_in()
+
+    def _turn_away(self, guest: Guest, why: str) -> None:
+        guest.cut()
+        self._seldom.warning("turned away", peer=guest.address, why=why)
+
+    def _known(self, guest: Guest) -> None:
+        self._door.greeted(guest)
+        self._let_in()
+
+    def _left(self, guest: Guest) -> None:
+        self._door.left(guest)
+        self._let_in()
+
+    # --- a connection -------------------------------------------------------------------------------------------------
+
+    async def _receive(self, guest: Guest) -> None:
+        try:
+            if await self._handshakes(guest) and guest.wire is not None:
+                async with guest.wire:
+                    await self._serve(guest.wire)
+        except Exception as error:  # the handshake's; `serve` judges its own
+            self._seldom.warning("turned away", peer=guest.address, why=str(error) or type(error).__name__)
+        finally:
+            if guest.wire is not None and guest.wire.protocol.state is not State.CLOSED:
+                guest.wire.transport.abort()
+            self._guests.discard(guest)
+            self._left(guest)
+
+    async def _handshakes(self, guest: Guest) -> bool:
+        """TLS, if we have it, and HTTP; whether a websocket is open."""
+        guest.sock.setblocking(False)
+        if guest.sock.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):
+                guest.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not await self._begins_well(guest):
+            return False
+        tls: dict[str, Any] = {}
+        if guest.tls is not None:
+            tls = {"ssl_handshake_timeout": TLS_SECONDS, "ssl_shutdown_timeout": CLOSE_SECONDS}
+        wire = self._wire(guest)
+        try:
+            await self._loop.connect_accepted_socket(lambda: wire, guest.sock, ssl=guest.tls, **tls)
+            guest.wire = wire
+        except OSError as error:
+            self._seldom.warning("turned away", peer=guest.address, why=reason(error))
+            return False
+        try:
+            async with asyncio.timeout(UPGRADE_SECONDS):
+                await wire.handshake(self._judge, None, None)
+        except TimeoutError:
+            self._seldom.warning("turned away: no HTTP request came in time", peer=guest.address)
+            return False
+        return wire.protocol.state is State.OPEN
+
+    async def _begins_well(self, guest: Guest) -> bool:
+        """Whether a peer's first byte is one of what is spoken here."""
+        secure = guest.tls is not None
+        try:
+            first = await first_byte(guest.sock, TLS_SECONDS)
+            if first and not (why := misled(first, secure)):
+                return True
+            if first:
+                answer_plainly(guest.sock, secure)
+            else:
+                why = "it left without a word"
+        except TimeoutError:
+            why = f"it said nothing for {TLS_SECONDS:g} s"
+        except OSError as error:
+            why = reason(error)
+        self._seldom.warning("turned away", peer=guest.address, why=why)
+        guest.sock.close()
+        return False
+
+    def _wire(self, guest: Guest) -> Wire:
+        wire = Wire(
+            ServerProtocol(max_size=HELLO_BYTES),
+            cast(Server, self),  # of which a connection asks only whether it is serving
+            ping_interval=None,  # agents are heard by their heartbeats, clients are asked when they are quiet
+            close_timeout=CLOSE_SECONDS,
+            max_queue=QUEUE,
+        )
+        wire.address, wire.accepted = guest.address, guest.accepted
+        wire.let_in = lambda: self._known(guest)
+        return wire

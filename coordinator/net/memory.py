@@ -1,0 +1,118 @@
+"""The coordinator's own memory against a mark: what is given up first, so that what must not be lost has room.
+
+From four fifths of the mark on, viewers and those who lag behind with reading what they watch are let go; at the mark,
+no new jobs are taken. Results, and whatever else nodes say of their jobs, are taken always.
+"""
+
+import asyncio
+import ctypes
+import os
+import resource
+from collections.abc import Callable
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+
+import structlog
+
+from distributed_grid.coordinator.api.lookup import Unanswerable
+
+SHED_AT, SHED_UNTIL = 0.80, 0.75
+REFUSE_AT, REFUSE_UNTIL = 1.00, 0.95
+"""Parts of the mark at which it begins and ends: apart, so that it does not come and go."""
+PART = 0.80
+"""Of the memory that this process may have, the mark where none is given."""
+SECONDS = 1.0
+CGROUPS = Path("/sys/fs/cgroup")
+
+log = structlog.get_logger("memory")
+
+
+class Strain(IntEnum):
+    """How short of memory we are."""
+
+    NONE = 0
+    SHED = 1
+    REFUSE = 2
+
+
+def judge(used: int, mark: int, before: Strain) -> Strain:
+    """By the bytes that are used, and what was so before."""
+    if used >= mark * (REFUSE_UNTIL if before is Strain.REFUSE else REFUSE_AT):
+        return Strain.REFUSE
+    if used >= mark * (SHED_UNTIL if before is not Strain.NONE else SHED_AT):
+        return Strain.SHED
+    return Strain.NONE
+
+
+def resident() -> int:
+    """The bytes that this process has in memory."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def allowed(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+    """The bytes that this process may have: of this machine's, what its control groups (v2) leave it."""
+    found = [os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()]
+    with suppress(OSError):
+        lines = [line.partition("::")[2] for line in own.read_text().splitlines() if line.startswith("0::")]
+        for line in lines:
+            for folder in (groups / line.lstrip("/"), *(groups / line.lstrip("/")).parents):
+                if folder == groups:
+                    break
+                with suppress(OSError, ValueError):
+                    found.append(int((folder / "memory.max").read_text()))  # `max` is no number
+    return min(found)
+
+
+class Memory:
+    """`mark` in bytes; 0: by what this process may have. `shed` is called every second from the first strain on."""
+
+    def __init__(self, mark: int = 0, used: Callable[[], int] = resident) -> None:
+        self.mark = mark or int(allowed() * PART)
+        self.strain = Strain.NONE
+        self.shed: Callable[[], None] = lambda: None
+        self._used = used
+        self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """Look now, and again in a second."""
+        self.close()
+        self._timer = asyncio.get_running_loop().call_later(SECONDS, self.look)
+        self._bytes = self._used()
+        before, self.strain = self.strain, judge(self._bytes, self.mark, self.strain)
+        if self.strain is not before:
+            told = log.info if self.strain is Strain.NONE else log.warning
+            told("short of memory" if self.strain else "there is enough memory again", strain=self.strain.name,
+                 used_mib=self._bytes >> 20, mark_mib=self.mark >> 20)  # fmt: skip
+        if self.strain is not Strain.NONE:
+            self.shed()
+            _give_back()
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def words(self) -> str:
+        """It in one sentence, for who asks how the grid is; empty: there is enough."""
+        if self.strain is Strain.NONE:
+            return ""
+        what = "no new jobs are taken and viewers" if self.strain is Strain.REFUSE else "viewers"
+        return f"{what} are turned away: {self._reason()}"
+
+    def refuse(self) -> None:
+        """Raise Unanswerable for who would have more kept in memory, if there is no room."""
+        if self.strain is Strain.REFUSE:
+            hint = "try again when jobs have ended; what is there goes on (coordinator.memory_limit sets the mark)"
+            raise Unanswerable("busy", "the grid takes no new jobs now", self._reason(), hint)
+
+    def _reason(self) -> str:
+        return f"the coordinator uses {self._bytes >> 20} MiB of the {self.mark >> 20} it may have"
+
+
+def _give_back() -> None:
+    """Hand what is free back to the system: the C library keeps it otherwise, and it would count as used for good."""
+    with suppress(OSError, AttributeError):  # other C libraries have no such call
+        ctypes.CDLL(None).malloc_trim(0)

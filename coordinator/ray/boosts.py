@@ -1,0 +1,328 @@
+"""Boosts in the shell: a request becomes a job, what Ray shows of it becomes an event, and who asks is told both what
+we lent and what Ray shows."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+import structlog
+
+from distributed_grid.coordinator.core.model import Event, Job, Joined, Left
+from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
+from distributed_grid.coordinator.ray.compare import compared, differs, marked, ray_node
+from distributed_grid.coordinator.ray.exclusive import Groups
+from distributed_grid.protocol.boosts import Boost, RayAuth, needs, parse_amount
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
+from distributed_grid.protocol.messages import Boosts, Demand, ListBoosts, RayNode, RequestBoost, Submission, Submit
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints
+from distributed_grid.protocol.text import CHARS, unknown_node
+from distributed_grid.protocol.walls import Walls
+
+GRACE = 15.0
+"""Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
+SOON, SELDOM = 0.1, 2.0
+"""Seconds between two looks at what boosts there are: while one is on its way, and else."""
+IMPORTED, EARLY = 0.5, 0.02
+"""No raylet joins in its first half second, in which Ray is imported; so often it is looked for then."""
+AT_LEAST, OF_WAITING = 0.002, 1 / 1000
+"""Seconds between two looks for a raylet that is to join: no fewer than this, or than that part of how long it has been
+on its way, half of which is what looking adds to it. A look takes half a millisecond of CPU, Ray's share included."""
+OF_LOOKING = 4.0
+"""Where one is there, but not yet as it was lent, all nodes are looked at: no more often than leaves this many times as
+long as that takes."""
+UNSEEN = 6.0
+"""Seconds without a boost that had joined, while Ray answers, after which it is taken to be gone."""
+GONE = "Ray does not show it any more: its head was started anew without its memory, or somebody drained it"
+FIRST_SECONDS = 30.0
+"""How long a bridge may take to be there: it imports ray, from a disk that may be cold."""
+LOOK_SECONDS = 12.0
+"""How long who asks how things are waits for Ray: it may be to be imported first."""
+
+log = structlog.get_logger("boosts")
+
+
+class Boosting:
+    """All boosts of this coordinator. `bridge` None: there is no Ray. `lends`: resource sharing is enabled."""
+
+    def __init__(
+        self,
+        state: GridState,
+        bridge: Bridge | None,
+        auth: RayAuth,
+        lends: bool,
+        put: Callable[[Event], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._state = state
+        self._bridge = bridge
+        self._auth = auth
+        self._lends = lends
+        self._put = put
+        self._looking: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self._stirred = asyncio.Event()
+        self._warming: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._clock = clock
+        self._groups = Groups(bridge, state.jobs.values())
+        self._unseen: dict[str, float] = {}
+        """Boosts that had joined and that Ray, which answers, does not show any more, and since when."""
+        self._boosts = {name: None for name, job in state.jobs.items() if job.spec.boost is not None}
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def submission(self, asked: RequestBoost) -> Submission:
+        """The job that is to be submitted for this. Raises GridError, BadValue."""
+        if not self._lends:
+            raise GridError("Resource sharing not enabled", hint="set resource_sharing.enabled: true, and start again")
+        amount = parse_amount(asked.kind, asked.amount)
+        if not asked.duration > 0:  # as a job's time limit it would be none
+            raise BadValue(f"a boost cannot last {asked.duration:g} s", hint="give seconds above 0")
+        bridge = self._there()
+        abroad = asked.target not in self._state.nodes
+        cluster = await bridge.ask("cluster", seconds=FIRST_SECONDS, node=asked.target if abroad else "")
+        if abroad and not cluster["knows"]:
+            await self._known(asked.target)
+        boost = Boost(
+            target=asked.target,
+            address=bridge.address,
+            kind=asked.kind,
+            amount=amount,
+            auth=self._auth,
+            ray=cluster["ray"],
+            python=cluster["python"],
+            exclusive=asked.exclusive,
+        )
+        if asked.exclusive:
+            await bridge.ask("reserved", seconds=FIRST_SECONDS)  # whether Ray can be asked for groups at all
+        constraints = Constraints(only=(asked.source,)) if asked.source else self._with_ray(boost)
+        if asked.walls is not Walls.NONE:
+            constraints = msgspec.structs.replace(constraints or NO_CONSTRAINTS, walls=asked.walls)
+        request = Request(
+            needs(asked.kind, amount), asked.priority, immediate=not asked.wait, requeue=False, constraints=constraints
+        )
+        spec = JobSpec(("ray", "start", "--block"), name="", time_limit=asked.duration, grace=GRACE, boost=boost)
+        return Submission(asked.key, spec, request)
+
+    def _with_ray(self, boost: Boost) -> Constraints | None:
+        """Only nodes whose Ray can join, where there are any. Else the node that is chosen says what it lacks."""
+        wanted = boost.ray, boost.python.split(".")[:2]
+        nodes = [node.facts for node in self._state.nodes.values()]
+        others = tuple(facts.name for facts in nodes if (facts.ray, facts.ray_python.split(".")[:2]) != wanted)
+        return Constraints(exclude=others) if 0 < len(others) < len(nodes) else None
+
+    async def _known(self, target: str) -> None:
+        """Raise BadValue where nobody has this name: it is no node of ours, and none of Ray's has it as its name or
+        address, but perhaps as its machine's name."""
+        self._one_of(target, await self.nodes(), "Target node not found in cluster")
+
+    def _one_of(self, name: str, nodes: Collection[RayNode], what: str = "") -> None:
+        """Raise BadValue where nobody has this name: neither a node of ours nor one of these of Ray's."""
+        if name in self._state.nodes or any(name in (node.name, node.host, node.ip) for node in nodes):
+            return
+        names = sorted({*self._state.nodes, *(node.name or node.host or node.ip for node in nodes if not node.boost)})
+        among = f"{name[:CHARS]!r} is neither a node of the grid nor of Ray; there are"
+        raise unknown_node(name, names, what, among, "grid cluster status")
+
+    def _there(self) -> Bridge:
+        if self._bridge is None:
+            raise GridError(
+                "this coordinator knows of no Ray cluster",
+                hint="set ray.address (or RAY_ADDRESS) to HOST:PORT of its head, and start again",
+            )
+        return self._bridge
+
+    # --- what Ray shows -----------------------------------------------------------------------------------------------
+
+    async def nodes(self) -> list[RayNode]:
+        """All nodes that are alive in Ray. Raises GridError."""
+        return [ray_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
+
+    async def shown(self, asked: ListBoosts, sight: Sight, views: Callable[[list[str]], list[JobView]]) -> Boosts:
+        """The boosts that live, beside what Ray shows, for somebody who sees so much. Raises BadValue for a target that
+        nobody has the name of."""
+        before = {job.id: job.state for job in self.live()}  # what comes or joins while Ray is asked is not judged
+        nodes: tuple[RayNode, ...] | None = None
+        seen: dict[str, Any] = {}
+        cluster: dict[str, Any] = {}
+        trouble = ""
+        if self._bridge is not None:
+            try:
+                seen, cluster = await asyncio.gather(
+                    self._bridge.ask("nodes", seconds=LOOK_SECONDS), self._bridge.ask("cluster", seconds=LOOK_SECONDS)
+                )
+                nodes = tuple(map(ray_node, seen["nodes"]))
+            except NoRay as error:
+                trouble = f"{error.what}: {error.why}" if error.why else error.what
+        after = self.live()
+        wanted = [job.id for job in after if asked.target in ("", _target(job))]
+        if asked.target and not wanted and not trouble:
+            self._one_of(asked.target, nodes or ())
+        ran = frozenset(job for job, state in before.items() if state is State.RUNNING) if nodes is not None else None
+        boosts = compared(views(wanted), nodes or (), self.address, ran)
+        nodes = marked(nodes or (), frozenset((*before, *(job.id for job in after))))
+        return Boosts(
+            id=asked.id,
+            boosts=tuple(map(sight.boost, boosts)),
+            address=self.address,
+            nodes=tuple(map(sight.raylet, nodes)),
+            trouble=trouble,
+            ray=cluster.get("ray", ""),
+            python=cluster.get("python", ""),
+            demand=msgspec.convert(seen.get("demand", ()), tuple[Demand, ...]),
+        )
+
+    @property
+    def address(self) -> str:
+        """Where Ray is; empty: there is none."""
+        return self._bridge.address if self._bridge is not None else ""
+
+    def live(self) -> list[Job]:
+        """The boosts that have not ended, the oldest first."""
+        known = self._state.jobs
+        self._boosts = {name: None for name in self._boosts if name in known}
+        return [known[name] for name in self._boosts]
+
+    def begin(self) -> None:
+        """Look after those there are, and have the bridge up before the first is asked for: it takes a second."""
+        self.stir()
+        if self._bridge is not None:
+            self._warming = asyncio.create_task(self._warm(self._bridge), name="ray")
+
+    async def _warm(self, bridge: Bridge) -> None:
+        with contextlib.suppress(NoRay):  # who asks for a boost is told
+            await bridge.ask("cluster", seconds=FIRST_SECONDS)
+
+    def stir(self, *jobs: str) -> None:
+        """Look after these as well, and after those there are."""
+        self._boosts |= dict.fromkeys(jobs)
+        self._stirred.set()
+        if self._bridge is not None and self._boosts and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look(), name="boosts")
+
+    def stops(self, allocation: str) -> None:
+        """Its node is told to end this: if it is a boost, its group goes now."""
+        held = self._state.allocations.get(allocation)
+        if held is not None and held.job in self._boosts:
+            self.stir()
+
+    async def _look(self) -> None:
+        """Look at Ray as long as there are boosts, whether they are still there; after those that are to join, and
+        after the groups of exclusive ones as long as they are."""
+        clock, next_look = asyncio.get_running_loop().time, 0.0
+        while (live := self.live()) or self._groups:
+            self._stirred.clear()
+            self._groups.look(live, self._clock())
+            settled = all(job.state in (State.RUNNING, State.STOPPING) for job in live)
+            pause = min(SELDOM, self._groups.rest(live, self._clock())) if settled else SOON
+            if self._awaited() and (self._joining is None or self._joining.done()):
+                self._joining = asyncio.create_task(self._join(), name="boosts")
+            running = [job for job in self._here() if job.state is State.RUNNING]
+            if running and clock() >= next_look:
+                await self._miss(running)
+                next_look = clock() + SELDOM
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stirred.wait()
+
+    def _here(self) -> list[Job]:
+        """The boosts that live and are lent to the Ray that we can ask."""
+        return [job for job in self.live() if job.spec.boost is not None and job.spec.boost.address == self.address]
+
+    def _awaited(self) -> list[Job]:
+        """Those of them that are on their way."""
+        return [job for job in self._here() if job.state is State.STARTING and job.started]
+
+    async def _join(self) -> None:
+        """Tell the ledger of each boost that is on its way once Ray shows it as it was lent."""
+        clock = asyncio.get_running_loop().time
+        since: dict[str, float] = {}
+        shown: dict[str, RayNode] = {}
+        while awaited := self._awaited():
+            began = clock()
+            since = {job.id: since.get(job.id, began) for job in awaited}
+            wait = min(pace(began - start) for start in since.values())
+            if differs_yet := any(job.id in shown for job in awaited):
+                told = await self._shown("nodes")
+            else:
+                told = await self._shown("joined", names=list(since), within=SOON, pause=wait)
+            if told is not None:
+                shown = told
+                for job in self._awaited():
+                    if (node := shown.get(job.id)) is not None and not differs(job, node):
+                        self._put(Joined(job.allocation, node.id))
+            if self._trouble:
+                await asyncio.sleep(SOON)
+            else:  # where the bridge did not wait for them, we do
+                await asyncio.sleep(max(wait, OF_LOOKING * (clock() - began)) if differs_yet else 0)
+
+    async def _shown(self, what: str, **words: Any) -> dict[str, RayNode] | None:
+        """The raylets that Ray shows, by their boosts; None: it told nothing, or cannot be asked."""
+        try:
+            told = await self._there().ask(what, seconds=FIRST_SECONDS, **words)
+        except NoRay as error:
+            if error.why != self._trouble:
+                self._trouble = error.why
+                log.warning("ray cannot be asked", what=error.what, why=error.why)
+            return None
+        self._trouble = ""
+        if told is None:
+            return None
+        return {node.boost: node for node in map(ray_node, told["nodes"]) if node.boost}
+
+    async def _miss(self, running: list[Job]) -> None:
+        """Tell the ledger of those that Ray does not show any more."""
+        known = {job.allocation: job.id for job in running}
+        shown = await self._shown("nodes")
+        if shown is None:
+            self._unseen.clear()
+            return
+        now = asyncio.get_running_loop().time()
+        unseen = [allocation for allocation, job in known.items() if job not in shown]
+        self._unseen = {allocation: self._unseen.get(allocation, now) for allocation in unseen}
+        for allocation, since in self._unseen.items():
+            if now >= since + UNSEEN:
+                self._put(Left(allocation, GONE))
+
+    async def close(self) -> None:
+        """End the bridge."""
+        for task in (self._looking, self._joining, self._warming):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._groups.close()
+        if self._bridge is not None:
+            await self._bridge.close()
+
+
+def pace(waited: float) -> float:
+    """Seconds between two looks for a raylet that has been on its way for so many."""
+    return EARLY if waited < IMPORTED else max(AT_LEAST, OF_WAITING * waited)
+
+
+def no_other_boost(asked: RequestBoost, one: Submission) -> None:
+    """Raise BadValue where what this key stands for is not what is asked for."""
+    boost = one.spec.boost
+    if boost is None or (boost.target, boost.kind) != (asked.target, asked.kind):
+        raise BadValue(
+            f"the key {asked.key!r} was used for something else",
+            why="one key is one boost, or one job",
+            hint="give each request a key of its own",
+        )
+
+
+def no_boosts(message: Submit) -> None:
+    """Raise BadValue for a boost that comes as a job: what a raylet joins, and how, is the coordinator's to say."""
+    if any(one.spec.boost is not None for one in message.jobs):
+        raise BadValue("a boost is not submitted as a job", hint="grid boost request")
+
+
+def _target(job: Job) -> str:
+    return job.spec.boost.target if job.spec.boost is not None else ""

@@ -1,0 +1,261 @@
+"""Placement by Ray in the shell: the ledger's commands become questions to Ray, its answers events. Beside that Ray is
+looked at while there are jobs: what it has on our nodes and who uses it, and whether it has reserved what the ledger
+holds, no more and no less."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+import structlog
+
+from distributed_grid.coordinator.core.model import Allocation, Event, Node
+from distributed_grid.coordinator.core.ray_events import (
+    OnRay,
+    RayLooked,
+    Reserve,
+    Reserved,
+    ReserveRefused,
+    Unreserve,
+)
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.ray.agreed import JOBS
+from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
+from distributed_grid.protocol.boosts import LABEL
+from distributed_grid.protocol.resources import MILLI, Resources
+
+NODE = "grid-node"
+"""The label by which a node of Ray says which one of ours it is on."""
+NODE_ID = "ray.io/node-id"
+WITHIN = 2.0
+"""Seconds for which Ray may wait for room: the ledger has seen that there was some."""
+ANSWER = 25.0
+"""Seconds for an answer: the first one comes from a process that has to load Ray."""
+AT_ONCE = 32
+"""So many reservations are asked for at once."""
+SOON, SELDOM = 0.5, 2.0
+"""Seconds between two looks at what Ray has, while somebody waits, and else while there are jobs."""
+FRESH = 1.0
+"""A look that is no older counts as now."""
+COMPARED = 10.0
+"""Seconds between two looks at what Ray has reserved."""
+LOOPBACK = ("127.", "::1")
+
+log = structlog.get_logger("placing")
+
+
+class Placing:
+    """All that Ray reserves for this coordinator's jobs. `bridge` None: there is no Ray."""
+
+    def __init__(self, state: GridState, bridge: Bridge | None, put: Callable[[Event], None]) -> None:
+        self._state = state
+        self._bridge = bridge
+        self._put = put
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._looked = self._compared = -FRESH - COMPARED
+        self._unsure = state.policy.by_ray or any(one.ray is not None for one in state.allocations.values())
+        """What Ray has reserved may not be what the ledger holds: a coordinator or Ray was not there to be told."""
+        self._regained: set[str] = set()
+        """Allocations for which that is put right just now."""
+        self._trouble = self._warned = ""
+
+    # --- what the ledger commands -------------------------------------------------------------------------------------
+
+    def perform(self, command: Reserve | Unreserve) -> None:
+        """Do it; what came of it is an event."""
+        doing = self._reserve(command) if isinstance(command, Reserve) else self._release(command.allocation)
+        self._do(doing)
+        self.stir()
+
+    def _do(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(doing, name="placing")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reserve(self, command: Reserve) -> None:
+        name = command.allocation
+        if not self._state.policy.by_ray or not command.node:
+            why = "it has no node there" if self._state.policy.by_ray else "jobs are not placed by Ray any more"
+            self._put(ReserveRefused(name, why))
+            return
+        async with self._gate:
+            if name not in self._state.allocations:
+                return  # it was ended while it waited for its turn
+            try:
+                await self._ask_for(name, command.node, command.resources)
+            except NoRay as error:
+                self._unsure = True
+                self._put(ReserveRefused(name, _words(error)))
+            else:
+                self._put(Reserved(name))
+
+    async def _ask(self, what: str, **words: Any) -> Any:
+        if self._bridge is None:
+            raise NoRay("this coordinator knows of no Ray cluster")
+        return await self._bridge.ask(what, seconds=ANSWER, **words)
+
+    async def _ask_for(self, allocation: str, node: str, resources: Resources) -> None:
+        await self._ask(
+            "reserve",
+            name=JOBS + allocation,
+            bundles=[_bundle(resources)],
+            strategy="STRICT_PACK",
+            selectors=[{NODE_ID: node}],
+            within=WITHIN,
+        )
+
+    async def _release(self, allocation: str) -> None:
+        try:
+            await self._ask("release", name=JOBS + allocation)
+        except NoRay:
+            self._unsure = True
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def stir(self) -> None:
+        """Look at Ray as long as there are jobs, or something to put right."""
+        if self._bridge is not None and self._busy() and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look_on(), name="placing")
+
+    async def fresh(self) -> None:
+        """See to it that the ledger knows what Ray has now, for who is to be placed at once or not at all."""
+        if self._bridge is not None and self._state.policy.by_ray and self._age(self._looked) > FRESH:
+            await self._look()
+
+    def _busy(self) -> bool:
+        """Where jobs are not placed by Ray (any more), only what was reserved before is let go of."""
+        return self._unsure or (self._state.policy.by_ray and bool(self._state.jobs))
+
+    def _age(self, since: float) -> float:
+        return asyncio.get_running_loop().time() - since
+
+    async def _look_on(self) -> None:
+        while self._busy():
+            if self._state.policy.by_ray:
+                await self._look()
+            if not self._trouble and (self._unsure or self._age(self._compared) > COMPARED):
+                await self._compare()
+            await asyncio.sleep(SOON if self._state.queue.lines else SELDOM)
+
+    async def _look(self) -> None:
+        try:
+            told = (await self._ask("usage"))["nodes"]
+        except NoRay as error:
+            self._unsure = True
+            self._in_trouble(_words(error))
+            return
+        if self._trouble:
+            self._trouble = ""
+            log.info("ray can be asked again")
+        self._looked = asyncio.get_running_loop().time()
+        nodes = self._state.nodes
+        found = matched(nodes, told)
+        changed = {name: found.get(name) for name, node in nodes.items() if node.ray != found.get(name)}
+        if changed or self._state.ray_trouble:
+            self._put(RayLooked(changed))
+
+    def _in_trouble(self, why: str) -> None:
+        if why != self._trouble:
+            self._trouble = why
+            log.warning("ray cannot be asked", why=why)
+            self._put(RayLooked({}, why))
+
+    async def _compare(self) -> None:
+        """Let go of what is reserved for nobody, and have reserved what is not any more: a head that is started anew
+        has forgotten it, and what was on a node that is gone waits for that one."""
+        try:
+            there = await self._ask("reserved")
+            held = {JOBS + name: one for name, one in self._state.allocations.items() if one.ray is not None}
+            for name in there:
+                if name.startswith(JOBS) and name not in held:
+                    log.info("let go of what was reserved for a job that is over", group=name)
+                    await self._ask("release", name=name)
+        except NoRay as error:
+            if _words(error) != self._warned:
+                self._warned = _words(error)
+                log.warning("what ray has reserved may not be what jobs hold", why=self._warned)
+            return
+        finally:
+            self._compared = asyncio.get_running_loop().time()
+        self._unsure, self._warned = False, ""
+        for name, one in held.items():
+            if not one.awaits_ray and there.get(name) != "CREATED" and one.id not in self._regained:
+                self._do(self._regain(one, name in there))
+
+    async def _regain(self, lost: Allocation, waits: bool) -> None:
+        """Have reserved on the node of Ray that is there now what one holds that was launched. If Ray has given it to
+        others meanwhile, that is tried again at the next look."""
+        on = self._state.nodes[lost.node].ray
+        if lost.ray is None or on is None:
+            return
+        self._regained.add(lost.id)
+        try:
+            async with self._gate:
+                if waits:
+                    await self._ask("release", name=JOBS + lost.id)
+                await self._ask_for(lost.id, on.id, lost.ray.resources)
+            log.info("reserved once more what ray had lost", allocation=lost.id)
+            if lost.id not in self._state.allocations:
+                await self._release(lost.id)
+        except NoRay as error:
+            log.warning("ray does not reserve once more what a job holds", allocation=lost.id, why=_words(error))
+        finally:
+            self._regained.discard(lost.id)
+
+    async def close(self) -> None:
+        """Ask nothing more. What is reserved stays so, and is found again."""
+        tasks = [*self._tasks, *([self._looking] if self._looking is not None else [])]
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def matched(nodes: Mapping[str, Node], told: Iterable[dict[str, Any]]) -> dict[str, OnRay]:
+    """What Ray has on our nodes: on the one that its node's label `grid-node` says, else on the one that has the name
+    of its node, or its address; an agent that is on our own machine is found by that machine's name. A raylet that we
+    lent, and one that is drained, takes no jobs."""
+    labelled: dict[str, dict[str, Any]] = {}
+    named: dict[str, dict[str, Any]] = {}
+    at: dict[str, dict[str, Any]] = {}
+    on: dict[str, dict[str, Any]] = {}
+    for one in told:
+        if LABEL in one["labels"] or one["status"] == "draining":
+            continue
+        if (label := one["labels"].get(NODE)) is not None:
+            labelled.setdefault(label, one)
+            continue
+        named.setdefault(one["name"], one)
+        at.setdefault(one["ip"], one)
+        on.setdefault(one["host"], one)
+    found = {}
+    for name, node in nodes.items():
+        address = node.facts.address
+        here = not address or address.startswith(LOOPBACK)
+        its = labelled.get(name) or named.get(name) or (on.get(node.facts.hostname) if here else at.get(address))
+        if its is not None:
+            found[name] = _on_ray(its)
+    return found
+
+
+def _on_ray(one: dict[str, Any]) -> OnRay:
+    def amounts(of: dict[str, float]) -> tuple[int, int, int]:
+        return round(of.get("CPU", 0.0) * MILLI), round(of.get("memory", 0.0)), round(of.get("GPU", 0.0) * MILLI)
+
+    total, free, ours = amounts(one["total"]), amounts(one["available"]), amounts(one["ours"])
+    others = (max(0, a - b - c) for a, b, c in zip(total, free, ours, strict=True))
+    return OnRay(one["id"], Resources(*total), Resources(*others))
+
+
+def _bundle(resources: Resources) -> dict[str, float]:
+    """As Ray counts."""
+    amounts = {"CPU": resources.cpu / MILLI, "memory": float(resources.memory), "GPU": resources.gpu / MILLI}
+    return {kind: amount for kind, amount in amounts.items() if amount}
+
+
+def _words(error: NoRay) -> str:
+    if not error.why or error.what.startswith("Ray did not reserve"):
+        return error.why or error.what
+    return f"{error.what}: {error.why}"

@@ -1,0 +1,140 @@
+"""What agents say that cannot be where the store is whole: a commit comes before everything that a node hears of it. So
+a node that knows more than the store shows that the store has gone back.
+
+Nobody's mere word shows it, or one node could stop a grid. What a node is told carries a *stamp*: how far the store
+was, sealed with a key that is in the store and in the mark beside it. So also an older copy of the store, and a new one
+in its place, know what the lost one has said. A word that its stamp proves stops the grid until an operator has chosen;
+one that nothing proves is held against the node that says it.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.model import Job, NodeDoubted
+from distributed_grid.coordinator.core.rollback import LossFound
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.store.store import Store
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages import Exited, Hello, Inventory, Launch
+from distributed_grid.protocol.nodes import Known, Stamp
+
+MOST = 1000
+"""Allocations of the first inventory of a connection that are looked up in the store."""
+SEAL_BYTES = 16
+
+log = structlog.get_logger("server")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Contradictions:
+    """Looks at what agents say of themselves, and tells by `put` what it shows. `instance`: that of this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        state: GridState,
+        put: Callable[[LossFound | NodeDoubted], None],
+        clock: Callable[[], float],
+        instance: str,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._put = put
+        self._clock = clock
+        self._instance = instance
+        self._new: set[str] = set()
+
+    # --- what goes out ------------------------------------------------------------------------------------------------
+
+    def welcome_stamp(self, node: str) -> Stamp:
+        """By which a node shows later that it was welcomed here."""
+        return self._stamp(node, self._instance)
+
+    def stamped(self, node: str, launch: Launch) -> Launch:
+        """A launch by which the node shows later that it was granted."""
+        return replace(launch, stamp=self._stamp(node, launch.allocation))
+
+    def _stamp(self, node: str, what: str) -> Stamp:
+        store = self._store
+        return Stamp(store.epoch, store.commits, self._seal(node, what, store.epoch, store.commits))
+
+    def _seal(self, *said: str | int) -> str:
+        body = _encode((self._store.grid, *said))
+        return hashlib.blake2b(body, key=self._store.key, digest_size=SEAL_BYTES).hexdigest()
+
+    def _proves(self, stamp: Stamp | None, node: str, what: str) -> bool:
+        """Whether we told this node this, since the last restore: what was told before may rightly be unknown here."""
+        if stamp is None or stamp.epoch < self._store.restored_epoch:
+            return False
+        return hmac.compare_digest(self._seal(node, what, stamp.epoch, stamp.commits).encode(), stamp.seal.encode())
+
+    def _is_lost(self, stamp: Stamp) -> bool:
+        """Whether it is of a commit that was not there any more when the store was opened."""
+        return stamp.epoch < self._store.epoch and stamp.commits > self._store.found
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def hello(self, hello: Hello) -> None:
+        """An agent introduces itself: it tells whom it has obeyed last. To be called when the ledger knows of it."""
+        self._new.add(hello.name)
+        store = self._store
+        if not hello.obeyed or hello.obeyed[0] != store.grid:
+            return
+        _, epoch, other = hello.obeyed
+        proven = hello.stamp is not None and hello.stamp.epoch == epoch
+        proven = proven and self._proves(hello.stamp, hello.name, other)
+        found = ""
+        if epoch > store.epoch:
+            found = f"{hello.name} has obeyed epoch {epoch} of this grid, and the store is at epoch {store.epoch}"
+        elif epoch == store.epoch and other and other != self._instance:
+            found = f"{hello.name} has obeyed another coordinator of this grid at the same epoch {epoch}"
+        elif proven and hello.stamp is not None and self._is_lost(hello.stamp):
+            found = f"{hello.name} was welcomed after the last commit of the store that was started from"
+        if found:
+            self._tell(hello.name, found, proven)
+
+    def told(self, node: str, message: Any) -> Any:
+        """An agent says something. The message as it is to be believed: the end of what does not live here has a stamp
+        only if that proves it."""
+        if type(message) is Exited:
+            if message.stamp is None or message.allocation in self._state.allocations:
+                return message
+            proven = self._proves(message.stamp, node, message.allocation)
+            self._look(node, Known(message.allocation, State.ENDED, stamp=message.stamp), proven)
+            return message if proven else replace(message, stamp=None)
+        if type(message) is Inventory:
+            first = node in self._new
+            self._new.discard(node)
+            for at, item in enumerate(message.known):
+                if item.allocation not in self._state.allocations:
+                    proven = self._proves(item.stamp, node, item.allocation)
+                    self._look(node, item, proven, first and at < MOST)
+        return message
+
+    def _look(self, node: str, item: Known, proven: bool, in_store: bool = False) -> None:
+        """Tell what this shows of an allocation that does not live here."""
+        store, (name, _, number) = self._store, item.allocation.rpartition(".")
+        if not number.isascii() or not number.isdecimal() or len(number) > 9:
+            return
+        job: Job | None = self._state.jobs.get(name) or (store.job(name) if in_store else None)
+        if job is not None and job.tries < int(number):
+            began = self._clock() - item.started_for if item.state is State.RUNNING else 0.0
+            if proven or max(job.submitted, began) > store.restored:
+                found = f"{node} knows of {item.allocation}, and the store has only {job.tries} attempts of {name}"
+                self._tell(node, found, proven)
+        elif job is None and in_store and proven and item.stamp is not None and self._is_lost(item.stamp):
+            found = f"{node} knows of {item.allocation}, which was granted after the last commit of the store"
+            self._tell(node, f"{found} that was started from", proven)
+
+    def _tell(self, node: str, found: str, proven: bool) -> None:
+        if proven:
+            self._put(LossFound(found))
+            return
+        log.warning("a node's word contradicts the store, and nothing proves it", node=node, said=found)
+        self._put(NodeDoubted(node, found))

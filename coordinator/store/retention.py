@@ -1,0 +1,137 @@
+"""What ended is kept for a time, up to a number of jobs and up to a size. What is beyond goes, the oldest end first.
+
+It goes a little at a time, in a thread and through a connection of its own. Each step is one statement, so that the
+store's write lock is held inside SQLite only, for some milliseconds, whoever has the interpreter meanwhile. It is not
+synced: what comes back after a power cut goes again. The pages of what went are used anew, so the file stays as large
+as it was, and a backup of it is as small as what is in it.
+"""
+
+import json
+import math
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from distributed_grid.coordinator.store.open import connect
+
+DAY = 86400.0
+YOUNG = 600.0
+"""Seconds for which an end is kept whatever the bounds are: somebody may be waiting to hear of it."""
+LOOK_EVERY = 60.0
+"""Seconds between two looks at whether there is too much."""
+STEP_SECONDS = 0.01
+"""How long a step may hold the store; the number of its rows follows from how long the last one did."""
+MOST_ROWS = 1000
+SHARE = 10
+"""After a step this many times its length belongs to others."""
+SPARE = 64 << 20
+"""Bytes that must be left on the disk. Removing needs some at first, and a full disk has better use for them."""
+
+_BOUNDARY = "SELECT ended FROM jobs INDEXED BY jobs_ended WHERE state = 'ended' ORDER BY ended {} LIMIT 1 OFFSET ?"
+_REMOVE = (
+    "DELETE FROM jobs WHERE rowid IN "
+    "(SELECT rowid FROM jobs INDEXED BY jobs_ended WHERE state = 'ended' AND ended <= ? ORDER BY ended LIMIT ?)"
+)
+_SEEN = "UPDATE nodes SET seen = ? WHERE name IN (SELECT value FROM json_each(?))"
+
+log = structlog.get_logger("retention")
+
+
+@dataclass(frozen=True)
+class Keep:
+    """How long, how many and how many bytes of jobs that have ended are kept; live ones always are."""
+
+    days: float = 30.0
+    jobs: int = 1_000_000
+    size: int = 2 << 30
+
+
+class Retention:
+    """Keeps a store within its bounds, from `start` to `close`. `clock` tells grid time, `connected` the nodes that are
+    connected now: they are noted as seen once a day."""
+
+    def __init__(
+        self, path: Path, keep: Keep, clock: Callable[[], float], connected: Callable[[], Iterable[str]]
+    ) -> None:
+        self._path = path
+        self._keep = keep
+        self._clock = clock
+        self._connected = connected
+        self._rows = 50
+        self._seen_at = float("-inf")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+
+    def start(self) -> None:
+        """Begin, in a thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the step that is under way."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        said = ""
+        while not self._stop.is_set():
+            try:
+                if removed := self.look():
+                    log.info("removed what ended long ago or is too much", jobs=removed)
+                said = ""
+            except (sqlite3.Error, OSError) as error:
+                if str(error) != said:  # not the same line every minute
+                    said = str(error)
+                    log.warning("old jobs cannot be removed now", error=said)
+            self._stop.wait(LOOK_EVERY)
+
+    def look(self) -> int:
+        """Remove what is too much now, in steps; how many jobs went."""
+        if shutil.disk_usage(self._path.parent).free < SPARE:
+            return 0
+        db = connect(self._path)
+        db.execute("PRAGMA synchronous = NORMAL")
+        try:
+            now = self._clock()
+            if now - self._seen_at >= DAY:
+                db.execute(_SEEN, (now, json.dumps(list(self._connected()))))
+                self._seen_at = now
+            return self._remove(db, self._boundary(db, now))
+        finally:
+            db.close()
+
+    def _boundary(self, db: sqlite3.Connection, now: float) -> float:
+        """What ended until then goes."""
+        boundary = now - self._keep.days * DAY
+        if (newest := db.execute(_BOUNDARY.format("DESC"), (self._keep.jobs,)).fetchone()) is not None:
+            boundary = max(boundary, newest[0])
+        pages, free, page = (
+            db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        used = (pages - free) * page
+        if used > self._keep.size:
+            ended = db.execute("SELECT count(*) FROM jobs INDEXED BY jobs_ended WHERE state = 'ended'").fetchone()[0]
+            share = math.ceil(ended * (1 - self._keep.size / used))
+            if share and (last := db.execute(_BOUNDARY.format("ASC"), (share - 1,)).fetchone()) is not None:
+                boundary = max(boundary, last[0])
+        return min(boundary, now - YOUNG)
+
+    def _remove(self, db: sqlite3.Connection, boundary: float) -> int:
+        removed = 0
+        while not self._stop.is_set():
+            rows = self._rows
+            began = time.monotonic()
+            went = db.execute(_REMOVE, (boundary, rows)).rowcount
+            took = time.monotonic() - began
+            removed += went
+            if went < rows:
+                break
+            self._rows = max(1, min(MOST_ROWS, int(rows * min(2.0, STEP_SECONDS / max(took, 1e-6)))))
+            self._stop.wait(took * SHARE)
+        return removed

@@ -1,0 +1,385 @@
+"""The coordinator's store: SQLite with one writer, and what is read from it.
+
+What lives is in the ledger's memory; the store is what it is rebuilt from at start, and where ended jobs are looked up.
+A commit goes in two steps: `snapshot` on the loop, which encodes the records as they are at that moment, and `commit`,
+which may run in a thread of its own. What is looked up is what is committed.
+"""
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distributed_grid.coordinator.core.fairness import RecordShare
+from distributed_grid.coordinator.core.kept import RecordReceipt
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    Audit,
+    Group,
+    Job,
+    Record,
+    RecordAllocation,
+    RecordForgotten,
+    RecordGroup,
+    RecordJob,
+    RecordLoss,
+    RecordNode,
+    RecordOrders,
+)
+from distributed_grid.coordinator.core.rollback import Point, Traces, joined
+from distributed_grid.coordinator.store import head
+from distributed_grid.coordinator.store import receipts as store_receipts
+from distributed_grid.coordinator.store import sums as store_sums
+from distributed_grid.coordinator.store.begin import AUDIT_ROWS, NO_TRACES, TRIM_AUDIT, begin
+from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, as_sqlite, failure
+from distributed_grid.coordinator.store.find import find
+from distributed_grid.coordinator.store.mark import MarkFile
+from distributed_grid.coordinator.store.open import connect
+from distributed_grid.coordinator.store.reserve import Reserve
+from distributed_grid.coordinator.store.rows import CHUNKS, STATEMENTS, Snapshot
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders
+from distributed_grid.protocol.preemption import Receipt
+from distributed_grid.runtime.faults import fault
+
+HOUR = 3600.0
+AUDIT_TEXT = 500
+"""Characters of such a line, in which there are names that peers chose."""
+
+
+@dataclass(slots=True)
+class Living:
+    """What a restart begins with: jobs not ended (oldest first, members of a group by their index), allocations not
+    ended, all nodes ever seen, what was ordered for them, groups not ended, and the past of users (how much, when)."""
+
+    jobs: list[Job]
+    allocations: list[Allocation]
+    nodes: list[NodeFacts]
+    orders: dict[str, NodeOrders]
+    groups: list[Group]
+    receipts: list[Receipt] = field(default_factory=list)
+    """Preemptions of the last hour."""
+    shares: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_job = msgspec.msgpack.Decoder(Job).decode
+_allocation = msgspec.msgpack.Decoder(Allocation).decode
+_facts = msgspec.msgpack.Decoder(NodeFacts).decode
+_orders = msgspec.msgpack.Decoder(NodeOrders).decode
+_group = msgspec.msgpack.Decoder(Group).decode
+
+
+def _in_order(job: Job) -> tuple[float, str, int]:
+    return job.submitted, job.group or job.id, job.index
+
+
+@fault("coordinator.commit", error=as_sqlite)
+def _commit(db: sqlite3.Connection) -> None:
+    db.execute("COMMIT")
+
+
+class Store:
+    """One open store. Opening it begins a new epoch, durably. `reserve`: room that is given up where it needs it;
+    `traces`: what else knows of it. `loss`: why nothing is to be started from it; None: it has lost nothing.
+    `key`: that of its stamps (contradictions.py); `found`: its commits when it was opened."""
+
+    def __init__(self, path: Path, reserve: Reserve | None = None, traces: Traces = NO_TRACES) -> None:
+        self._path = path
+        self._reserve = reserve
+        self._audited = self._receipts = 0
+        try:
+            self._writer, self._point, self.loss, self.key, self.found = begin(path, traces)
+            self._reader = sqlite3.connect(path, isolation_level=None)
+            self._reader.execute("PRAGMA query_only = 1")
+        except sqlite3.Error as error:
+            raise failure(path, error) from error
+        self.grid, self.epoch, self.clock = self._point.grid, self._point.epoch, self._point.clock
+        self.opened = max(time.time(), self.clock)
+        self._mark = MarkFile(path, self.key)
+        self._mark.write(self._point)
+        self.restored = float(self._meta("restored") or 0)
+        """When it was last restored from a backup, or its loss accepted, in grid time; 0: never."""
+        self.restored_epoch = int(self._meta("restored-epoch") or 0)
+        """The first epoch after that."""
+
+    @property
+    def commits(self) -> int:
+        """The number of its last commit."""
+        return self._point.commits
+
+    def _meta(self, name: str) -> Any:
+        row = self._reader.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    def close(self) -> None:
+        """Close after all commits are done; the next start need not look for damage."""
+        self._reader.close()
+        with suppress(sqlite3.Error):  # then the next start does look
+            self._writer.execute("UPDATE meta SET value = 1 WHERE name = 'clean'")
+        self._writer.close()
+        self._mark.close()
+
+    def abandon(self) -> None:
+        """Close after a failure: what was not committed is not there."""
+        self._reader.close()
+        self._writer.close()
+        self._mark.close()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, records: Iterable[Record], clock: float) -> Snapshot:
+        """Encode records as they are now. Of several records of one thing the newest state is all that is kept."""
+        out = Snapshot(clock)
+        jobs: dict[str, Job] = {}
+        allocations: dict[str, Allocation] = {}
+        groups: dict[str, Group] = {}
+        nodes: dict[str, NodeFacts] = {}
+        orders: dict[str, NodeOrders] = {}
+        gone: dict[str, None] = {}
+        receipts: dict[str, Receipt] = {}
+        shares: dict[str, tuple[str, float, float]] = {}
+        for record in records:
+            match record:
+                case RecordJob(job):
+                    jobs[job.id] = job
+                case RecordAllocation(allocation):
+                    allocations[allocation.id] = allocation
+                case RecordGroup(group):
+                    groups[group.id] = group
+                case RecordNode(facts):
+                    nodes[facts.name] = facts
+                    gone.pop(facts.name, None)
+                case RecordForgotten(node):
+                    gone[node] = None
+                    nodes.pop(node, None)
+                case RecordOrders(node, ordered):
+                    orders[node] = ordered
+                case RecordReceipt(receipt):
+                    receipts[receipt.id] = receipt
+                case RecordShare(user, past, at):
+                    shares[user] = (user, past, at)
+                case RecordLoss(found):
+                    out.found.append(found)
+                case Audit(node, what):
+                    out.audit.append((clock, node, what[:AUDIT_TEXT]))
+        newest: dict[str, bytes] = {}
+        for a in allocations.values():
+            of = jobs.get(a.job)
+            if of is not None and of.allocation == a.id:
+                newest[a.job] = _encode(a)
+            elif a.state is not State.ENDED:
+                raise ValueError(f"{a.id} is recorded without its job")
+            if a.state is State.ENDED and (of is None or of.state is not State.ENDED):
+                body = _encode(a)
+                out.past_allocations.append((a.id, a.node, body, store_sums.of(body, a.id, a.node)))
+        for id_, j in jobs.items():
+            searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
+            body, held, boost = _encode(j), newest.get(id_), int(j.spec.boost is not None)
+            sums = store_sums.of(body, *searched, boost), store_sums.of(held) if held is not None else None
+            out.jobs.append((*searched, body, held, boost, *sums))
+        for g in groups.values():
+            of_group, body = (g.id, g.key, g.user, g.submitted, g.ended), _encode(g)
+            out.groups.append((*of_group, body, store_sums.of(body, *of_group)))
+        out.gone_nodes = [(name,) for name in gone]
+        for facts in nodes.values():
+            body = _encode(facts)
+            out.nodes.append((facts.name, clock, body, store_sums.of(body, facts.name)))
+        out.receipts = [store_receipts.row(receipt) for receipt in receipts.values()]
+        out.shares = list(shares.values())
+        for name, ordered in orders.items():
+            body = _encode(ordered)
+            out.node_orders.append((name, body, store_sums.of(body, name)))
+        return out
+
+    def commit(self, snapshot: Snapshot) -> None:
+        """Make it durable: when this returns, it is on the disk. Raises DiskTrouble, after which `reopen` comes first
+        (what the disk has taken is not known), or StoreFailed, after which nothing does."""
+        execute = self._writer.execute
+        try:
+            if not self._writer.in_transaction:
+                execute("BEGIN IMMEDIATE")
+            for table, rows in snapshot.tables():
+                at = 0
+                for count in CHUNKS:
+                    while len(rows) - at >= count:
+                        execute(STATEMENTS[table, count], [value for row in rows[at : at + count] for value in row])
+                        at += count
+            self._receipts += len(snapshot.receipts)
+            if self._receipts >= store_receipts.ROWS // 10:
+                self._receipts = 0
+                execute(store_receipts.TRIM, (store_receipts.ROWS,))
+            self._audited += len(snapshot.audit)
+            if self._audited >= AUDIT_ROWS // 10:
+                self._audited = 0
+                execute(TRIM_AUDIT, (AUDIT_ROWS,))
+            if snapshot.found:
+                self._lose(snapshot.found, snapshot.clock)
+            point = Point(self.grid, self.epoch, self._point.commits + 1, snapshot.clock)
+            execute(head.SET, (head.encode(point),))
+            _commit(self._writer)
+            self._point = point
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._writer.rollback()
+            raise failure(self._path, error) from error
+        self._mark.write(point)
+
+    def _lose(self, found: Iterable[str], at: float) -> None:
+        """Something showed that commits are lost: that stands until an operator accepts it."""
+        loss = joined(head.standing_loss(self._writer), secrets.token_hex(4), at, found)
+        if loss is not None:
+            head.put_loss(self._writer, loss)
+            self.loss = loss
+
+    def accept(self, snapshot: Snapshot) -> None:
+        """Commit this, with the operator's word that the loss is accepted. Its epoch is greater from here on than any
+        that the lost one can have had. Only before the epoch is told to anybody."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            self.epoch = max(self.epoch, int(time.time()))
+            head.accept_loss(self._writer, snapshot.clock, self.epoch)
+        except sqlite3.Error as error:
+            raise failure(self._path, error) from error
+        self.commit(snapshot)
+        self.loss, self.restored, self.restored_epoch = None, snapshot.clock, self.epoch
+
+    def reopen(self) -> None:
+        """After a DiskTrouble: write through a new connection from now on, with the reserve's room. The kernel tells of
+        a failed sync once, so the file it failed on may look well and not be; a new one writes all of it again. Raises
+        DiskTrouble where there is none to be had now, StoreFailed where what was committed is not there any more."""
+        self._writer.close()
+        if self._reserve is not None:
+            self._reserve.give_up()
+        try:
+            self._writer = connect(self._path)
+            found = head.read(self._writer)
+        except sqlite3.Error as error:
+            raise failure(self._path, error) from error
+        same = (found.grid, found.epoch) == (self.grid, self.epoch)
+        if not same or found.commits < self._point.commits:
+            raise StoreFailed(
+                f"{self._path} is not what it was",
+                why="what was committed is not in it any more" if same else "another coordinator has begun on it",
+                hint="see what became of that disk, then start again",
+            )
+        self._point = found  # a commit that failed may be there all the same
+
+    def secure(self) -> DiskTrouble | None:
+        """See that the reserve is there, made again if it was given up; why that cannot be now."""
+        why = self._reserve.make() if self._reserve is not None else ""
+        return DiskTrouble(f"no space left for {self._path}", why, "free some space on that disk") if why else None
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def forget_nodes(self, before: float) -> None:
+        """Forget the nodes that were last seen before then, unless a live job is on them or something is ordered for
+        them. Only before `load`: a ledger remembers those it knows. Raises StoreFailed."""
+        idle = "name NOT IN (SELECT node FROM jobs INDEXED BY jobs_live WHERE state <> 'ended')"
+        free = "name NOT IN (SELECT name FROM node_orders WHERE body <> ?)"
+        try:
+            query = f"DELETE FROM nodes WHERE seen < ? AND {idle} AND {free}"  # noqa: S608
+            self._writer.execute(query, (before, _encode(NO_ORDERS)))
+        except sqlite3.Error as error:
+            raise failure(self._path, error) from error
+
+    def load(self) -> Living:
+        """What lives: all that a restart has to read, however much history there is. Raises StoreFailed."""
+        try:
+            return self._load()
+        except (sqlite3.Error, ValueError, OverflowError) as error:  # what msgspec raises is a ValueError
+            raise failure(self._path, sqlite3.DatabaseError(str(error))) from None
+
+    def _load(self) -> Living:
+        read = self._reader.execute
+        live = read("SELECT body, allocation, state FROM jobs INDEXED BY jobs_live WHERE state <> 'ended'").fetchall()
+        return Living(
+            sorted((_job(body) for body, _, _ in live), key=_in_order),
+            [_allocation(held) for _, held, state in live if state != State.WAITING],
+            [_facts(row[0]) for row in read("SELECT body FROM nodes ORDER BY name")],
+            {name: _orders(body) for name, body in read("SELECT name, body FROM node_orders")},
+            [_group(row[0]) for row in read("SELECT body FROM groups INDEXED BY groups_live WHERE ended = 0")],
+            store_receipts.find(self._reader, store_receipts.ROWS, since=self.clock - HOUR),
+            {user: (past, at) for user, past, at in read("SELECT user, past, at FROM shares WHERE past > 0")},
+        )
+
+    def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:
+        """Preemptions, the newest first; those in which a job had a part, or on a node, or in which this user had."""
+        return store_receipts.find(self._reader, limit, job, node, only=only)
+
+    def known(self, user: str, keys: Sequence[str]) -> dict[str, str]:
+        """Which of a user's keys were submitted before, and the ids of their jobs (or groups)."""
+        found: dict[str, str] = {}
+        for at in range(0, len(keys), 500):
+            part = keys[at : at + 500]
+            marks = ", ".join("?" * len(part))
+            for table in ("jobs", "groups"):
+                rows = self._reader.execute(
+                    f"SELECT key, id FROM {table} WHERE user = ? AND key IN ({marks})",  # noqa: S608
+                    (user, *part),
+                )
+                found.update(rows.fetchall())
+        return found
+
+    def job(self, job: str) -> Job | None:
+        """A job as it was last stored, by its id."""
+        row = self._reader.execute("SELECT body FROM jobs WHERE id = ?", (job,)).fetchone()
+        return _job(row[0]) if row else None
+
+    def group(self, group: str) -> Group | None:
+        """A group as it was last stored, by its id."""
+        row = self._reader.execute("SELECT body FROM groups WHERE id = ?", (group,)).fetchone()
+        return _group(row[0]) if row else None
+
+    def find(self, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
+        """The ids of the jobs or groups that a person may mean: see store_find.py."""
+        return find(self._reader.execute, ref, user, only, by_name)
+
+    def newest_names(self, user: str, limit: int = 200) -> list[str]:
+        """Ids and names of a user's newest jobs, for a suggestion."""
+        rows = self._reader.execute(
+            "SELECT id, name FROM jobs WHERE user = ? ORDER BY submitted DESC LIMIT ?", (user, limit)
+        )
+        return [text for row in rows for text in row if text]
+
+    def groups_ended(self, limit: int, user: str = "") -> list[Group]:
+        """The groups that ended last, newest end first; of one user only if one is given."""
+        mine = "AND user = ?" if user else ""
+        rows = self._reader.execute(
+            f"SELECT body FROM groups WHERE ended > 0 {mine} ORDER BY ended DESC LIMIT ?",  # noqa: S608
+            (*([user] if user else []), limit),
+        )
+        return [_group(row[0]) for row in rows]
+
+    def list_ended(
+        self,
+        limit: int,
+        user: str = "",
+        past: tuple[float, str] | None = None,
+        alone: bool = False,
+        boosts: bool = False,
+    ) -> list[Job]:
+        """The jobs that ended last, newest end first; of one user only if one is given; behind the one that ended then
+        and has this id; `alone`: without the members of groups; `boosts`: those alone."""
+        which: list[tuple[str, tuple[Any, ...]]] = [("state = 'ended'", ())]
+        which += [("user = ?", (user,))] if user else []
+        which += [("(ended, id) < (?, ?)", past)] if past else []
+        which += [("instr(id, '_') = 0", ())] if alone else []
+        which += [("boost = 1", ())] if boosts else []
+        rows = self._reader.execute(
+            f"SELECT body FROM jobs WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
+            "ORDER BY ended DESC, id DESC LIMIT ?",
+            (*(value for _, values in which for value in values), limit),
+        )
+        return [_job(row[0]) for row in rows]
+
+    def node_of(self, allocation: str) -> str:
+        """The node an allocation was granted on that came to nothing; empty if there is no such allocation."""
+        row = self._reader.execute("SELECT node FROM past_allocations WHERE id = ?", (allocation,)).fetchone()
+        return row[0] if row else ""

@@ -1,0 +1,17 @@
+"""The configuration of the grid: its schema, where it is found, how it is read. The seeds import from here."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed_grid.config.settings import ClusterConfig, ConfigError, load
+
+__all__ = ["ClusterConfig", "ConfigError", "load"]
+
+
+def __getattr__(name: str) -> object:
+    """Loaded when first asked for: who needs another module of this package does not wait for it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from distributed_grid.config import settings
+
+    return getattr(settings, name)

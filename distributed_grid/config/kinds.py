@@ -1,0 +1,201 @@
+"""What a setting may hold: how its text is read, what it is called in an error, and how JSON schema names it.
+
+All values come in as text, from a YAML scalar, an environment variable or a flag, so that each is read in one place.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.groups import parse_ports
+from distributed_grid.protocol.resources import parse_memory
+from distributed_grid.protocol.text import parse_duration
+
+
+class Problem(NamedTuple):
+    """One thing wrong in a configuration: where (`file:line`, a variable or a flag), what, and what to try."""
+
+    where: str
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" + (f" ({self.hint})" if self.hint else "")
+
+
+class ConfigError(BadValue):
+    """A configuration that cannot be used, with everything that is wrong in it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = list(problems)
+        first = self.problems[0]
+        more = len(self.problems) - 1
+        also = f"and {more} more error{'s' if more > 1 else ''} in the configuration" if more else ""
+        super().__init__(f"{first.where}: {first.what}", why=also, hint=first.hint)
+
+    def __str__(self) -> str:
+        return "; ".join(str(problem) for problem in self.problems)
+
+    def lines(self) -> list[str]:
+        """Every problem, as the command line prints it."""
+        out = []
+        for problem in self.problems:
+            out.append(f"error: {problem.where}: {problem.what}")
+            if problem.hint:
+                out.append(f"  try: {problem.hint}")
+        return out
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?`, or what there is to choose from where it is little; else empty."""
+    names = list(known)
+    if close := get_close_matches(word.lower(), names, n=1, cutoff=0.6):
+        return f"did you mean {close[0]!r}?"
+    return f"known here: {', '.join(sorted(names))}" if 0 < len(names) <= 24 else ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a setting is read. `parse` gets the parts of a list or map (`k=v`), or the one text of a scalar."""
+
+    name: str
+    parse: Callable[[list[str]], Any]
+    schema: dict[str, Any] = field(default_factory=dict)
+    shape: str = "scalar"
+
+    def read(self, parts: list[str]) -> Any:
+        """The value of these parts. Raises BadValue."""
+        try:
+            return self.parse(parts)
+        except BadValue:
+            raise
+        except ValueError:
+            raise BadValue(f"{', '.join(parts)!r} is not {self.name}") from None
+
+
+def _flag(parts: list[str]) -> bool:
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if (word := parts[0].strip().lower()) not in words:
+        raise ValueError
+    return words[word]
+
+
+def number(least: float, most: float, name: str) -> Kind:
+    """A finite number within bounds."""
+
+    def parse(parts: list[str]) -> float:
+        value = float(parts[0])
+        if not least <= value <= most:  # nan fails both
+            raise ValueError
+        return value
+
+    return Kind(name, parse, {"type": "number", "minimum": least, "maximum": most})
+
+
+def count(least: int, most: int, name: str) -> Kind:
+    """A whole number within bounds."""
+
+    def parse(parts: list[str]) -> int:
+        value = int(parts[0])
+        if not least <= value <= most:
+            raise ValueError
+        return value
+
+    return Kind(name, parse, {"type": "integer", "minimum": least, "maximum": most})
+
+
+def choice(words: type[StrEnum]) -> Kind:
+    """One of the words of an enumeration."""
+    by_name = {word.value.replace("-", "_"): word for word in words}
+
+    def parse(parts: list[str]) -> StrEnum:
+        try:
+            return by_name[parts[0].strip().lower().replace("-", "_")]
+        except KeyError:
+            names = [word.value for word in words]
+            hint = did_you_mean(parts[0], names)
+            raise BadValue(f"{parts[0]!r} is not one of {', '.join(names)}", hint=hint) from None
+
+    return Kind("one of " + ", ".join(words), parse, {"enum": [word.value for word in words]})
+
+
+def _seconds(parts: list[str]) -> float:
+    return parse_duration(parts[0])
+
+
+def _seconds_or_none(parts: list[str]) -> float:
+    return 0.0 if parts[0].strip() in ("0", "0.0", "0s") else parse_duration(parts[0])
+
+
+def _size(parts: list[str]) -> int:
+    return 0 if parts[0].strip() == "0" else parse_memory(parts[0])
+
+
+def _cores(parts: list[str]) -> tuple[int, ...]:
+    cores: set[int] = set()
+    for part in parts:
+        first, dash, last = part.strip().partition("-")
+        low, high = int(first), int(last if dash else first)
+        if not 0 <= low <= high < 65536:
+            raise ValueError
+        cores.update(range(low, high + 1))
+    return tuple(sorted(cores))
+
+
+def _ports(parts: list[str]) -> str:
+    parse_ports(parts[0])
+    return parts[0].strip()
+
+
+def _cgroup(parts: list[str]) -> str:
+    text = parts[0].strip()
+    if text not in ("auto", "none") and (not text.startswith("/") or len(text) < 2 or ".." in text.split("/")):
+        raise ValueError
+    return text.rstrip("/")
+
+
+def _words(parts: list[str]) -> tuple[str, ...]:
+    return tuple(word for part in parts if (word := part.strip()))
+
+
+def _pairs(parts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not key.strip() or not equals:
+            raise ValueError
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def _weights(parts: list[str]) -> dict[str, float]:
+    weights = {name: float(value) for name, value in _pairs(parts).items()}
+    if not all(0.001 <= value <= 1000.0 for value in weights.values()):
+        raise ValueError
+    return weights
+
+
+_DURATION = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+_DURATION_OR_NONE = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
+
+TEXT = Kind("a text", lambda parts: parts[0], {"type": "string"})
+CGROUP = Kind("auto, none, or a path such as /grid", _cgroup, {"type": "string"})
+FLAG = Kind("true or false", _flag, {"type": "boolean"})
+SECONDS = Kind("a duration", _seconds, _DURATION)
+SECONDS_OR_NONE = Kind("a duration or 0", _seconds_or_none, _DURATION_OR_NONE)
+SIZE = Kind("a size such as 4G", _size, {"type": ["string", "integer"]})
+PERCENT = number(0, 100, "a percentage from 0 to 100")
+FRACTION = number(0, 1, "a fraction from 0 to 1")
+AMOUNT = number(0, 1e9, "a number from 0 up")
+PORT = count(0, 65535, "a port from 0 to 65535")
+PORTS = Kind("ports such as 29500-29999", _ports, {"type": ["string", "integer"]})
+CORES = Kind("a list of cores such as 0-3,6", _cores, {"type": ["array", "string", "integer"]}, "list")
+WORDS = Kind("a list", _words, {"type": ["array", "string"], "items": {"type": ["string", "integer"]}}, "list")
+_WEIGHT = {"type": "number", "minimum": 0.001, "maximum": 1000}
+WEIGHTS = Kind(
+    "names with a number from 0.001 to 1000 each", _weights, {"type": "object", "additionalProperties": _WEIGHT}, "map"
+)
+PAIRS = Kind("pairs of name and value", _pairs, {"type": "object", "additionalProperties": {"type": "string"}}, "map")

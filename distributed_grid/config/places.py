@@ -1,0 +1,132 @@
+"""Where a configuration is looked for, where services keep their state, and where the coordinator is if nobody says so.
+Light, so that who finds no configuration need not load the schema.
+"""
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.local import SCHEME, SOCKET, is_socket
+
+HERE = ("grid.yaml", "config/my-cluster-enhanced.yaml", "config/my-cluster.yaml", "config/cluster_config.yaml")
+"""Where a file is looked for below the current directory, first come first served."""
+SYSTEM = Path("/var/lib/grid")
+"""Below it the services keep their state that run as root."""
+DEFAULT_URL = "ws://127.0.0.1:7433"
+"""Where a coordinator listens if nobody said otherwise."""
+
+
+def places(environment: Mapping[str, str] | None = None, here: Path | None = None) -> list[Path]:
+    """Where a configuration is looked for when none is named, in this order."""
+    environment = os.environ if environment is None else environment
+    here = here or Path()
+    user = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return [*(here / name for name in HERE), user / "grid" / "config.yaml", Path("/etc/grid/grid.yaml")]
+
+
+def find(
+    path: str | Path | None = None, environment: Mapping[str, str] | None = None, here: Path | None = None
+) -> Path | None:
+    """The file to read: the named one, `$GRID_CONFIG`, or the first of `places` that is there. None: there is none.
+    Raises UntrustedConfig for one in the current directory that another user could have written."""
+    environment = os.environ if environment is None else environment
+    if path:
+        return Path(path)
+    if named := environment.get("GRID_CONFIG"):
+        return Path(named)
+    here = here or Path()
+    for place in places(environment, here):
+        if place.is_file():
+            if place.is_relative_to(here) and (why := _not_trusted(here, place.relative_to(here), environment)):
+                raise UntrustedConfig(place, why)
+            return place
+    return None
+
+
+class UntrustedConfig(GridError):
+    """A configuration in the current directory that another user could have written. See docs/decisions/0012."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        named = shown(path)
+        super().__init__(
+            f"the configuration {named} is not read",
+            why=f"{why}, and nobody named it: it was found in the current directory",
+            hint=f"if it is wanted: --config {path} · else run grid in another directory",
+        )
+
+
+def shown(path: Path) -> str:
+    """The path for people: one below the current directory begins with `./`."""
+    return str(path) if path.is_absolute() or str(path).startswith(("./", "../")) else f"./{path}"
+
+
+def _not_trusted(here: Path, relative: Path, environment: Mapping[str, str]) -> str:
+    """Why another user could have written it; empty: nobody could but us and root, and who called us by sudo."""
+    ours = {0, os.geteuid()}
+    if os.geteuid() == 0 and (caller := environment.get("SUDO_UID", "")).isdecimal():
+        ours.add(int(caller))
+    whole = here / relative
+    links = [whole, *(here / above for above in relative.parents if above != Path())]
+    try:
+        for seen in (whole.stat(), *(one.lstat() for one in links)):
+            if seen.st_uid not in ours:
+                return f"it belongs to {_user(seen.st_uid)}"
+        seen = whole.stat()
+        if seen.st_mode & stat.S_IWOTH:
+            return "all users can write to it"
+        if seen.st_mode & stat.S_IWGRP and not _private(seen.st_gid, seen.st_uid):
+            return "its group can write to it"
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror}"
+    return ""
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user id {uid}"
+
+
+def _private(gid: int, uid: int) -> bool:
+    """Whether a group is that user's own, with nobody else in it, as many systems make one for each user."""
+    try:
+        owner, group = pwd.getpwuid(uid), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return owner.pw_gid == gid and group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
+
+
+def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Where a service keeps its state by default: `/var/lib/grid` for root, else the user's state directory."""
+    environment = os.environ if environment is None else environment
+    if base := environment.get("XDG_STATE_HOME"):
+        return Path(base) / "grid" / name
+    return SYSTEM / name if os.geteuid() == 0 else Path.home() / ".local/state/grid" / name
+
+
+def near_address() -> str:
+    """Where the coordinator is if nobody has said it: that of the grid whose member we are, else the one on this
+    machine, by its socket or where it listens by default."""
+    return _joined() or local_address(state_dir("coordinator"), SYSTEM / "coordinator") or DEFAULT_URL
+
+
+def local_address(*state_dirs: Path) -> str:
+    """The first socket of a coordinator in these state directories, as an address; empty: there is none."""
+    sockets = (folder / SOCKET for folder in state_dirs)
+    return next((f"{SCHEME}{path}" for path in sockets if is_socket(path)), "")
+
+
+def _joined() -> str:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if not os.path.isdir(os.path.join(base, "grid", "contexts")):  # most have none, and need not wait for more
+        return ""
+    from distributed_grid.identity.member import contexts, current_context, read_member
+
+    name = current_context()
+    member = read_member(contexts() / name) if name else None
+    return member.url if member is not None else ""

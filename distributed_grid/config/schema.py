@@ -1,0 +1,388 @@
+"""The one schema of the configuration: every setting with its default, what it may hold, and what it means."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+from distributed_grid.config.kinds import (
+    AMOUNT,
+    CGROUP,
+    CORES,
+    FLAG,
+    FRACTION,
+    PAIRS,
+    PERCENT,
+    PORT,
+    PORTS,
+    SECONDS,
+    SECONDS_OR_NONE,
+    SIZE,
+    TEXT,
+    WEIGHTS,
+    WORDS,
+    Kind,
+    choice,
+    count,
+    number,
+)
+from distributed_grid.protocol.boosts import RayAuth
+from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON
+from distributed_grid.protocol.nodes import OwnerPolicy
+from distributed_grid.protocol.placement import Strategy
+from distributed_grid.protocol.walls import Trust
+
+T = TypeVar("T")
+Path = tuple[str, ...]
+
+
+def setting(default: T, kind: Kind, doc: str) -> T:
+    """A field of a section: its default, what it may hold, and a line about it."""
+    if isinstance(default, dict):
+        made: T = field(default_factory=lambda: dict(default), metadata={"kind": kind, "doc": doc})  # type: ignore
+        return made
+    value: T = field(default=default, metadata={"kind": kind, "doc": doc})
+    return value
+
+
+class OffloadingMode(StrEnum):
+    """What the grid does with idle capacity by itself."""
+
+    OFFLOAD_ONLY = "offload_only"
+    SHARE_AND_OFFLOAD = "share_and_offload"
+    DYNAMIC_BALANCING = "dynamic_balancing"
+
+
+class SharingPolicy(StrEnum):
+    """How eagerly it rebalances."""
+
+    CONSERVATIVE = "conservative"
+    BALANCED = "balanced"
+    AGGRESSIVE = "aggressive"
+    PREDICTIVE = "predictive"
+
+
+class GpuBackend(StrEnum):
+    """How GPUs are read."""
+
+    AUTO = "auto"
+    NVML = "nvml"
+    GPUTIL = "gputil"
+    AMD = "amd"
+    NONE = "none"
+
+
+class WallsSetting(StrEnum):
+    """Behind which walls a node runs jobs."""
+
+    AUTO = "auto"
+    USER = "user"
+    NAMESPACE = "namespace"
+    LANDLOCK = "landlock"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The service on the master, and where to find it."""
+
+    host: str = setting("127.0.0.1", TEXT, "address it listens on")
+    port: int = setting(7433, PORT, "port it listens on, for agents and clients; 0 takes a free one")
+    url: str = setting("", TEXT, "where agents and clients find it, as ws://HOST:PORT; empty: from host and port")
+    state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
+    heartbeat: float = setting(2.0, SECONDS, "how often agents are to be heard: every 3 s at the least")
+    lost_after: float = setting(
+        60.0, SECONDS, "how long a node may be cut off (from 10 s of silence on) before its jobs are taken for lost"
+    )
+    keep_days: float = setting(30.0, AMOUNT, "for how many days jobs that ended are kept")
+    keep_jobs: int = setting(1_000_000, count(0, 10**9, "a whole number from 0 up"), "how many of them, at most")
+    keep_size: int = setting(2 << 30, SIZE, "how large the store may get before the oldest of them go")
+    event_log_size: int = setting(256 << 20, SIZE, "events kept on disk for grid replay, at most; 0 keeps none")
+    memory_limit: int = setting(
+        0, SIZE, "memory it may use before it takes no new jobs; 0: four fifths of what its cgroup or machine has"
+    )
+    ship_quota: int = setting(
+        0, SIZE, "shipped files one user may have there; 0: 10G, or a quarter of the free disk if that is less"
+    )
+    gang_ports: str = setting("29500-29999", PORTS, "where the members of gangs meet, on the node of the first of them")
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The service on this machine. Empty lists of cores and GPUs and a memory of 0 mean all there is."""
+
+    name: str = setting("", TEXT, "this node's name; empty: the host name")
+    state_dir: str = setting("", TEXT, "where it keeps its state; empty: under the user's state directory")
+    cores: tuple[int, ...] = setting((), CORES, "the cores it manages, such as 0-3,6")
+    memory: int = setting(0, SIZE, "the memory it manages, such as 16G")
+    gpus: tuple[str, ...] = setting((), WORDS, "the GPUs it manages, by UUID or index")
+    gpu_backend: GpuBackend = setting(GpuBackend.AUTO, choice(GpuBackend), "how GPUs are read")
+    reserve_cpu: float = setting(0.0, AMOUNT, "cores kept free for the owner")
+    reserve_memory_gb: float = setting(0.5, AMOUNT, "memory kept free for the owner, in GB")
+    labels: dict[str, str] = setting({}, PAIRS, "labels of this node")
+    offer_after: float = setting(4.0, SECONDS_OR_NONE, "how long a core or GPU must be idle before it is offered")
+    keep_days: float = setting(1.0, AMOUNT, "for how many days the output and files of jobs that ended are kept")
+    keep_jobs: int = setting(1000, count(0, 10**9, "a whole number from 0 up"), "of how many jobs, at most")
+    keep_size: int = setting(10 << 30, SIZE, "how much disk they may take before the oldest of them go")
+    pids_limit: int = setting(
+        NODE_PIDS,
+        count(0, 1 << 22, "a whole number from 0 up"),
+        "processes and threads one job may have; 0: as it asks",
+    )
+    nice: int = setting(
+        15, count(0, 19, "a whole number from 0 to 19"), "how far jobs stand back for others' programs: 0 not, 19 most"
+    )
+    ray: str = setting("", TEXT, "the ray program for boosts; empty: that of this environment, or of the PATH")
+    ray_ports: str = setting("20000-24999", PORTS, "where raylets of boosts listen on this node")
+    ray_token: str = setting("", TEXT, "file with the Ray cluster's token, if it has one; empty: Ray's own place")
+    cgroup: str = setting(
+        "auto", CGROUP, "cgroup below which jobs get theirs: auto (what systemd delegated), none, or a path like /grid"
+    )
+    environment: tuple[str, ...] = setting(
+        PASSED_ON,
+        WORDS,
+        "what jobs get of the agent's own environment; * stands for anything",
+    )
+    run_as: str = setting(
+        "agent", TEXT, "whom jobs run as, where the agent is root: agent (as itself), submitter, or the name of a user"
+    )
+    walls: WallsSetting = setting(
+        WallsSetting.AUTO,
+        choice(WallsSetting),
+        "walls behind which jobs run (docs/walls.md); auto: the strongest that can be had here",
+    )
+    owners: tuple[str, ...] = setting(
+        (),
+        WORDS,
+        "users of the grid whose jobs run here also behind walls weaker than namespace; empty: who runs the agent",
+    )
+    trust: Trust = setting(
+        Trust.OWNER,
+        choice(Trust),
+        "everyone: jobs of all users run here, however weak the walls are; owner: then only those of its owners",
+    )
+    virtual: bool = setting(False, FLAG, "number the cores without pinning to real ones (for trying out)")
+    kin: str = setting("", TEXT, "directory of sibling agents on this machine, whose jobs are not foreign")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a node lends (judged on what others than the grid use), and when it counts as under pressure."""
+
+    gpu_utilization_max: float = setting(20.0, PERCENT, "a GPU is offered while others use at most this percentage")
+    gpu_memory_min_mb: float = setting(1024.0, AMOUNT, "a GPU is offered while this much memory is free, in MB")
+    memory_percent_max: float = setting(50.0, PERCENT, "memory is offered while others use at most this percentage")
+    memory_min_gb: float = setting(2.0, AMOUNT, "memory is offered from this much up, in GB")
+    cpu_percent_max: float = setting(30.0, PERCENT, "cores are offered while others use at most this percentage")
+    cpu_min_cores: float = setting(1.0, AMOUNT, "cores are offered from this many up")
+    cpu_pressure_high: float = setting(0.8, FRACTION, "CPU pressure above which a node is to borrow")
+    cpu_pressure_low: float = setting(0.3, FRACTION, "CPU pressure below which a node may lend")
+    memory_pressure_high: float = setting(0.8, FRACTION, "memory pressure above which a node is to borrow")
+    memory_pressure_low: float = setting(0.3, FRACTION, "memory pressure below which a node may lend")
+    gpu_pressure_high: float = setting(0.8, FRACTION, "GPU pressure above which a node is to borrow")
+    gpu_pressure_low: float = setting(0.3, FRACTION, "GPU pressure below which a node may lend")
+    excess_threshold: float = setting(0.2, FRACTION, "share of a node that must be spare before it lends by itself")
+
+
+@dataclass(frozen=True)
+class ResourceSharing:
+    """Lending and borrowing."""
+
+    enabled: bool = setting(True, FLAG, "false: nothing is offered and nothing is run")
+    mode: OffloadingMode = setting(OffloadingMode.DYNAMIC_BALANCING, choice(OffloadingMode), "what it does by itself")
+    policy: SharingPolicy = setting(SharingPolicy.BALANCED, choice(SharingPolicy), "how eagerly it rebalances")
+    strategy: Strategy = setting(
+        Strategy.BEST_FIT, choice(Strategy), "which node a job goes to, of those that could take it"
+    )
+    rebalance_interval_seconds: float = setting(30.0, SECONDS, "how often rebalancing is considered")
+    monitoring_interval_seconds: float = setting(2.0, SECONDS, "how often a node measures itself")
+    check_interval: float = setting(60.0, SECONDS, "how often an unchanged offer is said again, at least")
+    offer_expiry: float = setting(300.0, SECONDS, "how long an offer holds")
+    max_offers_per_node: int = setting(5, count(1, 10_000, "a whole number from 1 to 10000"), "items in one offer")
+    owner_policy: OwnerPolicy = setting(
+        OwnerPolicy.SUSPEND, choice(OwnerPolicy), "what becomes of jobs when a node's owner uses it himself"
+    )
+    owner_after: float = setting(1.0, SECONDS_OR_NONE, "how long the owner must be back before jobs feel it")
+    owner_quiet: float = setting(30.0, SECONDS_OR_NONE, "how long the owner must be gone before jobs go on")
+    owner_most: float = setting(600.0, SECONDS_OR_NONE, "how long a job is suspended before it is recalled; 0: never")
+    owner_hold: float = setting(60.0, SECONDS_OR_NONE, "age before which a job is suspended rather than recalled")
+    owner_pressure: float = setting(
+        40.0, PERCENT, "percentage of time others' programs may wait for cpu, memory or io (PSI); 100 judges no waiting"
+    )
+    owner_input: bool = setting(False, FLAG, "keyboard and terminals in use mean that the owner is back")
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+
+class Placement(StrEnum):
+    """Who has the last word on where a job goes."""
+
+    EMBEDDED = "embedded"
+    RAY = "ray"
+
+
+class UnusedPolicy(StrEnum):
+    """What becomes of a job that uses none of the GPUs it holds."""
+
+    WARN = "warn"
+    RELEASE_AFTER = "release-after"
+
+
+@dataclass(frozen=True)
+class Unused:
+    """Cores and GPUs that jobs hold and do not use."""
+
+    window: float = setting(600.0, SECONDS, "so long all samples must be below the threshold before its owner is told")
+    threshold: float = setting(0.15, FRACTION, "below this share of its cores, or of a GPU, a job does not use them")
+    policy: UnusedPolicy = setting(UnusedPolicy.WARN, choice(UnusedPolicy), "what becomes of unused GPUs")
+    time: float = setting(1800.0, SECONDS, "release-after: so long after its owner was told such a job is ended")
+
+
+@dataclass(frozen=True)
+class FairShare:
+    """Who is served next among users of one class of priority (docs/shares.md)."""
+
+    half_life: float = setting(86_400.0, SECONDS, "after so long what somebody held counts half as much")
+    weights: dict[str, float] = setting({}, WEIGHTS, "who may have more or less than others, such as ann: 2; else 1")
+
+
+@dataclass(frozen=True)
+class NodeSharing:
+    """What one node lends at most, and its own owner's policy. Unset: all that is spare, and as in resource_sharing."""
+
+    can_share: bool = setting(True, FLAG, "false: this node lends nothing")
+    max_share_cpu: float | None = setting(None, AMOUNT, "cores lent at most")
+    max_share_memory_gb: float | None = setting(None, AMOUNT, "memory lent at most, in GB")
+    max_share_gpu: int | None = setting(None, count(0, 10_000, "a whole number from 0 up"), "GPUs lent at most")
+    priority: float = setting(1.0, number(0, 1e6, "a number from 0 up"), "weight of this node when it is chosen")
+    owner_policy: OwnerPolicy | None = setting(
+        None, choice(OwnerPolicy), "what becomes of jobs when its owner uses it himself"
+    )
+    owner_after: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be back before jobs feel it")
+    owner_quiet: float | None = setting(None, SECONDS_OR_NONE, "how long its owner must be gone before jobs go on")
+    owner_most: float | None = setting(None, SECONDS_OR_NONE, "how long a job is suspended there before it is recalled")
+    owner_hold: float | None = setting(None, SECONDS_OR_NONE, "age before which a job is suspended, not recalled")
+    owner_pressure: float | None = setting(None, PERCENT, "percentage of time its owner's programs may wait (PSI)")
+    owner_input: bool | None = setting(None, FLAG, "its keyboard and terminals in use mean that its owner is back")
+
+
+@dataclass(frozen=True)
+class Node:
+    """Settings of one node, by its name."""
+
+    name: str = setting("", TEXT, "the node's name, as its agent gives it")
+    resource_sharing: NodeSharing = field(default_factory=NodeSharing)
+
+
+@dataclass(frozen=True)
+class Ray:
+    """The Ray cluster, where there is one."""
+
+    address: str = setting("", TEXT, "address of its head, HOST:PORT; empty: there is none")
+    auth: RayAuth = setting(RayAuth.DISABLED, choice(RayAuth), "how Ray's processes know each other (RAY_AUTH_MODE)")
+    token: str = setting("", TEXT, "file with the cluster's token, where auth is token; empty: Ray's own place")
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """When an urgent job may take the place of others (docs/preemption.md)."""
+
+    min_hold: float = setting(10.0, SECONDS_OR_NONE, "how long a job keeps its place; doubled each time it was taken")
+    min_hold_most: float = setting(3600.0, SECONDS_OR_NONE, "how long that may become at the most")
+    notice: float = setting(5.0, SECONDS_OR_NONE, "time to end that a job is given beside its own grace")
+    grace_most: float = setting(60.0, SECONDS_OR_NONE, "the most that both may be together")
+    hold: float = setting(10.0, SECONDS, "how long what is freed is kept beyond that, before it is given back")
+    badput_budget: float = setting(
+        3_600_000.0, AMOUNT, "core-seconds of work that may be lost by it in an hour; 0: nobody is preempted"
+    )
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """How long what the grid's authority signs holds (docs/security.md)."""
+
+    agent_life: float = setting(7 * 86_400.0, SECONDS, "a node's, which is renewed by itself")
+    person_life: float = setting(90 * 86_400.0, SECONDS, "a person's, which is renewed when it is used")
+    server_life: float = setting(90 * 86_400.0, SECONDS, "the coordinator's own, which is renewed by itself")
+    renew_expired: float = setting(
+        30 * 86_400.0, SECONDS_OR_NONE, "for how long after its end that of a node with live jobs may be renewed"
+    )
+
+
+@dataclass(frozen=True)
+class Root:
+    """The whole file."""
+
+    name: str = setting("grid", TEXT, "what this grid is called")
+    placement: Placement = setting(
+        Placement.EMBEDDED,
+        choice(Placement),
+        "ray: Ray reserves what a job is granted before it starts (docs/placement-by-ray.md)",
+    )
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    agent: Agent = field(default_factory=Agent)
+    resource_sharing: ResourceSharing = field(default_factory=ResourceSharing)
+    nodes: tuple[Node, ...] = ()
+    ray: Ray = field(default_factory=Ray)
+    unused: Unused = field(default_factory=Unused)
+    preemption: Preemption = field(default_factory=Preemption)
+    fair_share: FairShare = field(default_factory=FairShare)
+    certificates: Certificates = field(default_factory=Certificates)
+
+
+class Setting(NamedTuple):
+    """One setting of a section: its name, what it may hold, its default, and its line of documentation."""
+
+    name: str
+    kind: Kind
+    default: Any
+    doc: str
+
+
+def settings_of(section: type[Any]) -> list[Setting]:
+    """The settings of a section, without its subsections."""
+    blank = section()
+    return [
+        Setting(f.name, f.metadata["kind"], getattr(blank, f.name), f.metadata["doc"])
+        for f in fields(section)
+        if "kind" in f.metadata
+    ]
+
+
+def sections_of(section: type[Any]) -> dict[str, type[Any]]:
+    """The subsections of a section by name; the list of nodes is not one."""
+    blank = section()
+    return {
+        f.name: type(value)
+        for f in fields(section)
+        if "kind" not in f.metadata and not isinstance(value := getattr(blank, f.name), tuple)
+    }
+
+
+def walk(section: type[Any], at: Path = ()) -> Iterator[tuple[Path, Setting]]:
+    """Every setting below a section, with its path."""
+    for one in settings_of(section):
+        yield (*at, one.name), one
+    for name, below in sections_of(section).items():
+        yield from walk(below, (*at, name))
+
+
+SETTINGS: dict[Path, Setting] = dict(walk(Root))
+NODE_SETTINGS: dict[Path, Setting] = dict(walk(Node))
+
+_SHARING = ("resource_sharing",)
+MOVED: dict[Path, Path] = {("execution", "resource_sharing"): _SHARING}
+"""Sections that may also stand elsewhere."""
+ALIASES: dict[Path, Path] = {
+    ("cluster",): ("name",),
+    ("cluster", "name"): ("name",),
+    (*_SHARING, "rebalance_interval"): (*_SHARING, "rebalance_interval_seconds"),
+    (*_SHARING, "monitoring_interval"): (*_SHARING, "monitoring_interval_seconds"),
+    (*_SHARING, "check_interval_seconds"): (*_SHARING, "check_interval"),
+    (*_SHARING, "offer_expiry_seconds"): (*_SHARING, "offer_expiry"),
+    (*_SHARING, "excess_threshold"): (*_SHARING, "thresholds", "excess_threshold"),
+} | {
+    (*_SHARING, "pressure_thresholds", what, level): (*_SHARING, "thresholds", f"{what}_pressure_{level}")
+    for what in ("cpu", "memory", "gpu")
+    for level in ("high", "low")
+}
+"""Other names of single settings, as the seeds have them."""

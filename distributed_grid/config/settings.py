@@ -1,0 +1,222 @@
+"""The configuration of the grid: found, read, checked, and asked by everything that has settings.
+
+What is set later wins: defaults, then the file, then `GRID_…` variables, then flags. Every value knows its origin.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from distributed_grid.config.kinds import ConfigError, Problem
+from distributed_grid.config.places import find, local_address, near_address, places, state_dir
+from distributed_grid.config.read import Found, Reader, Values
+from distributed_grid.config.schema import (
+    SETTINGS,
+    GpuBackend,
+    Node,
+    NodeSharing,
+    OffloadingMode,
+    ResourceSharing,
+    Root,
+    SharingPolicy,
+    sections_of,
+    settings_of,
+)
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.local import socket_path
+
+__all__ = [
+    "ClusterConfig",
+    "ConfigError",
+    "GpuBackend",
+    "OffloadingMode",
+    "Problem",
+    "Row",
+    "SharingDisabled",
+    "SharingPolicy",
+    "find",
+    "load",
+    "places",
+    "state_dir",
+]
+
+
+T = TypeVar("T")
+HEARTBEAT_MOST = 3.0
+"""Seconds between two heartbeats: one may be late, and its node is not suspect yet (Policy.suspect_after)."""
+
+
+class SharingDisabled(GridError):
+    """`resource_sharing.enabled` is false."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            "Resource sharing not enabled", why=f"{origin} says so", hint="set resource_sharing.enabled: true"
+        )
+
+
+class Row(NamedTuple):
+    """One line of `grid config show`: a setting's dotted name, its value, and where that came from."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class ClusterConfig(Root):
+    """The whole configuration, checked. `path` is its file (None: there is none)."""
+
+    path: Path | None = None
+    warnings: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> "ClusterConfig":
+        """The configuration in this file, under the environment's `GRID_…` variables. Raises ConfigError."""
+        return load(Path(path))
+
+    def coordinator_url(self) -> str:
+        """Where agents and clients find the coordinator."""
+        if self.coordinator.url:
+            return self.coordinator.url
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.coordinator.host, self.coordinator.host)  # noqa: S104
+        return f"ws://[{host}]:{self.coordinator.port}" if ":" in host else f"ws://{host}:{self.coordinator.port}"
+
+    def client_url(self) -> str:
+        """Where people on this machine find the coordinator: where it is said to be; by its socket, where it keeps its
+        state here; that of the grid whose member one is."""
+        if not self.names_coordinator():
+            return near_address()
+        local = "" if self.coordinator.url else local_address(self.coordinator_state_dir())
+        return local or self.coordinator_url()
+
+    def names_coordinator(self) -> bool:
+        """Whether somebody has said where the coordinator is, or is to listen."""
+        named = ("coordinator.url", "coordinator.host", "coordinator.port")
+        return any(self.origins.get(name, "default") != "default" for name in named)
+
+    def coordinator_state_dir(self) -> Path:
+        """Where the coordinator keeps its state."""
+        return Path(self.coordinator.state_dir).expanduser() if self.coordinator.state_dir else state_dir("coordinator")
+
+    def agent_state_dir(self, name: str) -> Path:
+        """Where the agent of this node keeps its state."""
+        return Path(self.agent.state_dir).expanduser() if self.agent.state_dir else state_dir(f"agent-{name}")
+
+    def require_sharing(self) -> None:
+        """Raise SharingDisabled where sharing is switched off: requests to run are refused then."""
+        if not self.resource_sharing.enabled:
+            raise SharingDisabled(self.origins.get("resource_sharing.enabled", "the configuration"))
+
+    def sharing_of(self, node: str) -> NodeSharing:
+        """What is set for this node alone."""
+        return next((one.resource_sharing for one in self.nodes if one.name == node), NodeSharing())
+
+    def rows(self) -> list[Row]:
+        """Every setting with its value and origin, in the order of the schema; nodes last."""
+        rows = []
+        for path in SETTINGS:
+            name = ".".join(path)
+            rows.append(Row(name, _at(self, path), self.origins.get(name, "default")))
+        for node in self.nodes:
+            for key, value in vars(node.resource_sharing).items():
+                name = f"nodes.{node.name}.resource_sharing.{key}"
+                rows.append(Row(name, value, self.origins.get(name, "default")))
+        return rows
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        value = getattr(value, name)
+    return value
+
+
+def load(
+    path: str | Path | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    here: Path | None = None,
+) -> ClusterConfig:
+    """The configuration from file, environment and flags (dotted setting to text). Raises ConfigError with all that
+    is wrong in it."""
+    environment = os.environ if environment is None else environment
+    reader = Reader()
+    file = find(path, environment, here)
+    if file is not None:
+        reader.read_file(file)
+    reader.read_environment(environment)
+    for name, text in (flags or {}).items():
+        reader.set(tuple(name.split(".")), text, "flag --" + name.rpartition(".")[2].replace("_", "-"))
+    return _checked(reader, file)
+
+
+def _checked(reader: Reader, file: Path | None) -> ClusterConfig:
+    origins = {".".join(path): found.origin for path, found in reader.values.items()}
+    for values in reader.nodes:
+        name = values.get(("name",))
+        for path, found in values.items():
+            origins[f"nodes.{name.value if name else '?'}.{'.'.join(path)}"] = found.origin
+    root = _build(Root, (), reader.values)
+    nodes = tuple(_build(Node, (), values) for values in reader.nodes)
+    root = replace(root, nodes=nodes)
+    _check(root, origins, reader)
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    kept = {name: getattr(root, name) for name in Root.__dataclass_fields__}
+    return ClusterConfig(**kept, path=file, warnings=tuple(reader.warnings), origins=MappingProxyType(origins))
+
+
+def _build(section: type[Any], at: tuple[str, ...], values: Values) -> Any:
+    """A section from the values below its path, with defaults for the rest."""
+    given = {
+        one.name: values.get((*at, one.name), Found(one.default, "")).value
+        for one in settings_of(section)
+        if (*at, one.name) in values
+    }
+    for name, below in sections_of(section).items():
+        given[name] = _build(below, (*at, name), values)
+    return section(**given)
+
+
+def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
+    """What no single value can tell."""
+
+    def where(name: str) -> str:
+        return origins.get(name, name)
+
+    sharing = root.resource_sharing
+    _check_pressures(sharing, where, reader)
+    if sharing.offer_expiry <= sharing.check_interval:
+        reader.warnings.append(
+            f"{where('resource_sharing.offer_expiry')}: offers expire after {sharing.offer_expiry:g} s, sooner than "
+            f"check_interval ({sharing.check_interval:g} s); agents say them again in time all the same"
+        )
+    if root.coordinator.heartbeat > HEARTBEAT_MOST:
+        what = f"{root.coordinator.heartbeat:g} s is too long: a node that is silent for 6 s gets no new jobs"
+        reader.problems.append(Problem(where("coordinator.heartbeat"), what, f"{HEARTBEAT_MOST:g} s or less"))
+    if (url := root.coordinator.url) and not url.startswith(("ws://", "wss://")) and socket_path(url) is None:
+        hint = f"ws://{url}" if "//" not in url else "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
+        reader.problems.append(Problem(where("coordinator.url"), f"{url!r} is not a coordinator's address", hint))
+    seen: dict[str, str] = {}
+    for values in reader.nodes:
+        if (found := values.get(("name",))) is None:
+            continue
+        if found.value in seen:
+            reader.problems.append(
+                Problem(found.origin, f"the node {found.value!r} is listed twice, first at {seen[found.value]}")
+            )
+        seen.setdefault(found.value, found.origin)
+
+
+def _check_pressures(sharing: ResourceSharing, where: Any, reader: Reader) -> None:
+    for what in ("cpu", "memory", "gpu"):
+        high = getattr(sharing.thresholds, f"{what}_pressure_high")
+        low = getattr(sharing.thresholds, f"{what}_pressure_low")
+        if low >= high:
+            name = f"resource_sharing.thresholds.{what}_pressure_low"
+            reader.problems.append(Problem(where(name), f"{what}_pressure_low ({low:g}) is not below high ({high:g})"))

@@ -1,0 +1,1 @@
+"""?? distributed_grid/identity"""

@@ -1,0 +1,162 @@
+"""What both services do around their work: a state directory of their own, a lock on it, logs, and word to systemd."""
+
+import asyncio
+import ctypes
+import fcntl
+import io
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+
+from distributed_grid.protocol.errors import GridError, printable
+
+log = structlog.get_logger("service")
+_PR_SET_DUMPABLE = 4
+
+
+def prepare(state_dir: Path, mode: int = 0o700) -> None:
+    """Make the state directory with this mode, or take the one that is there as it is. Raises GridError where it cannot
+    be written."""
+    try:
+        if not state_dir.is_dir():
+            state_dir.mkdir(parents=True)
+            state_dir.chmod(mode)
+        probe = state_dir / f".write-{os.getpid()}"
+        probe.touch(mode=0o600)
+        probe.unlink()
+    except OSError as error:
+        raise GridError(
+            f"the state directory {state_dir} cannot be written",
+            why=error.strerror or str(error),
+            hint="give another one with --state-dir, or make this one yours",
+        ) from None
+
+
+def forbid_dumps() -> None:
+    """Nobody of this user may look into this process's memory, where keys are, nor stop it as a debugger does; and it
+    leaves no core. Root may all the same."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+@contextmanager
+def locked(state_dir: Path, service: str, hint: str) -> Iterator[None]:
+    """Hold the directory's lock: one `service` per state. The kernel lets go of it whatever becomes of us. Raises
+    GridError with `hint` if another one has it."""
+    fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 64, 0).decode(errors="replace").strip()
+            raise GridError(
+                f"another {service} runs on {state_dir}",
+                why=f"its process is {holder}" if holder else "it holds the lock",
+                hint=hint,
+            ) from None
+        with suppress(OSError):  # a courtesy, that may find no room
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+class _Lenient(io.StringIO):
+    """A stream for logs. That nobody reads it any more (a pipe whose reader went) must not end what was told."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def configure_logs(level: str) -> None:
+    """Logs to stderr: for people on a terminal, JSON lines elsewhere."""
+    # The library's own remarks about peers (garbage instead of a handshake) are not errors of ours.
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)
+    tty = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=not tty),
+            *([_escape] if tty else [structlog.processors.format_exc_info]),
+            structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(_Lenient(sys.stderr)),
+    )
+
+
+def _escape(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What peers say cannot act on the terminal; JSON has its own escapes."""
+    for name, value in told.items():
+        if isinstance(value, str):
+            told[name] = printable(value)
+    return told
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the service's event loop: uvloop, where there is one."""
+    try:
+        import uvloop
+    except ImportError:  # not on this platform
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def write_whole(path: Path, content: str) -> None:
+    """Replace a file at once: whoever reads it sees the old or the new."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(content)
+    os.replace(fresh, path)
+
+
+def this_process() -> dict[str, object]:
+    """This process's pid and when it began, as /proc tells it: together a name that is not used twice."""
+    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return {"pid": os.getpid(), "start": start}
+
+
+def announce(path: Path, **more: object) -> None:
+    """Write down which process serves here, for those who look for it."""
+    write_whole(path, json.dumps({**more, **this_process()}) + "\n")
+
+
+async def feed_watchdog() -> None:
+    """Show systemd that the loop turns, where it asked for that; for ever."""
+    micros = os.environ.get("WATCHDOG_USEC", "")
+    if not micros.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return
+    while True:
+        sd_notify("WATCHDOG=1")
+        await asyncio.sleep(int(micros) / 2e6)
+
+
+def sd_notify(state: str) -> None:
+    """Tell systemd, where it asked to be told."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+        try:
+            out.sendto(state.encode(), address)
+        except OSError as error:
+            log.warning("systemd cannot be told", error=str(error))

@@ -1,0 +1,249 @@
+"""Messages between an agent and the coordinator: control on one connection, bulk data on the other. Clients ask for
+bulk data with the same messages; the coordinator passes them on."""
+
+import msgspec
+
+from distributed_grid.protocol.bounds import Code, Count, Finite, Number, Pid, Span, Text, Word
+from distributed_grid.protocol.groups import Gang
+from distributed_grid.protocol.jobs import JobSpec, Outcome, Use
+from distributed_grid.protocol.messages.handshake import Message
+from distributed_grid.protocol.nodes import Known, Sample, Stamp
+from distributed_grid.protocol.resources import Grant
+from distributed_grid.protocol.walls import Walls
+
+# --- agent to coordinator ---------------------------------------------------------------------------------------
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    """The agent lives; with its newest sample. `at` is the node's boot-time clock when it was sent, given only while
+    the node holds leased allocations: it asks for Renewed."""
+
+    sample: Sample
+    at: Finite = 0.0
+
+
+class Inventory(Message, frozen=True, tag="inventory"):
+    """All allocations the agent knows of, the whole set, after every hello: what is not here is not there."""
+
+    known: tuple[Known, ...]
+
+
+class Started(Message, frozen=True, tag="started"):
+    """The allocation's command runs since now, behind these `walls` (protocol/walls.py)."""
+
+    allocation: Word
+    pid: Pid = 0
+    walls: Word = ""
+
+
+class Stale(Message, frozen=True, tag="stale"):
+    """The agent measured again at the claim and did not start the allocation: what it was to get is not spare.
+    Nothing of it ran; nothing of it is held. `device` names the core or GPU in the way, where it is one."""
+
+    allocation: Word
+    reason: Text
+    device: Word = ""
+    pid: Pid = 0
+    user: Word = ""
+    memory: Count = 0
+
+
+class Exited(Message, frozen=True, tag="exited"):
+    """The allocation is over and nothing of it is alive. Told until acknowledged. `returned`: what it held is spare
+    again and in the agent's offer from now on (the coordinator adds it to the offer it has). `stamp`: of its launch."""
+
+    allocation: Word
+    outcome: Outcome
+    returned: bool = False
+    stamp: Stamp | None = None
+
+
+class Suspended(Message, frozen=True, tag="suspended"):
+    """The node's owner is back, for that `why`, and the allocation has been frozen for `lasted` seconds; or, where
+    `why` is empty, it goes on after so many. `in_all`: seconds it was frozen so far: its time limit is put off by so
+    much. Told again after every reconnect."""
+
+    allocation: Word
+    why: Text = ""
+    lasted: Span = 0.0
+    in_all: Span = 0.0
+
+
+class Recalled(Message, frozen=True, tag="recalled"):
+    """The node's owner takes back what the allocation holds, for that `why`: it has `grace` seconds to end. Told again
+    after every reconnect until it has. `closing`: not for the owner's own use; the node lends nothing any more."""
+
+    allocation: Word
+    why: Text
+    grace: Span = 0.0
+    closing: bool = False
+
+
+class InUse(Message, frozen=True, tag="in-use"):
+    """What the allocations that run on a node used since this was last told. One that is not told of was not
+    measured."""
+
+    uses: tuple[Use, ...]
+
+
+# --- coordinator to agent ---------------------------------------------------------------------------------------
+
+
+class Launch(Message, frozen=True, tag="launch"):
+    """Start this command with exactly these resources. Sent again after a reconnect; an agent that knows the
+    allocation already answers with its state and starts nothing.
+
+    `lease`: seconds for which it may run on without word from the coordinator, counted from the sending of the newest
+    heartbeat that was answered by Renewed; then the node's supervisor ends it by itself (0: it runs on for ever).
+    `heard` is the `at` of the newest sample that the coordinator has of the node: it counts as such a sending.
+
+    `gang`: it is a member of one. The node of rank 0 answers Stale, with the device `port`, where the port is taken.
+
+    `walls`: it asks for this level at least. An agent whose walls are weaker, or that does not run jobs of this user,
+    answers Stale: it may have restarted since it told its facts. `stamp`: shows that it was granted."""
+
+    allocation: Word
+    job: Word
+    user: str
+    epoch: Number
+    grant: Grant
+    spec: JobSpec
+    lease: Finite = 0.0
+    heard: Finite = 0.0
+    gang: Gang | None = None
+    walls: Walls = Walls.NONE
+    stamp: Stamp | None = None
+
+
+class Stop(Message, frozen=True, tag="stop"):
+    """End the allocation: SIGTERM, `grace` seconds, SIGKILL to all of it. `cause` becomes the outcome's cause.
+    Also for an allocation the agent never heard of: then it answers Exited with `started` False, and will refuse a
+    late launch of it."""
+
+    allocation: Word
+    grace: Finite = 5.0
+    cause: str = "cancelled"
+    text: Text = ""
+
+
+class Signal(Message, frozen=True, tag="signal"):
+    """Send this signal to the job's process group, nothing else."""
+
+    allocation: Word
+    signal: Code
+
+
+class Extend(Message, frozen=True, tag="extend"):
+    """Give this allocation another time limit, in seconds from its start; 0 is none."""
+
+    allocation: Word
+    limit: Finite
+
+
+class Ack(Message, frozen=True, tag="ack"):
+    """The outcome of these allocations is on the coordinator's disk: the agent may forget them."""
+
+    allocations: tuple[str, ...]
+
+
+class Renewed(Message, frozen=True, tag="renewed"):
+    """The heartbeat sent at `at` (the node's own clock) was heard: all leases there run anew from that moment."""
+
+    at: Finite
+
+
+class OpenData(Message, frozen=True, tag="open-data"):
+    """Open the second connection, for bulk data."""
+
+    session: str
+
+
+# --- bulk data: coordinator asks, agent answers; and the agent fetches what was shipped -------------------------
+
+
+class WantOutput(Message, frozen=True, tag="want-output"):
+    """Up to `size` bytes of a stream (stdout or stderr) from `offset`; held back up to `wait` seconds until there are
+    any or the stream has ended. This is the credit: nothing is sent that was not asked for."""
+
+    id: Number
+    allocation: Word
+    stream: Word
+    offset: Count
+    size: Count
+    wait: Finite = 0.0
+
+
+class Output(Message, frozen=True, tag="output"):
+    """Bytes of a stream at `offset`. `gap`: bytes before `offset` that are gone from the disk (the asked offset lies
+    in it). `end`: no more will ever come after these. `error` instead of bytes where there is none to give."""
+
+    id: Number
+    offset: Count
+    data: bytes = b""
+    end: bool = False
+    gap: Count = 0
+    error: Text = ""
+
+
+class WantFiles(Message, frozen=True, tag="want-files"):
+    """The files in the allocation's working directory that match any of these globs."""
+
+    id: Number
+    allocation: Word
+    globs: tuple[str, ...]
+
+
+class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file by its path relative to the working directory; `mode` is its permission bits. `raw`: the path's bytes
+    where they are not UTF-8; `path` then only shows them."""
+
+    path: str
+    size: Count
+    mode: Pid = 0o644
+    raw: bytes = b""
+
+
+class Files(Message, frozen=True, tag="files"):
+    """What matched."""
+
+    id: Number
+    files: tuple[FileEntry, ...] = ()
+    error: Text = ""
+
+
+class WantFile(Message, frozen=True, tag="want-file"):
+    """Up to `size` bytes of a file in the allocation's working directory. `raw` as in FileEntry."""
+
+    id: Number
+    allocation: Word
+    path: Text
+    offset: Count
+    size: Count
+    raw: bytes = b""
+
+
+class FileData(Message, frozen=True, tag="file-data"):
+    """Bytes of a file; `end` when it has no more."""
+
+    id: Number
+    data: bytes = b""
+    end: bool = False
+    error: Text = ""
+
+
+class WantBlob(Message, frozen=True, tag="want-blob"):
+    """The agent asks for up to `size` bytes of a shipped blob (a manifest or a file's content), by its hash."""
+
+    id: Number
+    blob: Word
+    offset: Count
+    size: Count
+
+
+class BlobData(Message, frozen=True, tag="blob-data"):
+    """Bytes of a blob; `end` when it has no more."""
+
+    id: Number
+    data: bytes = b""
+    end: bool = False
+    error: Text = ""

@@ -1,0 +1,362 @@
+"""Messages between a client and the coordinator. A reply carries the `id` of what it answers."""
+
+from typing import Any
+
+import msgspec
+
+from distributed_grid.protocol.bounds import Code, Count, Finite, Number, Span, Word
+from distributed_grid.protocol.groups import Array, GroupView
+from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.jobs import Dependency, JobSpec, JobView, Reason, Request, State
+from distributed_grid.protocol.messages.boosts import BoostView, ListBoosts, RayNode
+from distributed_grid.protocol.messages.handshake import Message
+from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
+from distributed_grid.protocol.preemption import Preemption
+from distributed_grid.protocol.resources import Grant
+
+
+class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One job to submit, or many with an `array`. `key` is made by the client, unique per user: submitting the same key
+    again returns the job (or group) that is there already. It waits for all that is in `after`, and until `begin` (grid
+    time) or for `delay` seconds."""
+
+    key: Word
+    spec: JobSpec
+    request: Request
+    array: Array | None = None
+    after: tuple[Dependency, ...] = ()
+    begin: Finite = 0.0
+    delay: Finite = 0.0
+
+
+class Submit(Message, frozen=True, tag="submit"):
+    """Take these jobs, all or none; answered once on disk. `watch`: send JobUpdate for them from then on."""
+
+    id: Number
+    jobs: tuple[Submission, ...]
+    watch: bool = False
+
+
+class Submitted(Message, frozen=True, tag="submitted"):
+    """The jobs' ids, or the groups', in the order of the submissions; `fit` is how many nodes of `nodes` could ever run
+    the first."""
+
+    id: Number
+    jobs: tuple[str, ...]
+    fit: Count = 0
+    nodes: Count = 0
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """A request could not be done: what, why, what to try; `code` is a short stable word (unknown-job, never-fits,
+    bad-value, not-allowed, unavailable, busy, internal)."""
+
+    id: Number
+    code: str
+    what: str
+    why: str = ""
+    hint: str = ""
+
+
+class Done(Message, frozen=True, tag="done"):
+    """A request was done; `text` where there is something to say."""
+
+    id: Number
+    text: str = ""
+
+
+class Watch(Message, frozen=True, tag="watch"):
+    """Send JobUpdate for these jobs (id, unique prefix, name or `last`) now and whenever they change.
+    `whole`: for groups send GroupUpdate, and nothing of their members."""
+
+    id: Number
+    jobs: tuple[str, ...]
+    whole: bool = False
+
+
+class JobUpdate(Message, frozen=True, tag="job-update"):
+    """A watched job as it stands now."""
+
+    job: JobView
+
+
+class GroupUpdate(Message, frozen=True, tag="group-update"):
+    """A watched group as it stands now; told when it has changed, at most five times a second, until it has ended."""
+
+    group: GroupView
+
+
+class Cancel(Message, frozen=True, tag="cancel"):
+    """End these jobs, all or none; taken once it is on disk. Answered by Done, or by Failed if one is not known.
+    Without `jobs`: all that live of this `user` (or, where it is said, of `every` user), in one of these `states`."""
+
+    id: Number
+    jobs: tuple[str, ...]
+    reason: str = ""
+    grace: Finite = -1.0
+    user: str = ""
+    states: tuple[State, ...] = ()
+    every: bool = False
+
+
+class SignalJob(Message, frozen=True, tag="signal-job"):
+    """Send a signal to a running job."""
+
+    id: Number
+    job: str
+    signal: Code
+
+
+class ListJobs(Message, frozen=True, tag="list-jobs"):
+    """Jobs, at most `limit`: those not ended, the newest first, and with `ended` then the others, the newest end first.
+    `past`: the list goes on behind the job that had ended then (0: not yet), was submitted then, and has this id.
+    `fold`: groups as wholes, without their members. `boosts`: those alone."""
+
+    id: Number
+    ended: bool = False
+    states: tuple[State, ...] = ()
+    user: str = ""
+    limit: Code = 1000
+    past: tuple[Finite, Finite, str] | None = None
+    fold: bool = False
+    boosts: bool = False
+
+
+class Jobs(Message, frozen=True, tag="jobs"):
+    """Jobs as they stand, and groups as wholes; stories are left out of long lists."""
+
+    id: Number
+    jobs: tuple[JobView, ...]
+    more: bool = False
+    groups: tuple[GroupView, ...] = ()
+
+
+class ShowJobs(Message, frozen=True, tag="show-jobs"):
+    """These jobs whole (id, unique prefix, name or `last`), with their stories. Answered by Jobs, where a group is one
+    of its `groups`; with `members` there are its members too, in short."""
+
+    id: Number
+    jobs: tuple[str, ...]
+    members: bool = False
+
+
+class GetStatus(Message, frozen=True, tag="get-status"):
+    """How the grid is: answered by Status. `past`: only of the nodes behind the one of this name."""
+
+    id: Number
+    past: str = ""
+
+
+class Status(Message, frozen=True, tag="status"):
+    """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause; `trouble` says,
+    where there is any, why no new jobs are taken. The nodes are in the order of their names; `past` is the last one's
+    where there are more than one answer holds. `at` is the coordinator's clock."""
+
+    id: Number
+    grid: str
+    software: str
+    epoch: Number
+    up_for: Finite
+    nodes: tuple[NodeView, ...]
+    counts: dict[str, Count]
+    ended: dict[str, Count]
+    at: Finite
+    trouble: str = ""
+    past: str = ""
+
+
+class GetShared(Message, frozen=True, tag="get-shared"):
+    """What is offered and what is lent: answered by Shared. `past` as in GetStatus."""
+
+    id: Number
+    node: str = ""
+    past: str = ""
+
+
+class Shared(Message, frozen=True, tag="shared"):
+    """All offers and all allocations, node by node. `past` as in Status."""
+
+    id: Number
+    offers: tuple[OfferView, ...]
+    allocations: tuple[AllocationView, ...]
+    past: str = ""
+
+
+def next_page(asked: Any, told: Any, number: int) -> Any:
+    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared or ListBoosts;
+    None: that was all, or as many as were wanted. A job that ends between two pages may be in both."""
+    if not isinstance(asked, ListJobs):
+        past = told.past if isinstance(asked, GetStatus | GetShared | ListBoosts) else ""
+        return msgspec.structs.replace(asked, id=number, past=past) if past else None
+    left = asked.limit - len(told.jobs)
+    if not told.more or not told.jobs or left <= 0:
+        return None
+    last = told.jobs[-1]
+    return msgspec.structs.replace(asked, id=number, limit=left, past=(last.ended, last.submitted, last.id))
+
+
+def joined(answer: Any, page: Any) -> Any:
+    """One Jobs, Status, Shared or Boosts of two, of which the second was asked for behind the first. What is no list is
+    the second's."""
+    lists = {
+        name: tuple({_key(view) or object(): view for view in (*getattr(answer, name), *getattr(page, name))}.values())
+        for name in ("jobs", "groups", "nodes", "offers", "allocations", "boosts")
+        if hasattr(page, name)
+    }
+    return msgspec.structs.replace(page, **lists)
+
+
+def _key(view: JobView | GroupView | NodeView | OfferView | AllocationView | BoostView | RayNode) -> str:
+    match view:
+        case BoostView():
+            return view.job.id
+        case NodeView():
+            return view.facts.name
+        case OfferView():
+            return view.node
+        case _:
+            return view.id
+
+
+class AskWhy(Message, frozen=True, tag="ask-why"):
+    """Why is this job where it is; or, with `request` instead of `job`, where would it go (a dry run)."""
+
+    id: Number
+    job: str = ""
+    request: Request | None = None
+
+
+class NodeVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What matching says of one node: `ok` with its scores by name and their weighted mean `confidence`, or the
+    reason why not."""
+
+    node: str
+    ok: bool
+    why: str = ""
+    confidence: Finite = 0.0
+    scores: dict[str, Finite] = {}
+
+
+class FunnelStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many nodes are left after one more condition; `lost` says which went, for people."""
+
+    what: str
+    left: Count
+    lost: str = ""
+
+
+class Why(Message, frozen=True, tag="why"):
+    """The explanation: a dominant reason, the funnel from all nodes to those that fit, and the verdict per node.
+    `chosen` is the node it is on or would go to, with `grant`; `ahead` counts jobs before it in the queue; `hint` is
+    the smallest single change that would start it now. `holders` hold what it lacks, who ends first foremost.
+    `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts.
+    `preempts`: who would give way to a request that finds no room."""
+
+    id: Number
+    reason: Reason
+    funnel: tuple[FunnelStep, ...] = ()
+    verdicts: tuple[NodeVerdict, ...] = ()
+    chosen: str = ""
+    grant: Grant | None = None
+    ahead: Count = 0
+    hint: str = ""
+    job: JobView | None = None
+    holders: tuple[AllocationView, ...] = ()
+    snapshot: Number = 0
+    epoch: Number = 0
+    preempts: Preemption | None = None
+
+
+class WantBlobs(Message, frozen=True, tag="want-blobs"):
+    """Which of these blobs must the client still send: answered by MissingBlobs."""
+
+    id: Number
+    blobs: tuple[str, ...]
+
+
+class MissingBlobs(Message, frozen=True, tag="missing-blobs"):
+    """The blobs the coordinator has not got."""
+
+    id: Number
+    blobs: tuple[str, ...]
+
+
+class PutBlob(Message, frozen=True, tag="put-blob"):
+    """Bytes of a blob at `offset`, in order; with `end` the whole is checked against its hash and kept. Answered by
+    Done once it is on disk (only the last part is answered)."""
+
+    id: Number
+    blob: Word
+    offset: Count
+    data: bytes
+    end: bool = False
+
+
+class MakeToken(Message, frozen=True, tag="make-token"):
+    """Make a token with which somebody may join: answered by TokenMade. `name`: what a node will be called, a pattern
+    of what it may be called, or empty; a person's name is needed. `ttl`: seconds. `bearer`: one to be shown with each
+    connection of that person's programs instead, as long as it holds."""
+
+    id: Number
+    role: Role
+    name: Word = ""
+    ttl: Span = 3600.0
+    uses: Code = 1
+    labels: dict[str, str] = {}
+    bearer: bool = False
+
+
+class TokenMade(Message, frozen=True, tag="token-made"):
+    """The token, which is not kept and cannot be told again; `pin` is that of the grid's authority."""
+
+    id: Number
+    token: str
+    pin: str = ""
+
+
+class ListAccess(Message, frozen=True, tag="list-access"):
+    """Who may come in: answered by Access."""
+
+    id: Number
+
+
+class TokenView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A token that still opens something; its secret is not known. Times are wall-clock seconds since the epoch."""
+
+    id: str
+    role: Role
+    name: str
+    uses: Code
+    expires: Finite
+    creator: str
+    labels: dict[str, str] = {}
+
+
+class MemberView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A certificate that was given out and has not expired; `revoked`: when it was taken back, 0: it holds. `bearer`:
+    it is a bearer token, and `serial` its id."""
+
+    role: Role
+    name: str
+    serial: str
+    issued: Finite
+    expires: Finite
+    revoked: Finite = 0.0
+    bearer: bool = False
+
+
+class Access(Message, frozen=True, tag="access"):
+    """The tokens that are open and the certificates that have not expired."""
+
+    id: Number
+    tokens: tuple[TokenView, ...] = ()
+    members: tuple[MemberView, ...] = ()
+
+
+class Withdraw(Message, frozen=True, tag="withdraw"):
+    """Take back a token (by its id), or all certificates of a role and name, and end their connections at once."""
+
+    id: Number
+    token: Word = ""
+    role: Role | None = None
+    name: Word = ""

@@ -1,0 +1,203 @@
+"""Where a job may and should go, as it is asked for: a strategy, and what a node has to be."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from distributed_grid.protocol.bounds import Count
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.resources import GIB, MOST_MEMORY, format_bytes, parse_memory
+from distributed_grid.protocol.walls import Walls, parse_walls
+
+NODES_MOST = 1000
+"""Nodes that one request may name, of each kind."""
+LABELS_MOST = 32
+JOBS_MOST = 32
+WORD_CHARS = 150
+"""What is longer is no node's, label's or model's name."""
+
+
+class Strategy(StrEnum):
+    """What makes one node better than another of those that could take a job."""
+
+    LOCAL_FIRST = "local-first"
+    BEST_FIT = "best-fit"
+    LOAD_BALANCED = "load-balanced"
+    PACK = "pack"
+    SPREAD = "spread"
+
+
+class Local(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is local to a request that goes local-first: the machine it comes from, by its host name, and the files
+    that are shipped with it. The coordinator says this, not the client."""
+
+    host: str = ""
+    bundle: str = ""
+
+
+class Sign(StrEnum):
+    """What a label is asked for."""
+
+    IS = "="
+    IS_NOT = "!="
+    THERE = ""
+
+
+class LabelRule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node's label has to be: a value, any but this value (also none at all), or just there."""
+
+    key: str
+    sign: Sign = Sign.THERE
+    value: str = ""
+
+    def met(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels are so."""
+        if self.sign is Sign.THERE:
+            return self.key in labels
+        return (labels.get(self.key) == self.value) is (self.sign is Sign.IS)
+
+    def __str__(self) -> str:
+        return f"{self.key}{self.sign.value}{self.value}"
+
+
+class Constraints(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, cache_hash=True):
+    """What a node has to be. `only`: one of these; `exclude`: none of these; each of the `labels` rules is met.
+
+    The GPUs of the grant are of this `gpu_model` (see `same_model`), and each has `gpu_memory` bytes free that nobody
+    else was granted: of a device that is shared, all that was asked for so is added up.
+
+    `near` are jobs or groups by their ids: where one of each holds a place, or anywhere when it is over. `apart` are
+    such ids, or names as `user/name`: on no node where one called so holds a place.
+
+    `walls`: jobs run there behind this level or a stronger one.
+    """
+
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    labels: tuple[LabelRule, ...] = ()
+    gpu_model: str = ""
+    gpu_memory: Count = 0
+    near: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    walls: Walls = Walls.NONE
+
+
+NO_CONSTRAINTS = Constraints()
+
+
+@lru_cache(4096)
+def same_model(pattern: str, model: str) -> bool:
+    """Whether a GPU is of the model that is asked for: its whole name where the pattern has one of `*?[`, else a part
+    of it; small and capital letters are the same. Empty: any model."""
+    pattern, model = pattern.lower(), model.lower()
+    if any(sign in pattern for sign in "*?["):
+        return fnmatchcase(model, pattern)
+    return pattern in model
+
+
+def called(word: str) -> str:
+    """What `near` and `apart` hold, for people."""
+    return word.partition("/")[2] or word
+
+
+def parse_strategy(text: str) -> Strategy:
+    """A strategy by its name. Raises BadValue."""
+    word = str(text).strip().lower().replace("_", "-")
+    try:
+        return Strategy(word)
+    except ValueError:
+        near = get_close_matches(word, [*Strategy], 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise BadValue(f"unknown strategy {text!r}", hint=f"{meant}there are {', '.join(Strategy)}") from None
+
+
+def parse_label(text: str) -> LabelRule:
+    """`K=V`, `K!=V` or `K`. Raises BadValue."""
+    for sign in (Sign.IS_NOT, Sign.IS):
+        key, found, value = text.partition(sign.value)
+        if found:
+            break
+    else:
+        sign = Sign.THERE
+    if not key.strip() or (found and not value.strip()):
+        raise BadValue(f"--label {text!r} says nothing", hint="write K=V, K!=V, or K for a label with any value")
+    return LabelRule(key.strip(), sign, value.strip())
+
+
+def parse_placing(
+    *,
+    gpu: int,
+    strategy: str | None = None,
+    only: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    labels: Iterable[str] = (),
+    gpu_model: str | None = None,
+    gpu_memory: float | str | None = None,
+    near: Iterable[str] = (),
+    apart: Iterable[str] = (),
+    walls: str | None = None,
+) -> dict[str, Any]:
+    """The fields `strategy` and `constraints` of a Request for `gpu` milli-GPUs. `gpu_memory` without a unit is in GB.
+    Raises BadValue."""
+    constraints = Constraints(
+        only=_unique(only),
+        exclude=_unique(exclude),
+        labels=tuple(dict.fromkeys(map(parse_label, labels))),
+        gpu_model=(gpu_model or "").strip(),
+        gpu_memory=parse_memory(str(gpu_memory), bare=GIB) if gpu_memory is not None else 0,
+        near=_unique(near),
+        apart=_unique(apart),
+        walls=parse_walls(walls) if walls is not None else Walls.NONE,
+    )
+    if problem := complaint(constraints, gpu):
+        raise problem
+    return {
+        "strategy": parse_strategy(strategy) if strategy is not None else None,
+        "constraints": constraints if constraints != NO_CONSTRAINTS else None,
+    }
+
+
+def _unique(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in words))
+
+
+def complaint(asked: Constraints, gpu: int) -> BadValue | None:
+    """What is wrong with constraints of a request for so many milli-GPUs, whatever the grid's nodes are."""
+    names = [*asked.only, *asked.exclude, *asked.near, *asked.apart]
+    words = [*names, asked.gpu_model, *(text for rule in asked.labels for text in (rule.key, rule.value))]
+    if any(len(word) > WORD_CHARS or not word.isprintable() for word in words) or not all(names):
+        return BadValue(
+            "a node, label, model or job cannot be called that", why=f"1 to {WORD_CHARS} printable characters"
+        )
+    if len(asked.only) > NODES_MOST or len(asked.exclude) > NODES_MOST or len(asked.labels) > LABELS_MOST:
+        return BadValue(f"at most {NODES_MOST} nodes and {LABELS_MOST} labels can be named")
+    if len(asked.near) > JOBS_MOST or len(asked.apart) > JOBS_MOST:
+        return BadValue(f"at most {JOBS_MOST} jobs can be named")
+    if both := set(asked.only) & set(asked.exclude):
+        return BadValue(f"{min(both)} is asked for and excluded", hint="keep it in --only or in --exclude")
+    if both := set(asked.near) & set(asked.apart):
+        return BadValue(f"to be near to {min(both)} and apart from it", hint="keep it in --near or in --apart")
+    if any(not rule.key for rule in asked.labels):
+        return BadValue("a label without a name is asked for", hint="write K=V, K!=V, or K")
+    for first in asked.labels:
+        for other in asked.labels:
+            if first.key == other.key and first.sign is Sign.IS and not other.met({first.key: first.value}):
+                return BadValue(f"no node can have both {first} and {other}", hint="keep one of them")
+    if not gpu and (asked.gpu_model or asked.gpu_memory):
+        return BadValue(
+            f"a GPU {_kind(asked)} is asked for, and no GPU",
+            why="a model and memory say which GPUs are meant, not how many",
+            hint="ask for --gpus 1, or for a part such as --gpus 0.5",
+        )
+    if asked.gpu_memory > MOST_MEMORY:
+        return BadValue("so much GPU memory cannot be asked for")
+    return None
+
+
+def _kind(asked: Constraints) -> str:
+    return f"like {asked.gpu_model}" if asked.gpu_model else f"with {format_bytes(asked.gpu_memory)}"

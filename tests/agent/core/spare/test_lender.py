@@ -1,0 +1,412 @@
+"""What a node lends: transcripts of one node's day first, then what holds for every sample and every set of limits."""
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributed_grid.agent.core.spare.lender import Holding, Lender, Limits, describe, lendable
+from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample, NodeFacts, Offer, Sample
+from distributed_grid.protocol.resources import GIB, MIB, GpuShare, Grant, Resources
+
+GPUS = ("GPU-0", "GPU-1", "GPU-2")
+FACTS = NodeFacts(
+    name="n1",
+    hostname="n1",
+    boot_id="b",
+    incarnation=1,
+    cores=(0, 1, 2, 3),
+    memory=16 * GIB,
+    lendable=Resources(4000, 16 * GIB, 3000),
+    gpus=tuple(GpuFacts(uuid, index, "model", 8 * GIB) for index, uuid in enumerate(GPUS)),
+)
+AT_ONCE = Limits(offer_after=0.0, reserve_memory=0)
+
+
+def sample(at: float = 100.0, cores: dict[int, int] | None = None, memory: int = 2 * GIB, **more: object) -> Sample:
+    """An idle node, but for what is said."""
+    busy = dict.fromkeys(FACTS.cores, 0) | (cores or {})
+    given = {
+        "foreign_cpu": sum(busy.values()) / 100,
+        "memory_total": 16 * GIB,
+        "gpus": tuple(gpu(uuid) for uuid in GPUS),
+    } | more
+    return msgspec.convert(given | {"at": at, "cores": busy, "memory_foreign": memory}, Sample)
+
+
+def gpu(uuid: str, used: int = 0, utilisation: float = 0.0, error: str = "", *processes: GpuProcess) -> GpuSample:
+    return GpuSample(uuid, utilisation, used, 8 * GIB, 40.0, processes, error)
+
+
+def gpus(first: GpuSample) -> tuple[GpuSample, ...]:
+    return (first, *(gpu(uuid) for uuid in GPUS[1:]))
+
+
+def holding(name: str = "j-a.1", rss: int = 0, **grant: object) -> Holding:
+    return Holding(name, Grant(**grant), rss)  # type: ignore[arg-type]
+
+
+def why(offer: Offer, what: str) -> str:
+    return "; ".join(one.why for one in offer.withheld if one.what == what)
+
+
+def seen(lender: Lender, now: float, holdings: tuple[Holding, ...] = (), **said: object) -> Offer | None:
+    return lender.observe(sample(now, **said), holdings, now)  # type: ignore[arg-type]
+
+
+# --- transcripts -----------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_node_offers_itself_only_after_it_was_idle_for_a_while() -> None:
+    lender = Lender(Limits(reserve_memory=0), FACTS)
+    first = seen(lender, 100)
+    assert first is not None and first.resources == Resources()
+    assert why(first, "cpu") == "idle for 0 s of 4 s (offer_after)"
+    assert seen(lender, 102) is None, "still waiting is no news"
+    offer = seen(lender, 104)
+    assert offer is not None
+    assert (offer.cores, offer.memory, len(offer.gpus)) == ((0, 1, 2, 3), 14 * GIB, 3)
+    assert (offer.withheld, offer.idle_since, offer.number) == ((), 100.0, 2)
+
+
+def test_foreign_use_over_the_limit_withdraws_the_cores_at_once_and_says_why_with_numbers() -> None:
+    lender = Lender(AT_ONCE, FACTS)
+    assert seen(lender, 100) is not None
+    offer = seen(lender, 102, cores={0: 100, 1: 100, 2: 56})
+    assert offer is not None and offer.cores == ()
+    assert why(offer, "cpu") == "cpu 64 % > 30 % (cpu_percent_max)"
+    assert offer.memory == 14 * GIB, "memory is judged for itself"
+
+
+def test_once_busy_a_node_stays_withdrawn_until_it_was_idle_long_enough_again() -> None:
+    lender = Lender(Limits(reserve_memory=0), FACTS)
+    for now in (100, 102, 104):
+        seen(lender, now)
+    busy = seen(lender, 106, cores={0: 100, 1: 100})
+    assert busy is not None and busy.cores == ()
+    assert seen(lender, 108) is not None, "idle again, but not for long: another reason, so it is told"
+    assert lender.current(108).cores == ()
+    assert seen(lender, 110) is None
+    back = seen(lender, 112.5)
+    assert back is not None and set(back.cores) == {0, 1, 2, 3}
+
+
+def test_one_busy_core_is_kept_back_by_name() -> None:
+    offer = describe(AT_ONCE, FACTS, sample(cores={2: 95}))
+    assert set(offer.cores) == {0, 1, 3}
+    assert "core 2 95 % > 30 % (cpu_percent_max)" in why(offer, "cpu")
+
+
+def test_use_spread_over_all_cores_keeps_back_as_many_as_it_is_worth() -> None:
+    offer = describe(AT_ONCE, FACTS, sample(cores={0: 25, 1: 25, 2: 25, 3: 25}))
+    assert len(offer.cores) == 3
+    assert why(offer, "cpu") == "1 of 4 free cores kept back: others use 1.0 cores' worth"
+
+
+def test_our_own_job_takes_off_what_it_holds_and_no_more_and_is_no_news() -> None:
+    lender = Lender(AT_ONCE, FACTS)
+    seen(lender, 100)
+    job = holding(cores=(1,), memory=GIB, rss=GIB // 2)
+    assert seen(lender, 102, (job,), own_cpu=1.0) is None, "the coordinator takes it off by itself"
+    offer = lender.current(102)
+    assert (set(offer.cores), offer.memory, offer.counting) == ({0, 2, 3}, 13 * GIB, ("j-a.1",))
+    assert offer.withheld == ()
+
+
+def test_a_job_that_uses_more_memory_than_granted_shrinks_the_offer_by_what_it_uses() -> None:
+    lender = Lender(AT_ONCE, FACTS)
+    seen(lender, 100)
+    offer = seen(lender, 102, (holding(cores=(1,), memory=GIB, rss=4 * GIB),))
+    assert offer is not None and offer.memory == 10 * GIB
+
+
+def test_a_fractional_job_leaves_the_rest_of_its_core_to_other_fractions() -> None:
+    lender = Lender(AT_ONCE, FACTS)
+    seen(lender, 100, (holding(shared_core=2, shared_milli=300),))
+    offer = lender.current(100)
+    assert (set(offer.cores), offer.shares) == ({0, 1, 3}, {2: 700})
+
+
+def test_cores_are_listed_idlest_first() -> None:
+    assert describe(AT_ONCE, FACTS, sample(cores={0: 20, 1: 5})).cores[-2:] == (1, 0)
+
+
+def test_memory_over_its_limit_or_under_its_least_is_withheld() -> None:
+    over = describe(AT_ONCE, FACTS, sample(memory=9 * GIB))
+    assert (over.memory, why(over, "memory")) == (0, "memory 57 % > 50 % (memory_percent_max)")
+    lax = msgspec.structs.replace(AT_ONCE, memory_percent_max=100.0)
+    under = describe(lax, FACTS, sample(memory=15 * GIB))
+    assert (under.memory, why(under, "memory")) == (0, "memory 1G free < 2G (memory_min_gb)")
+    assert describe(lax, FACTS, sample(memory=10 * GIB)).memory == 6 * GIB
+
+
+def test_small_changes_of_memory_are_no_news_and_large_ones_are() -> None:
+    lender = Lender(AT_ONCE, FACTS)
+    seen(lender, 100)
+    assert seen(lender, 102, memory=2 * GIB + 200 * MIB) is None
+    offer = seen(lender, 104, memory=3 * GIB)
+    assert offer is not None and offer.memory == 13 * GIB
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (gpu("GPU-0", 0, 0, "GPU is lost"), "cannot be read: GPU is lost"),
+        (gpu("GPU-0", GIB, 0, "", GpuProcess(77, GIB, "ada")), "process 77 of ada uses 1024 MiB"),
+        (gpu("GPU-0", 0, 64), "gpu 64 % > 20 % (gpu_utilization_max)"),
+        (gpu("GPU-0", 8 * GIB - 100 * MIB), "100 MiB free < 1024 MiB (gpu_memory_min_mb)"),
+    ],
+)
+def test_a_gpu_in_use_or_unreadable_is_withheld_by_its_uuid(broken: GpuSample, words: str) -> None:
+    offer = describe(AT_ONCE, FACTS, sample(gpus=gpus(broken)))
+    assert [one.uuid for one in offer.gpus] == ["GPU-1", "GPU-2"]
+    assert why(offer, "GPU-0") == words
+
+
+def test_a_gpu_that_the_driver_does_not_list_any_more_is_withheld() -> None:
+    offer = describe(AT_ONCE, FACTS, sample(gpus=(gpu("GPU-1"),), gpu_error="driver gone"))
+    assert [one.uuid for one in offer.gpus] == ["GPU-1"]
+    assert (why(offer, "GPU-0"), why(offer, "gpu")) == ("not seen in the last measurement", "driver gone")
+
+
+def test_the_use_of_a_gpu_by_our_job_is_ours_also_for_the_moment_after_it() -> None:
+    lender = Lender(AT_ONCE, FACTS)
+    seen(lender, 100)
+    job = holding(gpus=(GpuShare("GPU-0"),))
+    hot = gpus(gpu("GPU-0", 4 * GIB, 99, "", GpuProcess(5, 4 * GIB, "", True)))
+    assert seen(lender, 102, (job,), gpus=hot) is None
+    assert lender.would_return(job.grant, ())
+    assert seen(lender, 103, gpus=gpus(gpu("GPU-0", 0, 60))) is None, "the driver still averages over the job"
+    foreign = seen(lender, 106, gpus=gpus(gpu("GPU-0", 0, 60)))
+    assert foreign is not None and why(foreign, "GPU-0").startswith("gpu 60 %")
+
+
+def test_no_more_offers_than_allowed_and_the_gpus_with_most_free_memory_first() -> None:
+    limits = msgspec.structs.replace(AT_ONCE, max_offers_per_node=4)
+    offer = describe(limits, FACTS, sample(gpus=(gpu("GPU-0", 3 * GIB), gpu("GPU-1", GIB), gpu("GPU-2"))))
+    assert [one.uuid for one in offer.gpus] == ["GPU-2", "GPU-1"]
+    assert why(offer, "GPU-0") == "no more than 4 offers (max_offers_per_node)"
+
+
+def test_a_node_that_shares_nothing_says_so() -> None:
+    offer = describe(msgspec.structs.replace(AT_ONCE, can_share=False), FACTS, sample())
+    assert offer.resources == Resources()
+    assert why(offer, "node") == "shares nothing (can_share is false)"
+
+
+def test_a_cap_below_one_core_leaves_a_share_of_one() -> None:
+    offer = describe(msgspec.structs.replace(AT_ONCE, max_share_cpu=1500), FACTS, sample())
+    assert (offer.cores, offer.shares) == ((0,), {1: 500})
+    assert why(offer, "cpu") == "no more than 1.5 (max_share_cpu)"
+
+
+def test_an_unchanged_offer_is_said_again_before_it_expires() -> None:
+    lender = Lender(msgspec.structs.replace(AT_ONCE, offer_expiry=20.0), FACTS)
+    assert seen(lender, 100) is not None
+    assert seen(lender, 109.9) is None
+    again = seen(lender, 110)
+    assert again is not None and again.number == 2
+
+
+def test_before_the_first_sample_there_is_nothing_to_lend() -> None:
+    offer = Lender(AT_ONCE, FACTS).current(1)
+    assert (offer.resources, why(offer, "node")) == (Resources(), "not measured yet")
+
+
+def test_what_a_node_could_ever_lend_is_capped_and_less_the_reserve() -> None:
+    limits = Limits(reserve_cpu=500, max_share_memory=4 * GIB, max_share_gpu=1)
+    assert lendable(limits, FACTS.cores, 16 * GIB, FACTS.gpus) == Resources(3500, 4 * GIB, 1000)
+    assert lendable(Limits(can_share=False), FACTS.cores, 16 * GIB, FACTS.gpus) == Resources()
+
+
+def test_what_is_too_little_to_be_lent_even_when_idle_is_no_part_of_what_a_node_could_ever_lend() -> None:
+    limits = Limits(memory_min=2 * GIB, reserve_memory=GIB, cpu_min_cores=2000)
+    assert lendable(limits, (0,), 3 * GIB - 1, ()) == Resources()
+    assert lendable(limits, (0, 1), 3 * GIB, ()) == Resources(2000, 2 * GIB)
+
+
+# --- the claim -------------------------------------------------------------------------------------------------------
+
+WANTED = Grant(cores=(1,), memory=GIB, gpus=(GpuShare("GPU-0"),))
+
+
+def claim(grant: Grant = WANTED, held: tuple[Holding, ...] = (), limits: Limits = AT_ONCE, **said: object) -> str:
+    """What stands in the way of the grant; "" for nothing."""
+    stale = Lender(limits, FACTS).verify(grant, sample(**said), held, "j-me.1")  # type: ignore[arg-type]
+    return f"{stale.device}|{stale.reason}" if stale else ""
+
+
+def test_what_is_still_there_is_given() -> None:
+    assert claim() == ""
+    assert claim(held=(Holding("j-me.1", WANTED),)) == "", "its own holding is not in its way"
+
+
+def test_a_process_that_came_to_the_gpu_since_is_named() -> None:
+    foreign = gpus(gpu("GPU-0", GIB, 0, "", GpuProcess(77, GIB, "ada")))
+    stale = Lender(AT_ONCE, FACTS).verify(WANTED, sample(gpus=foreign), (), "j-me.1")
+    assert stale is not None
+    assert (stale.device, stale.pid, stale.user, stale.memory) == ("GPU-0", 77, "ada", GIB)
+
+
+def test_a_noisy_core_is_given_and_a_clearly_busy_one_is_not() -> None:
+    assert claim(cores={1: 40}) == ""
+    assert claim(cores={1: 90}) == "1|others use 90 % of core 1 now (more than 65 %)"
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (holding(cores=(1,)), "1|core 1 is held by j-a.1"),
+        (holding(shared_core=1, shared_milli=1), "1|core 1 is shared by fractional jobs"),
+        (holding(gpus=(GpuShare("GPU-0", 10),)), "GPU-0|GPU GPU-0 is held by j-a.1"),
+        (holding(memory=14 * GIB), "memory|0B memory is spare now, 1G was to be had"),
+    ],
+)
+def test_what_another_allocation_holds_is_not_given(held: Holding, words: str) -> None:
+    assert claim(held=(held,)) == words
+
+
+def test_what_the_agent_does_not_manage_is_not_given() -> None:
+    assert claim(Grant(cores=(9,))) == "9|core 9 is not managed by this agent"
+    assert claim(Grant(gpus=(GpuShare("GPU-x"),))) == "GPU-x|GPU GPU-x is not managed by this agent"
+    assert claim(Grant(cores=(1,), virtual=True)) == "|the cores of this node are real"
+
+
+def test_fractions_share_a_core_up_to_the_whole_of_it() -> None:
+    held = (holding(shared_core=1, shared_milli=700),)
+    assert claim(Grant(shared_core=1, shared_milli=300), held) == ""
+    assert claim(Grant(shared_core=1, shared_milli=301), held) == "1|only 0.3 of core 1 is spare"
+
+
+def test_memory_within_the_slack_of_an_offer_is_given_and_beyond_it_not() -> None:
+    offered = Grant(memory=14 * GIB)
+    assert claim(offered, memory=2 * GIB + 200 * MIB) == ""
+    assert claim(offered, memory=4 * GIB) == "memory|12G memory is spare now, 14G was to be had"
+    assert claim(offered, memory=9 * GIB) == "memory|memory 57 % > 50 % (memory_percent_max) now"
+
+
+# --- what always holds -----------------------------------------------------------------------------------------------
+
+percents = st.integers(0, 100)
+limits_any = st.builds(
+    Limits,
+    can_share=st.sampled_from([True, True, True, False]),
+    max_share_cpu=st.none() | st.integers(0, 5000),
+    max_share_memory=st.none() | st.integers(0, 20 * GIB),
+    max_share_gpu=st.none() | st.integers(0, 4),
+    cpu_percent_max=percents.map(float),
+    memory_percent_max=percents.map(float),
+    cpu_min_cores=st.integers(0, 3000),
+    reserve_cpu=st.integers(0, 2000),
+    reserve_memory=st.integers(0, 4 * GIB),
+    offer_after=st.sampled_from([0.0, 4.0]),
+    max_offers_per_node=st.integers(0, 6),
+)
+gpu_any = st.builds(
+    lambda used, busy, error, who: gpu("GPU-0", used, busy, error, *who),
+    st.integers(0, 8 * GIB),
+    percents,
+    st.sampled_from(["", "", "", "lost"]),
+    st.lists(st.builds(GpuProcess, st.integers(2, 9), st.integers(0, GIB), st.just("u"), st.booleans()), max_size=2),
+)
+samples_any = st.builds(
+    lambda cores, memory, own, seen: sample(cores=dict(enumerate(cores)), memory=memory, own_cpu=own, gpus=gpus(seen)),
+    st.lists(percents, min_size=4, max_size=4),
+    st.integers(0, 16 * GIB),
+    st.floats(0, 4),
+    gpu_any,
+)
+
+
+@st.composite
+def holdings_any(draw: st.DrawFn) -> tuple[Holding, ...]:
+    """Holdings as a right-minded coordinator makes them: nothing given twice."""
+    cores = draw(st.lists(st.integers(0, 3), unique=True, max_size=4))
+    devices = draw(st.lists(st.sampled_from(GPUS), unique=True, max_size=3))
+    held = [holding(f"c{core}.1", draw(st.integers(0, 2 * GIB)), cores=(core,), memory=GIB) for core in cores[1:]]
+    if cores:
+        held.append(holding("f.1", shared_core=cores[0], shared_milli=draw(st.integers(1, 999))))
+    held += [holding(f"{uuid}.1", gpus=(GpuShare(uuid, draw(st.integers(1, 100)) * 10),)) for uuid in devices]
+    return tuple(held)
+
+
+@settings(max_examples=150, deadline=None)
+@given(limits_any, st.lists(samples_any, min_size=1, max_size=4), holdings_any())
+def test_an_offer_never_names_what_is_held_nor_exceeds_what_there_is(
+    limits: Limits, samples: list[Sample], held: tuple[Holding, ...]
+) -> None:
+    lender, twin = Lender(limits, FACTS), Lender(limits, FACTS)
+    for turn, one in enumerate(samples):
+        now = 100.0 + 2 * turn
+        one = msgspec.structs.replace(one, at=now)
+        assert lender.observe(one, held, now) == twin.observe(one, held, now), "same in, same out"
+    offer = lender.current(now)
+    lent = [one.grant for one in held]
+    whole = {core for grant in lent for core in grant.cores}
+    shared = {grant.shared_core: grant.shared_milli for grant in lent if grant.shared_core >= 0}
+    on_gpus = {share.uuid: share.milli for grant in lent for share in grant.gpus}
+
+    assert not set(offer.cores) & (whole | shared.keys() | offer.shares.keys())
+    assert not offer.shares.keys() & whole
+    assert all(0 < milli <= 1000 - shared.get(core, 0) for core, milli in offer.shares.items())
+    assert all(0 < one.milli <= 1000 - on_gpus.get(one.uuid, 0) for one in offer.gpus)
+    assert all(0 <= one.memory_free <= one.memory for one in offer.gpus)
+    assert offer.memory >= 0
+    assert set(offer.counting) == {one.allocation for one in held}
+    assert bool(offer.cores or offer.shares) + bool(offer.memory) + len(offer.gpus) <= limits.max_offers_per_node
+
+    given_out = sum((grant.resources for grant in lent), Resources())
+    last = samples[-1]
+    if offer.memory:
+        assert offer.memory + given_out.memory <= last.memory_total - last.memory_foreign - limits.reserve_memory
+    caps = (limits.max_share_cpu, limits.max_share_memory, limits.max_share_gpu and limits.max_share_gpu * 1000)
+    for cap, new, old in zip(caps, _amounts(offer.resources), _amounts(given_out), strict=True):
+        assert cap is None or not new or new + old <= cap
+    if limits.cpu_percent_max < 100:
+        left = 4 - last.foreign_cpu + limits.cpu_percent_max / 100 - limits.reserve_cpu / 1000
+        assert not offer.cores or len(offer.cores) <= math.floor(left + 1e-6) - len(whole) - len(shared)
+    if not limits.can_share:
+        assert offer.resources == Resources()
+
+
+def _amounts(resources: Resources) -> tuple[int, int, int]:
+    return resources.cpu, resources.memory, resources.gpu
+
+
+@settings(max_examples=100, deadline=None)
+@given(limits_any, samples_any, holdings_any())
+def test_what_is_offered_can_be_claimed_in_the_same_moment(
+    limits: Limits, one: Sample, held: tuple[Holding, ...]
+) -> None:
+    lender = Lender(msgspec.structs.replace(limits, offer_after=0.0), FACTS)
+    lender.observe(one, held, one.at)
+    offer = lender.current(one.at)
+    all_of_it = Grant(
+        cores=offer.cores,
+        memory=offer.memory,
+        gpus=tuple(GpuShare(gpu.uuid, gpu.milli) for gpu in offer.gpus),
+    )
+    if offer.resources:
+        assert lender.verify(all_of_it, one, held, "j-me.1") is None
+    for core, milli in offer.shares.items():
+        assert lender.verify(Grant(shared_core=core, shared_milli=milli), one, held, "j-me.1") is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(limits_any, samples_any, holdings_any())
+def test_what_returns_was_offered_again_by_the_lender_itself(
+    limits: Limits, one: Sample, held: tuple[Holding, ...]
+) -> None:
+    lender = Lender(msgspec.structs.replace(limits, offer_after=0.0), FACTS)
+    lender.observe(one, held, one.at)
+    for gone in held:
+        rest = tuple(other for other in held if other is not gone)
+        if not lender.would_return(gone.grant, rest):
+            continue
+        lender.observe(one, rest, one.at)
+        offer = lender.current(one.at)
+        assert set(gone.grant.cores) <= set(offer.cores)
+        assert {share.uuid for share in gone.grant.gpus} <= {gpu.uuid for gpu in offer.gpus}
+        lender.observe(one, held, one.at)

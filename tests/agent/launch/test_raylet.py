@@ -1,0 +1,155 @@
+"""What starts a raylet with exactly what was borrowed, and what is seen to before. Ray itself is not needed here: the
+program that stands in for it says versions as Ray's own environment does."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent.launch import raylet
+from distributed_grid.protocol.boosts import OVERHEAD, Boost
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import JobSpec
+from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.resources import GIB, GpuShare, Grant, ResourceType
+
+HEAD = "192.0.2.1:6379"
+
+
+def boost(kind: ResourceType = ResourceType.CPU, **more: str) -> Boost:
+    return Boost("gpu-master", HEAD, kind, 2000, **more)  # type: ignore[arg-type]
+
+
+def launch(what: Boost, grant: Grant) -> Launch:
+    spec = JobSpec(argv=("ray", "start"), boost=what, grace=15.0)
+    return Launch(allocation="j-1.1", job="j-1", user="u", epoch=1, grant=grant, spec=spec)
+
+
+def flags(grant: Grant) -> dict[str, str]:
+    what = boost()
+    row = (20000, 20001, 20002, 20003, 20004, 20005, 20006, 20050)
+    argv = raylet.command(launch(what, grant), what, "lab1", Path("/usr/bin/ray"), "192.0.2.2", row, Path("/run/r"))
+    assert argv[:3] == ["/usr/bin/ray", "start", "--block"]
+    return {name: value for name, _, value in (word.partition("=") for word in argv[3:])}
+
+
+def test_a_raylet_has_exactly_what_was_granted() -> None:
+    said = flags(Grant(cores=(2, 3), memory=OVERHEAD + 4 * GIB, gpus=(GpuShare("GPU-a"), GpuShare("GPU-b"))))
+    assert (said["--num-cpus"], said["--num-gpus"], said["--memory"]) == ("2", "2", str(4 * GIB))
+    assert said["--resources"] == '{"boost_gpu-master": 2}'
+    assert said["--labels"] == "grid-boost=j-1,grid-target=gpu-master,grid-source=lab1"
+    assert (said["--address"], said["--node-ip-address"]) == (HEAD, "192.0.2.2")
+
+
+def test_without_gpus_and_memory_it_says_none_as_ray_would_take_all_there_is() -> None:
+    said = flags(Grant(cores=(0,)))
+    assert (said["--num-cpus"], said["--num-gpus"], said["--memory"]) == ("1", "0", "0")
+
+
+def test_ray_has_its_drain_within_the_grace_of_the_boost() -> None:
+    said = raylet.environment(boost(), 15.0)
+    assert (said["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"], said["RAY_AUTH_MODE"]) == ("10", "disabled")
+    assert "RAY_AUTH_TOKEN_PATH" not in said
+    assert raylet.environment(boost(), 0.0)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0.1"
+
+
+def test_another_version_is_refused_and_both_sides_are_named() -> None:
+    raylet.check_versions(boost(ray="2.60.0", python="3.11.7"), "2.60.0", "3.11.2", "lab1")
+    raylet.check_versions(boost(), "2.59.0", "3.9.1", "lab1")  # nobody knows what the cluster has: Ray will say
+    with pytest.raises(GridError) as wrong:
+        raylet.check_versions(boost(ray="2.60.0", python="3.11.7"), "2.59.0", "3.12.1", "lab1")
+    assert wrong.value.why == "Ray 2.59.0 on lab1, 2.60.0 in the cluster; Python 3.12.1 on lab1, 3.11.7 in the cluster"
+
+
+def test_versions_are_those_of_the_programs_own_python(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 2.60.0 3.11.7\n")
+    program = tmp_path / "ray"
+    program.write_text(f"#!{python}\n")
+    for one in (python, program):
+        one.chmod(0o755)
+    assert raylet.versions(raylet.program(str(program))) == ("2.60.0", "3.11.7")
+    python.write_text("#!/bin/sh\nexit 1\n")
+    assert raylet.versions(program) == ("2.60.0", "3.11.7"), "it is asked once"
+    program.unlink()
+    program.write_text(f"#!{python}\n\n")  # as an installation does
+    with pytest.raises(GridError, match="cannot be asked for its version"):
+        raylet.versions(program)
+
+
+def test_a_node_without_ray_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GridError, match="no ray program"):
+        raylet.program(str(tmp_path / "none"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GridError, match="no ray program"):
+        raylet.program("")
+
+
+def test_raylets_that_start_at_once_have_rows_of_their_own_also_where_one_has_more_cores() -> None:
+    rows = [raylet.ports(21000, 22999, cores) for cores in (1, 4, 1, 8)]
+    ports = [set(range(row[0], row[-1] + 1)) for row in rows]
+    assert len(set().union(*ports)) == sum(map(len, ports)), "no port is in two rows"
+
+
+ANOTHER = """
+import sys
+from distributed_grid.agent.launch import raylet
+print(*raylet.ports(*map(int, sys.argv[1:])), flush=True)
+input()
+"""
+
+
+def test_two_agents_of_one_machine_give_their_raylets_other_ports_and_one_that_is_gone_has_none() -> None:
+    first = 25008 + os.getpid() % 60 * 112  # whole blocks of our own, where other tests run beside these
+    said = str(first), str(first + 99), "1"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", ANOTHER, *said], stdin=pipe, stdout=pipe, text=True) as another:
+        assert another.stdout is not None
+        theirs = [int(port) for port in another.stdout.readline().split()]
+        ours = raylet.ports(first, first + 99, 1)
+        assert theirs and ours[0] > theirs[-1]
+        another.communicate("\n")
+    assert raylet.ports(first, first + 99, 1)[0] == theirs[0]
+
+
+def test_a_row_of_ports_is_taken_only_where_all_of_its_services_can_listen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        first = min(port - 3, 65535 - 2 * 42)
+        row = raylet.ports(first, 65535, 1)
+        assert port not in range(row[0], row[len(raylet.SERVICES)])
+        assert row[0] > first and row[-1] - row[0] == len(raylet.SERVICES) + 36 - 1
+        with pytest.raises(GridError, match="no 42 ports in a row"):
+            raylet.ports(first, first + 41, 1)
+
+
+def test_its_folder_is_its_own_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path = raylet.make_folder("j-1.1")
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o700, 0o711)
+    raylet.ended("j-1.1")
+    assert not path.exists() and path.parent.exists()
+    path.parent.chmod(0o777)
+    with pytest.raises(GridError, match="somebody else's"):
+        raylet.make_folder("j-2.1")
+    path.parent.rmdir()
+    path.parent.symlink_to(tmp_path)
+    with pytest.raises(GridError, match="somebody else's"):
+        raylet.make_folder("j-2.1")
+
+
+def test_rays_sockets_have_a_path_that_is_short_enough_also_for_a_service_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rays = "session_2026-11-22_09-06-03_721508_4194304/sockets/plasma_store"
+    for runtime in ("", "/run/user/1000000"):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        assert len(str(raylet.folder("j-4l4ayiy26beo.1") / raylet.OPEN / rays)) <= 107
+
+
+def test_threads_are_not_told_to_ray_which_tells_each_of_its_tasks() -> None:
+    assert raylet.for_ray({"OMP_NUM_THREADS": "2", "PATH": "/bin"}) == {"PATH": "/bin"}

@@ -1,0 +1,315 @@
+"""The probe against real processes: what is below our roots is ours, everything else is foreign. Others use this
+machine too, so figures are compared with what the kernel says of the very processes that a test started."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distributed_grid.agent.core.spare.lender import Limits
+from distributed_grid.agent.gpus.backends import open_backend
+from distributed_grid.agent.sampling import host
+from distributed_grid.agent.sampling.probe import SPAN, Probe, foreign_seconds, kin_roots
+from distributed_grid.agent.sampling.trees import TICK, Trees, children
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.runtime.peer import boot_clock
+
+pytestmark = pytest.mark.alone
+
+BURN = "while True: pass"
+# A parent of short-lived children, each reaped before the next: their time is seen only in what they leave to it.
+BURN_IN_CHILDREN = """
+import subprocess, sys
+while True:
+    subprocess.run([sys.executable, '-S', '-c', 'for _ in range(2000000): pass'])
+"""
+CORE = max(host.usable_cores())
+HALTED = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DISK_SLEEP)
+"""The last: who waits for a child of its vfork, which is stopped."""
+
+
+def start(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for one in started:
+        os.killpg(one.pid, signal.SIGKILL)
+        one.communicate()
+
+
+def probe(own: tuple[int, ...] = (), **more: object) -> Probe:
+    return Probe(None, 0, open_backend("none"), own_roots=lambda: own, **more)  # type: ignore[arg-type]
+
+
+def spent(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def spent_with_children(root: psutil.Process) -> float:
+    """Of a moment in which no child came or went: a parent counts those that it has reaped, and only those."""
+    while True:
+        below = root.children(recursive=True)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            seconds = spent(root) + sum(spent(child) for child in below)
+            if root.children(recursive=True) == below:
+                return seconds
+
+
+def halt(root: psutil.Process) -> None:
+    """Stop it and all below it: from then on nothing more is spent."""
+
+    def halted() -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return all(one.status() in HALTED for one in (root, *root.children(recursive=True)))
+        return False
+
+    os.killpg(root.pid, signal.SIGSTOP)
+    wait_for(halted)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("code", [BURN, BURN_IN_CHILDREN])
+def test_what_our_trees_spend_is_own_to_the_tick_also_in_children_that_are_gone(
+    processes: list[subprocess.Popen[bytes]], code: str
+) -> None:
+    processes.append(start(code))
+    root = psutil.Process(processes[0].pid)
+    trees = Trees(lambda: (root.pid,))
+    own = 0.0
+
+    def walk() -> float:
+        nonlocal own
+        own += sum(seconds for _, seconds in trees.walk()[0])
+        return own
+
+    halt(root)
+    trees.walk()
+    began = spent_with_children(root)
+    os.killpg(root.pid, signal.SIGCONT)
+    for _ in range(8):
+        time.sleep(0.1)
+        walk()
+    wait_for(lambda: walk() > 0.2)
+    halt(root)
+    assert walk() == pytest.approx(spent_with_children(root) - began, abs=0.1)
+
+
+def test_a_busy_job_of_ours_is_own_and_a_busy_process_of_others_is_foreign_within_two_samples(
+    processes: list[subprocess.Popen[bytes]],
+) -> None:
+    measure = probe(own=(os.getpid(),))
+    time.sleep(0.6)
+    measure.sample()
+    processes.append(start(f"import os; os.sched_setaffinity(0, [{CORE}])\n{BURN}"))
+    burner = psutil.Process(processes[0].pid)
+    wait_for(lambda: burner.cpu_affinity() == [CORE])
+    measure.sample()
+    before, since = spent(burner), boot_clock()
+    time.sleep(1.0)
+    ours = measure.sample()
+    used = (spent(burner) - before) / (boot_clock() - since)
+    assert ours.own_cpu > 0.8 * used
+    assert ours.cores[CORE] <= 100 - 80 * used, "what our job uses is not foreign use of its core"
+
+    stranger = probe(own=())
+    before, since = spent(burner), boot_clock()
+    seen = 0
+    for _ in range(2):
+        time.sleep(0.6)
+        seen = max(seen, stranger.sample().cores[CORE])
+    assert seen >= 80 * (spent(burner) - before) / (boot_clock() - since)
+    assert stranger.sample().own_cpu == 0
+
+
+def test_jobs_of_kin_are_neither_own_nor_foreign(processes: list[subprocess.Popen[bytes]]) -> None:
+    processes.append(start(f"import os; os.sched_setaffinity(0, [{CORE}])\n{BURN}"))
+    burner = psutil.Process(processes[0].pid)
+    measure = probe(own=(), kin_roots=lambda: (burner.pid,))
+    wait_for(lambda: burner.cpu_affinity() == [CORE])
+    measure.sample()
+    before, since = spent(burner), boot_clock()
+    time.sleep(1.0)
+    sample = measure.sample()
+    used = (spent(burner) - before) / (boot_clock() - since)
+    assert sample.own_cpu == 0
+    assert sample.cores[CORE] <= 100 - 80 * used
+
+
+def test_the_usage_of_each_job_is_told_by_the_pid_of_its_top(processes: list[subprocess.Popen[bytes]]) -> None:
+    up = f"print('up', flush=True)\n{BURN}"
+    processes.append(start(f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {up!r}])"))
+    top = processes[0].pid
+    assert processes[0].stdout is not None and processes[0].stdout.readline() == b"up\n"  # it grows no more
+    wait_for(lambda: len(children(top)) == 1)
+    measure = probe(own=(os.getpid(),))
+    time.sleep(0.3)
+    sample = measure.sample()
+
+    def busy() -> bool:
+        nonlocal sample
+        sample = measure.sample()
+        return measure.usage()[top].cpu > 0.05
+
+    wait_for(busy)
+    usage = measure.usage()[top]
+    resident = sum(psutil.Process(pid).memory_info().rss for pid in (top, *children(top)))
+    assert usage.processes == 2
+    assert usage.rss == pytest.approx(resident, rel=0.1)
+    assert sample.memory_own >= 0.9 * resident
+
+
+def test_a_daemon_stays_with_the_job_it_was_seen_in() -> None:
+    # The job's shell ends and leaves its child to this process, a subreaper as the supervisor is.
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {BURN!r}]); sys.stdin.read()"
+    job = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE)
+    daemon = 0
+    try:
+        wait_for(lambda: len(children(job.pid)) == 1)
+        daemon = children(job.pid)[0]
+        measure = probe(own=(os.getpid(),))
+        measure.sample()
+        job.communicate(b"")
+        wait_for(lambda: daemon in children(os.getpid()))
+        measure.sample()
+        assert measure.usage()[job.pid].processes == 1
+        assert daemon not in measure.usage()
+    finally:
+        job.kill()
+        job.wait()
+        if daemon:
+            os.kill(daemon, 9)
+            os.waitpid(daemon, 0)
+        libc.prctl(36, 0, 0, 0, 0)
+
+
+def test_a_sample_costs_less_than_a_millisecond_or_two_and_says_the_basics() -> None:
+    measure = probe(own=(os.getpid(),))
+    costs = []
+    for _ in range(50):
+        began = time.thread_time()
+        sample = measure.sample()
+        costs.append(time.thread_time() - began)
+    assert sorted(costs)[25] < 0.002
+    assert set(sample.cores) == set(host.usable_cores())
+    assert 0 < sample.memory_foreign < sample.memory_total
+    assert 0 < sample.disk_free < sample.disk_total
+    assert all(0 <= percent <= 100 for percent in sample.cores.values())
+
+
+def test_an_agent_of_a_part_of_the_machine_sees_its_part() -> None:
+    whole = probe().facts("n", 1, Limits())
+    part = Probe([CORE], whole.memory // 2, open_backend("none"))
+    sample = part.sample()
+    assert set(sample.cores) == {CORE}
+    assert sample.foreign_cpu <= 1
+    assert sample.memory_total == whole.memory // 2
+    assert sample.memory_foreign == pytest.approx(probe().sample().memory_foreign / 2, rel=0.2)
+    assert part.facts("n", 1, Limits(reserve_memory=0)).lendable.memory == whole.memory // 2
+
+
+def test_virtual_cores_share_what_the_real_ones_have(processes: list[subprocess.Popen[bytes]]) -> None:
+    processes.extend(start(BURN) for _ in os.sched_getaffinity(0))
+    burners = [psutil.Process(one.pid) for one in processes]
+    measure = Probe(range(8), 0, open_backend("none"), virtual=True)
+    before, since = sum(map(spent, burners)), boot_clock()
+    time.sleep(0.8)
+    sample = measure.sample()
+    used = (sum(map(spent, burners)) - before) / (boot_clock() - since) / len(burners)
+    assert set(sample.cores) == set(range(8))
+    assert min(sample.cores.values()) > 60 * used
+    assert sample.foreign_cpu == pytest.approx(8 * sample.cores[0] / 100, abs=0.1)
+    assert measure.facts("n", 1, Limits()).virtual
+
+
+def test_cores_that_the_agent_may_not_use_are_refused() -> None:
+    with pytest.raises(BadValue, match="cores 4096 cannot be managed"):
+        Probe([4096], 0, open_backend("none"))
+
+
+def test_samples_in_a_burst_are_rates_over_half_a_second_all_the_same(processes: list[subprocess.Popen[bytes]]) -> None:
+    processes.append(start(BURN))
+    measure = probe(own=(os.getpid(),))
+    burner = psutil.Process(processes[0].pid)
+    seen = [(boot_clock(), spent(burner))]
+
+    def read() -> bool:
+        began = boot_clock()
+        shares.append(measure.sample().own_cpu)
+        seen.append((boot_clock(), spent(burner)))
+        return seen[-1][0] - seen[0][0] > 0.8 and boot_clock() - began < 0.1  # else something came in between
+
+    shares: list[float] = []
+    wait_for(read)
+    at, now_spent = seen[-1]
+    since, before = next(one for one in reversed(seen) if at - one[0] >= SPAN)
+    assert shares[-1] == pytest.approx((now_spent - before) / (at - since), abs=0.25)
+    assert len(measure._marks) < 15
+
+
+def test_own_time_is_taken_from_the_cores_it_may_have_been_spent_on() -> None:
+    busy = {0: 2.0, 1: 1.0, 2: 1.0}
+    anywhere, pinned = frozenset(busy), frozenset({1})
+    left = foreign_seconds(busy, [(anywhere, 1.5), (pinned, 1.0)])
+    assert left == {0: 1.0, 1: 0.0, 2: 0.5}
+    assert foreign_seconds(busy, [(pinned, 5.0)]) == {0: 2.0, 1: 0.0, 2: 1.0}
+
+
+def test_pid_files_of_kin_name_the_living_only(tmp_path: Path) -> None:
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    for name, start_ticks in (("a", started), ("b", started + 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "agent.pid").write_text(json.dumps({"pid": os.getpid(), "start": start_ticks}))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "supervisor.pid").write_text("{")
+    assert kin_roots(tmp_path) == [os.getpid()]
+
+
+def test_a_containers_limits_count_for_the_machine(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/box/agent"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/box/agent\n")
+    (group / "memory.max").write_text("max\n")
+    (group.parent / "memory.max").write_text(f"{1 << 30}\n")
+    (group.parent / "memory.current").write_text(f"{700 << 20}\n")
+    (group.parent / "memory.stat").write_text(f"anon 1\ninactive_file {200 << 20}\n")
+    (group.parent / "cpu.max").write_text("100000 100000\n")
+    groups = host.memory_groups(tmp_path)
+    assert groups == (group.parent,)
+    assert host.memory(groups) == (1 << 30, 524 << 20)
+    assert len(host.usable_cores(tmp_path)) == 1
+
+
+def test_busy_time_is_counted_by_the_kernels_numbers_of_cores() -> None:
+    def told() -> float:
+        return sum(psutil.cpu_times()[i] for i in (0, 1, 2, 5, 6, 7))
+
+    before, counted, after = told(), host.busy_seconds(), told()
+    assert set(counted) >= os.sched_getaffinity(0)
+    room = 1 + 10 * TICK
+    assert before - room <= sum(counted.values()) <= after + room

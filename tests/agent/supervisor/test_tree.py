@@ -1,0 +1,63 @@
+"""What is left of a job, where the list of our children and the processes themselves disagree for a moment."""
+
+import subprocess
+import sys
+
+SCENE = """
+import os, subprocess, sys
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import Job
+from distributed_grid.agent.supervisor.tree import Tree
+
+tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False)
+job = Job("j-a.1", 0.0, 0.0, 1.0, [])
+job.orphaned, tree.running[job.id] = True, job  # its spawner is dead, and what it left is ours
+tree.main_ended(job, 0)
+tree._find_orphans()
+print("alone", tree.alive(job))
+child = subprocess.Popen([sys.executable, "-c", ""])
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it is over, and not reaped
+seen = procs.stat(child.pid)
+print("child", seen and seen.state)
+tree._find_orphans()
+print("zombie", tree.alive(job))
+child.wait()
+tree._find_orphans()
+print("reaped", tree.alive(job))
+"""
+
+
+HIDDEN = """
+import os, subprocess, sys, time
+from distributed_grid.agent.supervisor.job import Job
+from distributed_grid.agent.supervisor.tree import Tree
+
+tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False)
+one, other, later = (Job(f"j-{name}.1", 0.0, 0.0, 1.0, []) for name in "abc")
+one.orphaned = other.orphaned = True
+tree.running |= {job.id: job for job in (one, other)}
+child = subprocess.Popen(["sleep", "1000"], env={}, start_new_session=True)
+tree._find_orphans()
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it was ended, and is not reaped
+tree.main_ended(one, 0)
+tree.running[later.id] = later
+print("killed", tree.alive(one), tree.alive(other), tree.alive(later))
+tree.reap(lambda pid: None)
+print("reaped", tree.alive(one), tree.alive(other), tree.alive(later))
+"""
+
+
+def told(scene: str) -> list[str]:
+    """What comes of it in a process of its own: the tests' one may have children of which a tree knows nothing."""
+    done = subprocess.run([sys.executable, "-c", scene], capture_output=True, text=True, check=True, timeout=100)
+    return done.stdout.splitlines()
+
+
+def test_a_job_is_not_gone_while_a_child_that_turned_zombie_may_have_left_another() -> None:
+    """A daemon forks, its parent dies after our list of children was read: the daemon is only in the next list."""
+    assert told(SCENE) == ["alone False", "child Z", "zombie True", "reaped False"]
+
+
+def test_a_job_is_not_gone_while_what_hid_whose_it_was_is_dying() -> None:
+    """It came to light while several ran, and may have been of any of these; not of one that began afterwards."""
+    assert told(HIDDEN) == ["killed True True False", "reaped False False False"]

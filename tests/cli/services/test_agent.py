@@ -1,0 +1,56 @@
+"""What the configuration says of this node reaches its agent."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.cli.context import Invocation
+from distributed_grid.cli.services.agent import _settings
+from distributed_grid.cli.services.agent_install import _owned
+from distributed_grid.protocol.errors import GridError
+
+
+def options(**given: object) -> dict[str, object]:
+    return defaultdict(lambda: None, {"owners": (), "labels": ()} | given)
+
+
+def test_walls_and_owners_come_from_flags_over_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text("agent: {name: n1, walls: landlock, owners: [ann, bob], trust: everyone}\n")
+    told = _settings(Invocation(config_path=str(file)), options(), "info")
+    assert (told.walls, told.owners, told.trust) == ("landlock", ("ann", "bob"), "everyone")
+    given = options(walls="none", owners=("eve",), trust="owner")
+    told = _settings(Invocation(config_path=str(file)), given, "info")
+    assert (told.walls, told.owners, told.trust) == ("none", ("eve",), "owner")
+
+
+def test_a_mistyped_level_of_walls_is_refused_with_what_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(GridError) as refused:
+        _settings(Invocation(), options(walls="namespaces"), "info")
+    assert "namespace" in " ".join(refused.value.lines())
+
+
+def test_a_service_of_the_machine_belongs_to_root_and_to_who_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann")
+    assert _owned(Invocation(), False, options()) == ["--owner", "ann", "--owner", "root"]
+    monkeypatch.delenv("SUDO_USER")
+    assert _owned(Invocation(), False, options()) == ["--owner", "root"]
+    assert _owned(Invocation(), True, options()) == []
+    assert _owned(Invocation(), False, options(owners=("bob",))) == []
+    file = tmp_path / "grid.yaml"
+    file.write_text("agent: {owners: [bob]}\n")
+    assert _owned(Invocation(config_path=str(file)), False, options()) == []
+
+
+def test_how_far_jobs_stand_back_comes_from_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: dict[str, None] = defaultdict(lambda: None)
+    file = tmp_path / "grid.yaml"
+    file.write_text("agent: {name: n1}\n")
+    said = Invocation(config_path=str(file))
+    monkeypatch.delenv("GRID_AGENT__NICE")
+    assert _settings(said, nothing, "info").nice == 15
+    file.write_text("agent: {name: n1, nice: 3}\n")
+    assert _settings(said, nothing, "info").nice == 3

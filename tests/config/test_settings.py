@@ -1,0 +1,408 @@
+"""One configuration: the seeds' files are read as they are, every error is found with its line, every value knows
+where it came from."""
+
+import grp
+import json
+import os
+import pwd
+import re
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent.core.spare.lender import Limits
+from distributed_grid.agent.main import limits_for
+from distributed_grid.config import text as config_text
+from distributed_grid.config.places import UntrustedConfig
+from distributed_grid.config.settings import (
+    ClusterConfig,
+    ConfigError,
+    OffloadingMode,
+    SharingDisabled,
+    SharingPolicy,
+    find,
+    load,
+    places,
+    state_dir,
+)
+from distributed_grid.protocol.resources import GIB, MIB
+
+SEED_000 = """
+resource_sharing:
+  enabled: true
+  policy: "balanced"  # Options: balanced, aggressive, conservative
+  rebalance_interval: 30  # seconds
+  pressure_thresholds:
+    cpu:
+      high: 0.8
+      low: 0.3
+    memory:
+      high: 0.7
+      low: 0.3
+    gpu:
+      high: 0.8
+      low: 0.3
+"""
+SEED_001 = """
+execution:
+  resource_sharing:
+    enabled: true
+    mode: dynamic_balancing  # offload_only, share_and_offload, dynamic_balancing
+    policy: predictive  # conservative, balanced, aggressive, predictive
+    rebalance_interval_seconds: 30
+    monitoring_interval_seconds: 10
+    thresholds:
+      cpu_pressure_high: 0.8
+      cpu_pressure_low: 0.3
+      memory_pressure_high: 0.8
+      memory_pressure_low: 0.3
+      gpu_pressure_high: 0.8
+      gpu_pressure_low: 0.3
+      excess_threshold: 0.25
+nodes:
+- name: gpu-master
+  resource_sharing:
+    can_share: true
+    max_share_cpu: 4
+    max_share_memory_gb: 16
+    max_share_gpu: 0
+    priority: 1.0
+"""
+SEED_002 = """
+resource_sharing:
+  enabled: true
+  check_interval: 60  # seconds
+  offer_expiry: 300   # seconds
+  max_offers_per_node: 5
+  thresholds:
+    gpu_utilization_max: 20.0    # GPU must be below 20% utilization
+    gpu_memory_min_mb: 1024.0    # At least 1GB free GPU memory
+    memory_percent_max: 50.0     # Memory must be below 50% used
+    memory_min_gb: 2.0           # At least 2GB free memory
+    cpu_percent_max: 30.0        # CPU must be below 30% utilization
+    cpu_min_cores: 1.0           # At least 1 CPU core free
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    def write(text: str, name: str = "grid.yaml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def read(path: Path | None, **given) -> ClusterConfig:
+    return load(path, environment=given.pop("environment", {}), **given)
+
+
+def problems(path: Path, **given) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(path, **given)
+    return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
+
+
+# --- the seeds' files -------------------------------------------------------------------------------------------------
+
+
+def test_the_boost_guides_file_is_read(written) -> None:
+    sharing = read(written(SEED_000)).resource_sharing
+    assert (sharing.policy, sharing.rebalance_interval_seconds) == (SharingPolicy.BALANCED, 30.0)
+    assert (sharing.thresholds.cpu_pressure_high, sharing.thresholds.memory_pressure_high) == (0.8, 0.7)
+
+
+def test_the_intelligent_sharing_documents_file_is_read(written) -> None:
+    config = read(written(SEED_001))
+    assert config.resource_sharing.mode is OffloadingMode.DYNAMIC_BALANCING
+    assert config.resource_sharing.policy is SharingPolicy.PREDICTIVE
+    assert config.resource_sharing.monitoring_interval_seconds == 10.0
+    assert config.resource_sharing.thresholds.excess_threshold == 0.25
+    limits = limits_for(config, "gpu-master")
+    assert (limits.max_share_cpu, limits.max_share_memory, limits.max_share_gpu) == (4000, 16 * GIB, 0)
+    assert limits_for(config, "another").max_share_cpu is None
+
+
+def test_the_sharing_guides_file_is_read_by_its_own_call(written, monkeypatch) -> None:
+    monkeypatch.delenv("GRID_COORDINATOR", raising=False)
+    limits = limits_for(ClusterConfig.from_yaml(str(written(SEED_002, "config/cluster_config.yaml"))), "any")
+    assert (limits.gpu_utilization_max, limits.gpu_memory_min) == (20.0, 1024 * MIB)
+    assert (limits.memory_percent_max, limits.memory_min) == (50.0, 2 * GIB)
+    assert (limits.cpu_percent_max, limits.cpu_min_cores) == (30.0, 1000)
+    assert (limits.offer_expiry, limits.check_interval, limits.max_offers_per_node) == (300.0, 60.0, 5)
+
+
+def test_without_a_file_the_defaults_are_those_of_the_seeds_and_the_issue() -> None:
+    config = read(None, here=Path("/nowhere"))
+    assert config.resource_sharing.enabled
+    assert config.resource_sharing.monitoring_interval_seconds == 2.0
+    assert config.resource_sharing.offer_expiry == 300.0
+    assert config.coordinator_url() == "ws://127.0.0.1:7433"
+    assert limits_for(config, "any").cpu_percent_max == 30.0
+
+
+def test_both_places_of_resource_sharing_may_say_the_same_but_not_contradict(written) -> None:
+    both = "resource_sharing: {check_interval: 60}\nexecution: {resource_sharing: {check_interval: 1m}}\n"
+    config = read(written(both))
+    assert config.resource_sharing.check_interval == 60.0
+    assert "same value" in config.warnings[0]
+    assert problems(written(both.replace("1m", "2m"))) == [
+        "F:2: execution.resource_sharing.check_interval says another value as F:1, for resource_sharing.check_interval"
+        " (keep one of the two)"
+    ]
+
+
+def test_other_names_of_a_setting_are_accepted_and_merged(written) -> None:
+    config = read(
+        written("resource_sharing: {rebalance_interval: 1h30m, monitoring_interval: 5}\ncluster: {name: lab}")
+    )
+    assert config.resource_sharing.rebalance_interval_seconds == 5400.0
+    assert config.resource_sharing.monitoring_interval_seconds == 5.0
+    assert config.name == "lab"
+    assert read(written("cluster: lab")).name == "lab"
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def test_all_errors_come_at_once_each_with_its_line_and_a_suggestion(written) -> None:
+    text = """\
+resource_sharing:
+  treshold: {}
+  policy: balancd
+  offer_expiry: soon
+  thresholds:
+    cpu_percent_max: 130
+    memory_min_gb: -1
+    gpu_utilization_max: .nan
+coordinator:
+  port: 70000
+  hots: x
+nodes:
+- name: a
+- name: a
+- resource_sharing: {can_share: maybe}
+agent: [1]
+"""
+    assert problems(written(text)) == [
+        "F:2: unknown key 'treshold' in resource_sharing (did you mean 'thresholds'?)",
+        "F:3: resource_sharing.policy: 'balancd' is not one of conservative, balanced, aggressive, predictive"
+        " (did you mean 'balanced'?)",
+        "F:4: resource_sharing.offer_expiry: 'soon' is not a duration (give seconds, or 30m, 1h30m, 2d, HH:MM:SS)",
+        "F:6: resource_sharing.thresholds.cpu_percent_max: '130' is not a percentage from 0 to 100",
+        "F:7: resource_sharing.thresholds.memory_min_gb: '-1' is not a number from 0 up",
+        "F:8: resource_sharing.thresholds.gpu_utilization_max: '.nan' is not a percentage from 0 to 100",
+        "F:10: coordinator.port: '70000' is not a port from 0 to 65535",
+        "F:11: unknown key 'hots' in coordinator (did you mean 'host'?)",
+        "F:15: nodes[2].resource_sharing.can_share: 'maybe' is not true or false",
+        "F:15: nodes[2] has no name (add `name: NODE`)",
+        "F:16: agent must hold settings, as `name: value`",
+        "F:14: the node 'a' is listed twice, first at F:13",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("a: [1, 2", "F:1:9"),
+        ("resource_sharing:\n  enabled: true\n bad", "F:3"),
+        ("a: b: c", "F:1:5"),
+        ("x: \x07", "F"),
+        ("- 1\n- 2", "F:1"),
+        ("just words", "F:1"),
+        ("a: !!python/object/apply:os.system [ls]", "F:1"),
+        ("a: *b", "F:1"),
+        ("a: " + "[" * 5000, "F"),
+    ],
+)
+def test_what_is_no_yaml_is_one_error_with_its_place(written, text: str, where: str) -> None:
+    (one,) = problems(written(text))
+    assert one.startswith(where)
+
+
+def test_the_error_for_people_has_no_traceback_and_all_lines(written) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(written("nam: x\nport: 1\n"))
+    lines = caught.value.lines()
+    assert [line.partition(":")[0] for line in lines] == ["error", "  try", "error", "  try"]
+    assert "did you mean 'name'?" in lines[1]
+
+
+def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none.yaml") == [
+        "F: cannot be read: No such file or directory (write one with: grid config init)"
+    ]
+    assert "Is a directory" in problems(tmp_path)[0]
+
+
+def test_a_key_twice_and_a_low_mark_above_the_high_one_are_errors(written) -> None:
+    assert problems(written("name: a\nname: b\n")) == ["F:2: name appears twice, first at F:1"]
+    low = "resource_sharing:\n  pressure_thresholds:\n    gpu: {low: 0.9, high: 0.5}\n"
+    assert problems(written(low)) == ["F:3: gpu_pressure_low (0.9) is not below high (0.5)"]
+
+
+def test_an_url_that_is_none_is_refused_with_what_was_meant(written) -> None:
+    assert problems(written("coordinator: {url: 'gpu-master:7433'}")) == [
+        "F:1: 'gpu-master:7433' is not a coordinator's address (ws://gpu-master:7433)"
+    ]
+
+
+def test_nodes_are_to_be_heard_before_they_are_suspect(written) -> None:
+    assert problems(written("coordinator: {heartbeat: 5s}")) == [
+        "F:1: 5 s is too long: a node that is silent for 6 s gets no new jobs (3 s or less)"
+    ]
+    assert read(written("coordinator: {heartbeat: 3s}")).coordinator.heartbeat == 3.0
+
+
+def test_offers_that_expire_before_the_next_check_give_a_warning_only(written) -> None:
+    (warning,) = read(written("resource_sharing: {offer_expiry: 30}")).warnings
+    assert "check_interval" in warning
+
+
+def test_switched_off_means_nothing_lent_and_the_seeds_words(written) -> None:
+    config = read(path := written("resource_sharing:\n  enabled: false\n"))
+    assert not limits_for(config, "any").can_share
+    with pytest.raises(SharingDisabled, match="Resource sharing not enabled") as caught:
+        config.require_sharing()
+    assert f"{path}:2" in caught.value.why
+
+
+# --- where values come from -------------------------------------------------------------------------------------------
+
+
+def test_flags_win_over_the_environment_over_the_file_over_defaults(written) -> None:
+    path = written("coordinator: {port: 1, host: a}\nresource_sharing: {check_interval: 5}\n")
+    environment = {"GRID_COORDINATOR__PORT": "2", "GRID_RESOURCE_SHARING__CHECK_INTERVAL": "1m", "GRID_OUTPUT": "json"}
+    config = read(path, environment=environment, flags={"coordinator.port": "3"})
+    assert config.coordinator.port == 3
+    origins = {row.name: row.origin for row in config.rows()}
+    assert origins["coordinator.port"] == "flag --port"
+    assert origins["resource_sharing.check_interval"] == "env GRID_RESOURCE_SHARING__CHECK_INTERVAL"
+    assert origins["coordinator.host"] == f"{path}:1"
+    assert origins["agent.offer_after"] == "default"
+
+
+def test_the_coordinators_address_has_a_variable_of_its_own(written) -> None:
+    config = read(written("coordinator: {url: 'ws://a:1'}"), environment={"GRID_COORDINATOR": "ws://b:2"})
+    assert config.coordinator_url() == "ws://b:2"
+
+
+def test_a_wrong_variable_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, environment={"GRID_COORDINATOR__PROT": "1", "GRID_AGENT__VIRTUAL": "perhaps"}, here=Path("/none"))
+    assert [str(problem) for problem in caught.value.problems] == [
+        "env GRID_AGENT__VIRTUAL: agent.virtual: 'perhaps' is not true or false",
+        "env GRID_COORDINATOR__PROT: there is no setting coordinator.prot (did you mean 'coordinator.port'?)",
+    ]
+
+
+def test_the_file_is_found_in_the_documented_order(tmp_path: Path) -> None:
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    order = places(environment, tmp_path)
+    assert [str(place.relative_to(tmp_path)) for place in order[:-1]] == [
+        "grid.yaml",
+        "config/my-cluster-enhanced.yaml",
+        "config/my-cluster.yaml",
+        "config/cluster_config.yaml",
+        "xdg/grid/config.yaml",
+    ]
+    assert str(order[-1]) == "/etc/grid/grid.yaml"
+    for place in reversed(order[:-1]):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("")
+        assert find(None, environment, tmp_path) == place
+    assert find(None, environment | {"GRID_CONFIG": "named"}, tmp_path) == Path("named")
+    assert find("flag", environment | {"GRID_CONFIG": "named"}, tmp_path) == Path("flag")
+
+
+def a_config(here: Path, name: str = "grid.yaml") -> Path:
+    path = here / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("")
+    path.chmod(0o644)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o646], ids=oct)
+def test_a_file_here_that_all_can_write_to_is_refused_unless_it_is_named(tmp_path: Path, mode: int) -> None:
+    path = a_config(tmp_path)
+    path.chmod(mode)
+    with pytest.raises(UntrustedConfig) as refused:
+        find(None, {}, tmp_path)
+    assert refused.value.why.startswith("all users can write to it") and f"--config {path}" in refused.value.hint
+    assert find(path, {}, tmp_path) == path
+    assert find(None, {"GRID_CONFIG": str(path)}, tmp_path) == path
+
+
+def test_a_group_that_is_not_the_users_own_counts_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = a_config(tmp_path)
+    path.chmod(0o664)
+    own = pwd.getpwuid(os.geteuid())
+    assert (own.pw_gid, own.pw_name) == (path.stat().st_gid, grp.getgrgid(own.pw_gid).gr_name)
+    assert find(None, {}, tmp_path) == path
+    shared = grp.struct_group((own.pw_name, "x", own.pw_gid, [own.pw_name, "bob"]))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: shared)
+    with pytest.raises(UntrustedConfig, match="is not read"):
+        find(None, {}, tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+@pytest.mark.parametrize("name", ["grid.yaml", "config/my-cluster.yaml"])
+def test_a_file_here_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
+    path = a_config(tmp_path, name)
+    os.chown(path, 12345, -1)
+    with pytest.raises(UntrustedConfig) as refused:
+        find(None, {}, tmp_path)
+    assert refused.value.why.startswith("it belongs to the user id 12345")
+    assert find(None, {"SUDO_UID": "12345"}, tmp_path) == path
+    os.chown(path, 0, -1)
+    assert find(None, {}, tmp_path) == path
+    path.rename(tmp_path / "mine")
+    path.symlink_to(tmp_path / "mine")
+    os.chown(path, 12345, -1, follow_symlinks=False)
+    with pytest.raises(UntrustedConfig):
+        find(None, {}, tmp_path)
+
+
+def test_state_lies_where_xdg_says(tmp_path: Path) -> None:
+    assert state_dir("agent-a", {"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "grid/agent-a"
+
+
+def test_lists_cores_sizes_and_labels_are_read_from_yaml_and_from_text(written) -> None:
+    text = "agent: {cores: [0-2, 7], memory: 16G, gpus: [GPU-a, 1], labels: {rack: 3, zone: b}, virtual: yes}"
+    agent = read(written(text)).agent
+    assert (agent.cores, agent.memory, agent.gpus) == ((0, 1, 2, 7), 16 * GIB, ("GPU-a", "1"))
+    assert (agent.labels, agent.virtual) == ({"rack": "3", "zone": "b"}, True)
+    flagged = read(None, here=Path("/none"), flags={"agent.cores": "3,0-1", "agent.labels": "a=1,b=2"}).agent
+    assert (flagged.cores, flagged.labels) == ((0, 1, 3), {"a": "1", "b": "2"})
+
+
+# --- the schema for people and machines -------------------------------------------------------------------------------
+
+
+def test_the_file_that_init_writes_is_read_and_changes_nothing(written) -> None:
+    blank, first = read(None, here=Path("/none")), read(written(config_text.init()))
+    assert [(row.name, row.value) for row in first.rows()] == [(row.name, row.value) for row in blank.rows()]
+    assert first.warnings == ()
+
+
+def test_every_setting_that_init_shows_as_a_comment_can_be_uncommented(written) -> None:
+    lines = [re.sub(r"^( *)# ", r"\1", line) for line in config_text.init().splitlines()[3:]]
+    config = read(written("\n".join(line for line in lines if "Settings of single nodes" not in line)))
+    assert [node.name for node in config.nodes] == ["gpu-master"]
+
+
+def test_the_json_schema_knows_every_name_the_reader_accepts() -> None:
+    schema = json.loads(json.dumps(config_text.schema()))
+    sharing = schema["properties"]["resource_sharing"]["properties"]
+    assert schema["properties"]["execution"]["properties"]["resource_sharing"]["properties"] == sharing
+    assert sharing["policy"]["enum"] == ["conservative", "balanced", "aggressive", "predictive"]
+    assert sharing["pressure_thresholds"]["properties"]["cpu"]["properties"]["high"]["maximum"] == 1
+    assert schema["properties"]["nodes"]["items"]["required"] == ["name"]
+    assert not schema["additionalProperties"]
+
+
+def test_an_agent_takes_the_limits_as_they_are_and_has_the_same_defaults() -> None:
+    assert limits_for(read(None, here=Path("/none")), "any") == Limits()

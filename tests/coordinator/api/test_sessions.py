@@ -1,0 +1,82 @@
+"""A user who asks for too much, over real sockets: slowed down and told, while others are served."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from distributed_grid.coordinator.api.requests import Client, Requests
+from distributed_grid.coordinator.net import limits
+from distributed_grid.protocol.messages import Cancel, Done, Failed, GetStatus, Status
+from tests.coordinator.ends import agent, client, coordinator, job, runs_on
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user has a millisecond of the coordinator's time a second."""
+    monkeypatch.setattr(limits, "SHARE", 0.001)
+    monkeypatch.setattr(limits, "AT_ONCE", 0.002)
+    monkeypatch.setattr(limits, "SLOWEST", 0.05)
+    monkeypatch.setattr(limits, "FAR_OVER", 0.5)
+
+
+@pytest.mark.usefixtures("strict")
+async def test_who_floods_by_many_connections_is_told_when_to_try_again_and_others_are_served(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann = [await client(grid.url) for _ in range(20)]
+        await asyncio.gather(*(end.say(*(GetStatus(number) for number in range(1, 500))) for end in ann))
+        told = await ann[0].until(Failed)
+        assert told.code == "busy" and "try again in" in told.hint
+        bob = await client(grid.url, "bob")
+        assert isinstance(await bob.ask(GetStatus(1)), Status)
+        answered = sum(len(end.seen) for end in ann)
+        assert answered < 20 * 400
+        for end in (*ann, bob):
+            await end.close()
+
+
+@pytest.mark.usefixtures("strict")
+async def test_a_cancel_is_done_at_once_however_much_its_user_has_asked_for(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        worker, ann = await agent(grid.url, runs=runs_on), await client(grid.url)
+        (name,) = await ann.submit(job("sleep", "600"))
+        await ann.say(*(GetStatus(number) for number in range(1, 500)))
+        again = await client(grid.url)
+        assert grid.server._people._paces.of("ann").wait(GetStatus(1), time.monotonic()) > 0
+        assert isinstance(await again.ask(Cancel(id=7777, jobs=(name,), grace=0)), Done)
+        view = await ann.until(lambda seen: getattr(getattr(seen, "job", None), "outcome", None) is not None)
+        assert view.job.outcome.cause == "cancelled"
+        for end in (ann, again, worker):
+            await end.close()
+
+
+def test_who_asks_one_thing_does_not_wait_for_who_asks_thousands_in_one_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    begun = asyncio.Event()
+    handle = Requests.handle
+
+    async def noted(self: Requests, asker: Client, message: Any) -> None:
+        done.append(asker.user)
+        begun.set()
+        await handle(self, asker, message)
+
+    async def ask() -> None:
+        async with coordinator(tmp_path) as grid:
+            ann, bob = await client(grid.url), await client(grid.url, "bob")
+            await ann.say(*(GetStatus(number) for number in range(1, 5_000)))
+            await begun.wait()
+            await bob.ask(GetStatus(1))
+            await ann.until(lambda seen: getattr(seen, "id", 0) == 4_999, 60)
+            for end in (ann, bob):
+                await end.close()
+
+    monkeypatch.setattr(Requests, "handle", noted)
+    # The loop that the service runs on: its clock stands still during a turn, so that turns cannot go by it.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ask())
+    assert done.index("bob") < 4_000

@@ -1,0 +1,78 @@
+"""Boosts that are on their way: the ledger hears of each as soon as Ray shows it as it was lent, and no sooner."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.ray.boosts import AT_LEAST, EARLY, IMPORTED, OF_WAITING, pace
+from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages import Failed, RequestBoost, Submitted
+from distributed_grid.protocol.resources import ResourceType
+from tests.coordinator.client.compat.test_boosts import scene
+from tests.coordinator.ends import client
+
+
+def asked(number: int) -> RequestBoost:
+    return RequestBoost(number, f"k{number}", "gpu-master", ResourceType.CPU, 1.0)
+
+
+def test_a_raylet_is_looked_for_seldom_while_it_cannot_be_there_and_then_by_how_long_it_takes() -> None:
+    assert pace(0.0) == pace(0.9 * IMPORTED) == EARLY
+    assert pace(IMPORTED) == AT_LEAST
+    assert pace(30.0) == 30.0 * OF_WAITING
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60.0):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_one_that_is_not_there_as_it_was_lent_joins_once_it_is_and_keeps_nobody_from_joining(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path) as (grid, ray, worker):
+        jobs, ann = grid.ledger.state.jobs, await client(grid.url)
+        ray.deaf = True
+        (first,) = (await ann.ask(asked(1))).jobs
+        await until(lambda: bool(jobs[first].started))
+        ray.deaf = False
+        ray.joins(worker.launched[0])
+        raylet = ray.shown[-1]
+        whole, raylet["total"] = raylet["total"], raylet["total"] | {"CPU": 0.5}
+        (second,) = (await ann.ask(asked(2))).jobs
+        await until(lambda: jobs[second].state is State.RUNNING)
+        assert jobs[first].state is State.STARTING
+        raylet["total"] = whole
+        await until(lambda: jobs[first].state is State.RUNNING)
+        await ann.close()
+
+
+async def test_one_that_comes_while_ray_cannot_be_asked_joins_when_it_can(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, ray, worker):
+        jobs, ann = grid.ledger.state.jobs, await client(grid.url)
+        ray.deaf = True
+        (boost,) = (await ann.ask(asked(1))).jobs
+        await until(lambda: bool(jobs[boost].started))
+        ray.down, ray.deaf = True, False
+        ray.asked.clear()
+        await ray.asked.wait()
+        ray.joins(worker.launched[0])
+        ray.asked.clear()
+        await ray.asked.wait()
+        assert jobs[boost].state is State.STARTING
+        ray.down = False
+        await until(lambda: jobs[boost].state is State.RUNNING)
+        await ann.close()
+
+
+async def test_a_target_is_known_to_ray_also_by_the_name_of_its_machine(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, _, _):
+        ann = await client(grid.url)
+        assert isinstance(await ann.ask(replace(asked(1), target="host")), Submitted)
+        assert isinstance(await ann.ask(replace(asked(2), target="192.0.2.2")), Submitted)
+        refused = await ann.ask(replace(asked(3), target="gpu-slave"))
+        assert isinstance(refused, Failed) and "Target node not found" in refused.what
+        await ann.close()

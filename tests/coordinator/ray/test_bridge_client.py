@@ -1,0 +1,53 @@
+"""Asking Ray where there is none: one clear reason, at once, nothing is left running. With a real one: tests/ray."""
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay, environment
+
+
+async def test_where_nobody_listens_that_is_said_each_time_and_no_process_is_started() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        bridge = Bridge(address, environment("disabled"))
+        for _ in range(2):
+            with pytest.raises(NoRay, match=f"there is no Ray at {address}") as refused:
+                await bridge.ask("nodes")
+            assert "ray.address" in refused.value.hint
+        await bridge.close()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "ray"]
+
+
+async def test_an_address_that_is_none_is_no_ray_either() -> None:
+    with pytest.raises(NoRay, match="there is no Ray at auto"):
+        await Bridge("auto", environment("disabled")).ask("nodes")
+
+
+def test_how_rays_processes_know_each_other_is_always_said_and_a_token_goes_by_its_file() -> None:
+    assert environment("disabled")["RAY_AUTH_MODE"] == "disabled"
+    said = environment("token", "/etc/grid/ray.token")
+    assert (said["RAY_AUTH_MODE"], said["RAY_AUTH_TOKEN_PATH"]) == ("token", "/etc/grid/ray.token")
+
+
+async def test_a_bridge_that_is_not_understood_is_ended_and_who_waits_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\necho what?\nexec sleep 1000\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        bridge = Bridge(f"127.0.0.1:{listening.getsockname()[1]}", environment("disabled"))
+        with pytest.raises(NoRay, match="cannot be asked"):
+            await bridge.ask("nodes", seconds=60)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
+        await bridge.close()

@@ -1,0 +1,320 @@
+"""What is committed is there after a restart; what is looked up is found as people name it."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    Audit,
+    Job,
+    RecordAllocation,
+    RecordForgotten,
+    RecordJob,
+    RecordNode,
+)
+from distributed_grid.coordinator.core.rollback import Point
+from distributed_grid.coordinator.store import head
+from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, failure
+from distributed_grid.coordinator.store.reserve import RESERVE_BYTES, Reserve
+from distributed_grid.coordinator.store.store import Store
+from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
+from distributed_grid.protocol.nodes import NodeFacts
+from distributed_grid.protocol.resources import Grant, Resources
+
+ASKED = Request(Resources(cpu=1000))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "grid.db"
+
+
+def a_job(number: int, state: State = State.WAITING, name: str = "", user: str = "ann", **more: object) -> Job:
+    body = JobSpec(("true",), name=name)
+    at = 1000.0 + number
+    ended = at + 1 if state is State.ENDED else 0.0
+    made = Job(id=f"j-{number:012d}", key=f"k{number}", user=user, spec=body, request=ASKED, submitted=at, state=state)
+    made.ended = ended
+    for field, value in more.items():
+        setattr(made, field, value)
+    return made
+
+
+def keep(store: Store, *records: object, clock: float = 1.0) -> None:
+    store.commit(store.snapshot(records, clock))  # type: ignore[arg-type]
+
+
+def test_a_restart_finds_only_what_lives(path: Path) -> None:
+    store = Store(path)
+    held = Allocation(
+        id="j-000000000002.1", job="j-000000000002", node="n1", grant=Grant((1, 2)), state=State.RUNNING, granted=5.0
+    )
+    over = Allocation(id="j-000000000003.1", job="x", node="n1", grant=Grant(), state=State.ENDED, granted=5.0)
+    facts = NodeFacts(name="n1", hostname="h", boot_id="b", incarnation=3, cores=(0,), memory=1, lendable=Resources())
+    running = a_job(2, State.RUNNING, allocation=held.id, node="n1", story=[Step(5.0, State.RUNNING, "runs")])
+    keep(
+        store,
+        RecordJob(running, new=True),
+        RecordJob(a_job(1), new=True),
+        RecordJob(a_job(3, State.ENDED), new=True),
+        RecordAllocation(held),
+        RecordAllocation(over),
+        RecordNode(facts),
+        Audit("n1", "came too late"),
+    )
+    store.close()
+    living = Store(path).load()
+    assert [job.id for job in living.jobs] == ["j-000000000001", "j-000000000002"]
+    assert living.jobs[1] == running
+    assert living.allocations == [held]
+    assert living.nodes == [facts]
+
+
+def test_a_node_that_was_forgotten_is_not_found_by_a_restart_unless_it_came_back(path: Path) -> None:
+    store = Store(path)
+    of = [
+        NodeFacts(name=name, hostname="h", boot_id="b", incarnation=3, cores=(0,), memory=1, lendable=Resources())
+        for name in ("n1", "n2", "n3")
+    ]
+    keep(store, *map(RecordNode, of))
+    keep(store, RecordForgotten("n1"), RecordForgotten("n2"), RecordNode(of[1]))
+    assert store.load().nodes == of[1:]
+    keep(store, RecordNode(of[0]), RecordForgotten("n2"), RecordForgotten("n1"))
+    assert store.load().nodes == of[2:]
+
+
+def test_a_snapshot_keeps_the_moment_it_was_taken(path: Path) -> None:
+    store, job = Store(path), a_job(1)
+    snapshot = store.snapshot([RecordJob(job, new=True)], 1.0)
+    job.state = State.RUNNING
+    store.commit(snapshot)
+    found = store.job(job.id)
+    assert found is not None and found.state is State.WAITING
+
+
+def test_a_changed_job_replaces_what_was_stored(path: Path) -> None:
+    store, job = Store(path), a_job(1)
+    keep(store, RecordJob(job, new=True))
+    job.state, job.ended, job.outcome = State.ENDED, 2000.0, Outcome(Cause.EXITED, code=3)
+    keep(store, RecordJob(job))
+    assert store.load().jobs == []
+    assert [found.outcome for found in store.list_ended(10)] == [job.outcome]
+
+
+def test_a_job_is_stored_with_its_newest_allocation_and_earlier_ones_are_still_found(path: Path) -> None:
+    store = Store(path)
+    job = a_job(2, State.WAITING, allocation="j-000000000002.1")
+    first = Allocation(id="j-000000000002.1", job=job.id, node="n1", grant=Grant(), state=State.ENDED, granted=5.0)
+    keep(store, RecordJob(job), RecordAllocation(first))
+    assert store.load().allocations == []
+    job.allocation, job.state = "j-000000000002.2", State.STARTING
+    second = Allocation(id=job.allocation, job=job.id, node="n2", grant=Grant((1,)), state=job.state, granted=6.0)
+    keep(store, RecordAllocation(second), RecordJob(job))
+    assert store.load().allocations == [second]
+    assert store.node_of(first.id) == "n1"
+
+
+def test_many_rows_are_one_transaction_in_statements_of_any_size(path: Path) -> None:
+    store = Store(path)
+    jobs = [a_job(number) for number in range(151)]
+    keep(store, *(RecordJob(job, new=True) for job in jobs))
+    assert store.load().jobs == jobs
+
+
+def test_each_start_is_a_new_epoch_of_the_same_grid(path: Path) -> None:
+    first = Store(path)
+    second = Store(path)  # the first was killed
+    assert (first.epoch, second.epoch) == (1, 2)
+    assert first.grid == second.grid and len(first.grid) == 16
+
+
+def test_the_clock_of_the_last_commit_is_remembered(path: Path) -> None:
+    store = Store(path)
+    keep(store, Audit("", "x"), clock=4_000_000_000.5)
+    store.close()
+    assert Store(path).clock == 4_000_000_000.5
+
+
+def test_known_keys_are_found_per_user(path: Path) -> None:
+    store = Store(path)
+    keep(store, RecordJob(a_job(1), new=True))
+    assert store.known("ann", ["k1", *(f"x{n}" for n in range(1200))]) == {"k1": "j-000000000001"}
+    assert store.known("bob", ["k1"]) == {}
+
+
+def test_jobs_are_found_by_id_prefix_name_and_last(path: Path) -> None:
+    store = Store(path)
+    keep(
+        store,
+        RecordJob(a_job(1, id="j-abcaaaaaaaaa", name="train"), new=True),
+        RecordJob(a_job(2, State.ENDED, id="j-abdaaaaaaaaa", name="train"), new=True),
+        RecordJob(a_job(3, id="j-xyzaaaaaaaaa", user="bob", name="train"), new=True),
+    )
+    assert store.find("j-abcaaaaaaaaa", "ann") == ["j-abcaaaaaaaaa"]
+    assert store.find("j-x", "ann") == ["j-xyzaaaaaaaaa"]
+    assert store.find("abd", "ann") == ["j-abdaaaaaaaaa"]
+    assert store.find("ab", "ann") == ["j-abcaaaaaaaaa", "j-abdaaaaaaaaa"]
+    assert store.find("train", "ann") == ["j-abdaaaaaaaaa"]
+    assert store.find("train", "bob") == ["j-xyzaaaaaaaaa"]
+    assert store.find("last", "ann") == ["j-abdaaaaaaaaa"]
+    assert store.find("last", "eve") == []
+    assert store.find("nothing", "ann") == []
+    assert store.find("", "ann") == []
+    assert store.find("%", "ann") == []
+
+
+def test_ended_jobs_come_newest_end_first_and_bounded(path: Path) -> None:
+    store = Store(path)
+    keep(store, *(RecordJob(a_job(n, State.ENDED, user="ann" if n % 2 else "bob"), new=True) for n in range(10)))
+    assert [job.key for job in store.list_ended(3)] == ["k9", "k8", "k7"]
+    assert [job.key for job in store.list_ended(2, "bob")] == ["k8", "k6"]
+
+
+def test_a_store_cannot_be_damaged_unnoticed(path: Path) -> None:
+    store = Store(path)
+    keep(store, *(RecordJob(a_job(n), new=True) for n in range(500)))
+    store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 2)
+        file.write(os.urandom(8192))
+    with pytest.raises(StoreFailed, match="damaged") as caught:
+        Store(path)
+    assert caught.value.hint
+
+
+def test_a_file_that_is_no_store_is_refused(path: Path) -> None:
+    path.write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(StoreFailed, match="damaged"):
+        Store(path)
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    with pytest.raises(StoreFailed, match="not a store of a grid"):
+        Store(path)
+
+
+def test_a_store_of_a_newer_version_is_refused(path: Path) -> None:
+    Store(path).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreFailed, match="newer version"):
+        Store(path)
+
+
+def test_a_full_disk_is_said_and_nothing_of_the_transaction_is_kept(path: Path) -> None:
+    store = Store(path)
+    keep(store, RecordJob(a_job(1), new=True))
+    pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
+    store._writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(StoreFailed, match="no space left"):
+        keep(store, *(RecordJob(a_job(n), new=True) for n in range(2, 400)))
+    store.abandon()
+    assert [job.key for job in Store(path).load().jobs] == ["k1"]
+
+
+def test_an_agent_that_says_only_strange_things_fills_no_disk(path: Path) -> None:
+    store = Store(path)
+    for _ in range(40):
+        keep(store, *(Audit("n1", "x" * 10_000) for _ in range(500)))
+    rows, longest = sqlite3.connect(path).execute("SELECT count(*), max(length(what)) FROM audit").fetchone()
+    assert 10_000 <= rows <= 11_000
+    assert longest == 500
+
+
+def filled(store: Store) -> None:
+    """Leave no room for more than a page."""
+    pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
+    store._writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+
+
+def test_after_trouble_a_new_connection_stores_what_the_old_one_could_not(path: Path) -> None:
+    reserve = Reserve(path.parent)
+    assert reserve.make() == "" and (path.parent / "reserve").stat().st_blocks * 512 >= RESERVE_BYTES
+    store = Store(path, reserve)
+    keep(store, RecordJob(a_job(1), new=True))
+    records = [RecordJob(a_job(n), new=True) for n in range(2, 400)]
+    filled(store)
+    with pytest.raises(DiskTrouble, match="no space left"):
+        keep(store, *records)
+    store.reopen()
+    assert not (path.parent / "reserve").exists(), "its room is the store's now"
+    keep(store, *records)
+    assert store.secure() is None and (path.parent / "reserve").exists()
+    assert len(store.load().jobs) == 399
+
+
+def test_a_store_that_another_coordinator_has_begun_on_is_not_written_again(path: Path) -> None:
+    store = Store(path)
+    Store(path).close()
+    with pytest.raises(StoreFailed, match="not what it was") as caught:
+        store.reopen()
+    assert not isinstance(caught.value, DiskTrouble)
+
+
+def test_a_store_that_was_taken_away_is_waited_for_and_not_made_anew(path: Path) -> None:
+    store = Store(path)
+    keep(store, RecordJob(a_job(1), new=True))
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(DiskTrouble):
+        store.reopen()
+    assert not path.exists()
+    path.with_name("elsewhere").rename(path)
+    store.reopen()
+    keep(store, RecordJob(a_job(2), new=True))
+    assert store.known("ann", ["k1", "k2"]).keys() == {"k1", "k2"}
+
+
+def test_an_older_state_of_the_disk_is_seen(path: Path) -> None:
+    store = Store(path)
+    keep(store, RecordJob(a_job(1), new=True), clock=100.0)
+    older = Point(store.grid, store.epoch, 0, 50.0)
+    store._writer.execute(head.SET, (head.encode(older),))
+    with pytest.raises(StoreFailed, match="not what it was"):
+        store.reopen()
+
+
+def test_the_reserve_is_made_only_where_as_much_is_left_and_given_up_at_a_start_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Reserve(tmp_path)
+    monkeypatch.setattr(reserve, "_free", lambda: RESERVE_BYTES)
+    assert "16 MiB are free, 20 MiB are needed" in reserve.make()
+    assert not (tmp_path / "reserve").exists()
+    monkeypatch.undo()
+    assert reserve.make() == ""
+    reserve.ease()
+    assert (tmp_path / "reserve").exists()
+    monkeypatch.setattr(reserve, "_free", lambda: 0)
+    assert reserve.make() == "", "what is there is not asked for again"
+    reserve.ease()
+    assert not (tmp_path / "reserve").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        ("SQLITE_FULL", True),
+        ("SQLITE_IOERR_FSYNC", True),
+        ("SQLITE_READONLY_DBMOVED", True),
+        ("SQLITE_CANTOPEN", True),
+        ("SQLITE_BUSY_SNAPSHOT", True),
+        ("SQLITE_CORRUPT_INDEX", False),
+        ("SQLITE_NOTADB", False),
+        ("SQLITE_CONSTRAINT_UNIQUE", False),
+        ("SQLITE_ERROR", False),
+    ],
+)
+def test_what_may_pass_is_told_from_what_will_not(path: Path, name: str, passes: bool) -> None:
+    error = sqlite3.OperationalError("it failed")
+    error.sqlite_errorname = name
+    said = failure(path, error)
+    assert isinstance(said, DiskTrouble) is passes
+    assert str(path) in said.what and said.hint
