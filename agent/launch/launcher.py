@@ -34,7 +34,8 @@ from distributed_grid.runtime.unix import connected
 
 class Said(msgspec.Struct):
     """An allocation was started, or has exited with this outcome, or (`op` is `frozen`) is frozen for that `why`; where
-    that is empty it goes on. `proven`: nothing lives of what was lost with the loss `id`."""
+    that is empty it goes on. `proven`: nothing lives of what was lost with the loss `id`. `nameless`: new jobs have no
+    name any more."""
 
     id: str
     op: str = ""

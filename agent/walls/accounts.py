@@ -133,7 +133,7 @@ class Copies:
             os.pwrite(fd, record[:1], at)
 
 
-def why_no_copy(path: str = FILES[0]) -> str:
+def why_no_copy(path: str) -> str:
     """Why this file is not a copy that a unit has made for this process: it is mounted there by itself, from the unit's
     directory, and belongs to this process's user, who is not root. Empty: it is."""
     try:

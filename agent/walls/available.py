@@ -43,7 +43,8 @@ def nameless() -> str:
     if os.geteuid() == 0:
         why = _tried(_name)
         return f"{why}; the agent needs CAP_SYS_ADMIN, or to be a service: sudo grid agent install" if why else ""
-    return f"{why}; sudo grid agent install makes it one" if (why := accounts.why_no_copy()) else ""
+    why = next(filter(None, map(accounts.why_no_copy, accounts.FILES)), "")
+    return f"{why}; sudo grid agent install makes it one" if why else ""
 
 
 def _name() -> None:

@@ -120,7 +120,7 @@ def test_no_reader_ever_sees_half_of_an_entry(tmp_path: Path, monkeypatch: pytes
 
 def test_the_machines_own_files_are_no_copies() -> None:
     assert accounts.Copies.open() is None
-    assert accounts.why_no_copy() == "/etc/passwd is the machine's own, and no copy for this service"
+    assert accounts.why_no_copy("/etc/passwd") == "/etc/passwd is the machine's own, and no copy for this service"
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -212,11 +212,12 @@ def test_what_is_mounted_later_is_seen_where_mounts_are_shared(tmp_path: Path) -
         "subprocess.run(['mount', '-t', 'tmpfs', 'none', sys.argv[1]], check=True)\n"
         "open(sys.argv[1] + '/later', 'w').close()\n"
         "os.write(go, b'x'); os.wait()\n"
+        "print('ann' in open('/etc/passwd').read(), os.listdir(sys.argv[2]))\n"
     )
     try:
         command = ["unshare", "--mount", "--propagation", "shared", sys.executable]
         done = subprocess.run([*command, "-c", program, mount, tmp_path], capture_output=True, text=True)
-        assert done.stdout == "['later'] []\n", done.stderr
+        assert done.stdout == "['later'] []\nFalse []\n", done.stderr
     finally:
         shutil.rmtree(mount)
 
