@@ -30,6 +30,15 @@ def states() -> str:
     return "\n".join(rows)
 
 
+def moves() -> str:
+    """The law of job states as a picture (Mermaid)."""
+    rows = ["```mermaid", "stateDiagram-v2", "    [*] --> WAITING"]
+    for state, targets in MOVES.items():
+        rows += [f"    {state.name} --> {other.name}" for other in MOVES if other in targets]
+        rows += [] if targets else [f"    {state.name} --> [*]"]
+    return "\n".join([*rows, "```"])
+
+
 def wire() -> str:
     """Every message with its first sentence, by who sends it."""
     rows = ["| sent by | message | meaning |", "|---|---|---|"]
@@ -100,10 +109,13 @@ def _paragraphs(text: str) -> list[str]:
 
 sys.path.insert(0, str(DOCS))
 from generate_guards import guards  # noqa: E402
+from generate_map import source_map  # noqa: E402
 from generate_walls import attacks  # noqa: E402
 
 PARTS: dict[str, Callable[[], str]] = {
     "states": states,
+    "moves": moves,
+    "map": source_map,
     "wire": wire,
     "roles": roles,
     "commands": commands,

@@ -135,7 +135,7 @@ class Command(NamedTuple):
 def typed(page: Path) -> Iterator[Command]:
     """Lines of code blocks that begin with `make` or `grid`, with or without a prompt; and such words inside a text."""
     text = page.read_text()
-    text = re.sub(r"<!-- generated: commands -->.*?<!-- end -->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!-- generated: (commands|map) -->.*?<!-- end -->", "", text, flags=re.DOTALL)
     lines = [
         line for kind, block in FENCE.findall(text) if kind in ("", "sh", "console") for line in block.splitlines()
     ]

@@ -10,7 +10,7 @@ import functools
 import gc
 import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "simulator", "systemd", "standins")
 WORKSHOPS = ("scripts", "bench", "docs", "tests")  # not shipped, but ours
 CEILING = 600
+WIDTH = 19  # modules that lie side by side
+WIDER = {"coordinator/core": 68}  # to be made packages; these figures only fall
 
 # Who may import what of ours; the longest matching name decides. A name also stands for what is under it:
 # coordinator.client covers coordinator.client.jobs. "" is the top package, for __version__.
@@ -378,6 +380,13 @@ def supervisors_that_lean_on_others(sources: list[Source]) -> Iterator[str]:
                 yield one.at(seen.line, f"the supervisor is single-threaded and stdlib only, without {top}")
 
 
+def folders_that_are_too_wide(sources: list[Source]) -> Iterator[str]:
+    folders = Counter(str(Path(one.path).parent) for one in sources if Path(one.path).name != "__init__.py")
+    for folder, files in folders.items():
+        if files > (most := WIDER.get(folder, WIDTH)):
+            yield f"{folder} holds {files} modules, {most} at most: make a package of those that are one idea"
+
+
 def modules_in_circles(sources: list[Source]) -> Iterator[str]:
     """Imports under TYPE_CHECKING and within functions included: who needs another's types is not read without it."""
     names = {one.name for one in sources}
@@ -428,6 +437,10 @@ def test_the_protocol_and_both_cores_are_pure() -> None:
 
 def test_no_file_outgrows_the_ceiling() -> None:
     check(files_over_the_ceiling)
+
+
+def test_no_folder_holds_more_than_one_looks_through() -> None:
+    check(folders_that_are_too_wide)
 
 
 def test_our_imports_are_absolute_and_by_the_full_name() -> None:
@@ -544,6 +557,12 @@ def test_a_circle_of_imports_is_found_wherever_they_are_written() -> None:
 )
 def test_each_rule_catches_its_offences(rule: Callable[[list[Source]], Iterator[str]], path: str, text: str) -> None:
     assert len(list(rule([source(path, text)]))) == 1
+
+
+def test_a_folder_that_is_too_wide_is_found() -> None:
+    sources = [source(f"cli/attach/at_{number}.py", "") for number in range(WIDTH + 1)]
+    assert list(folders_that_are_too_wide(sources[1:])) == []
+    assert len(list(folders_that_are_too_wide(sources))) == 1
 
 
 INNOCENT = [
