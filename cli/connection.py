@@ -114,8 +114,9 @@ class Connection:
             headers: dict[str, str] = {}
             if uri.secure:
                 from distributed_grid.identity.bearer import as_member
+                from distributed_grid.identity.member import identity_at
 
-                self._identity = self._identity or _identity(self.url)
+                self._identity = self._identity or identity_at(self.url)
                 context, headers = as_member(self._identity)
                 self._socket = context.wrap_socket(self._socket, server_hostname=uri.host)
             self._protocol = ClientProtocol(uri, max_size=BULK_BYTES + 1024)
@@ -329,20 +330,6 @@ class Connection:
 def _not_ours(response: Response, error: Exception) -> str:
     body = (response.body or b"")[:200].decode(errors="replace").strip()
     return f"it answered {response.status_code}: {body or error}"
-
-
-def _identity(url: str) -> Path:
-    """The folder of our identity in the grid at that address. Raises GridError."""
-    from distributed_grid.identity.member import identity_for
-
-    identity = identity_for(url)
-    if identity is None:
-        raise GridError(
-            f"the grid at {url} asks who you are",
-            why="you have joined no grid at that address",
-            hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators; grid context list",
-        )
-    return identity
 
 
 def _reason(error: OSError) -> str:

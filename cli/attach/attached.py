@@ -18,23 +18,11 @@ from distributed_grid.cli.attach.status_line import StatusLine
 from distributed_grid.cli.connection import Connection, ConnectionLost, Denied, Unreachable
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.formatting import verdict
-from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.jobs import JobView, State, exit_status, next_attempt
-from distributed_grid.protocol.messages import (
-    Done,
-    Failed,
-    JobUpdate,
-    Output,
-    Submission,
-    Submit,
-    Submitted,
-    WantOutput,
-    Watch,
-)
+from distributed_grid.protocol.messages import Done, Failed, JobUpdate, Output, Submission, Submit, Submitted, Watch
 
 HOLD_SECONDS = 10.0
 """How long a node holds a question for output back until there is some."""
-RETRY_SECONDS = 0.5
 TRIES = 20
 """How often an ended job's output is asked for while its node is away."""
 LAST_GRACE = 1.0
@@ -272,13 +260,8 @@ class Attached:
                 self._ended(view)
 
     def _ended(self, view: JobView) -> None:
-        outcome = view.outcome
         for stream in self._streams:
-            if outcome is None or not outcome.started or not view.allocation:
-                stream.done = True
-            elif not stream.done:
-                size = outcome.stdout_size if stream.name == "stdout" else outcome.stderr_size
-                stream.finish_from_tail(size, outcome.stdout_tail if stream.name == "stdout" else outcome.stderr_tail)
+            stream.ended(view)
 
     # --- output -------------------------------------------------------------------------------------------------------
 
@@ -290,24 +273,10 @@ class Attached:
         self._read_next(view)
         if self._attempt == view.allocation and view.state not in BEGUN:
             return
-        now = time.monotonic()
-        questions = []
-        for stream in self._streams:
-            if stream.done or stream.asked or stream.retry_at > now or stream.sink.size >= PART_BYTES:
-                continue
-            stream.asked = self.connection.number()
-            questions.append(
-                WantOutput(
-                    id=stream.asked,
-                    allocation=self._attempt,
-                    stream=stream.name,
-                    offset=stream.offset,
-                    size=PART_BYTES,
-                    wait=0.0 if self._until_now else HOLD_SECONDS,
-                )
-            )
-        if questions:
-            self.connection.send(*questions)
+        wait, number = 0.0 if self._until_now else HOLD_SECONDS, self.connection.number
+        asked = [q for one in self._streams for q in one.question(number, self._attempt, wait, one.sink.size)]
+        if asked:
+            self.connection.send(*asked)
 
     def _output(self, answer: Output) -> None:
         stream = next((one for one in self._streams if one.asked == answer.id), None)
@@ -324,8 +293,7 @@ class Attached:
         stream.done = stream.done or answer.end or (self._until_now and not answer.data)
 
     def _no_output(self, stream: Stream, error: str) -> None:
-        stream.failures += 1
-        stream.retry_at = time.monotonic() + RETRY_SECONDS
+        stream.failed()
         if self.view is not None and self._attempt != self.view.allocation:  # nobody waits for an attempt that is over
             stream.done = True
             return

@@ -2,18 +2,16 @@
 their rank in brackets. ^C ends all of it: members that wait for one another do not end by themselves when one does.
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from distributed_grid.cli.attach.attached import BEGUN, HOLD_SECONDS, RETRY_SECONDS, TRIES, Attached
+from distributed_grid.cli.attach.attached import BEGUN, HOLD_SECONDS, TRIES, Attached
 from distributed_grid.cli.attach.signals import Signals
 from distributed_grid.cli.attach.sinks import Sink, Stream
 from distributed_grid.cli.connection import Connection, ConnectionLost, Denied
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.formatting import verdict
 from distributed_grid.cli.jobs.many import status_of_all
-from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.groups import GroupKind, GroupView, member_id
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import (
@@ -71,37 +69,18 @@ class Mate:
             for stream in self.streams:
                 stream.begin_anew()
         self.view = view
-        outcome = view.outcome
         if view.state is State.ENDED:
             for stream in self.streams:
-                if outcome is None or not outcome.started or not view.allocation:
-                    stream.done = True
-                elif not stream.done:
-                    out = stream.name == "stdout"
-                    tail = outcome.stdout_tail if out else outcome.stderr_tail
-                    stream.finish_from_tail(outcome.stdout_size if out else outcome.stderr_size, tail)
+                stream.ended(view)
             self._finish()
 
     def ask(self, number: Any) -> list[WantOutput]:
         """The next piece of each stream that is not asked for, unless what came before is still to be written."""
-        view, now = self.view, time.monotonic()
+        view = self.view
         if view is None or not view.allocation or view.state not in BEGUN:
             return []
-        questions = []
-        for stream, sink in zip(self.streams, self._sinks, strict=True):
-            if not (stream.done or stream.asked or stream.retry_at > now or sink.to.size >= PART_BYTES):
-                stream.asked = number()
-                questions.append(
-                    WantOutput(
-                        id=stream.asked,
-                        allocation=view.allocation,
-                        stream=stream.name,
-                        offset=stream.offset,
-                        size=PART_BYTES,
-                        wait=HOLD_SECONDS,
-                    )  # fmt: skip
-                )
-        return questions
+        both = zip(self.streams, self._sinks, strict=True)
+        return [q for stream, to in both for q in stream.question(number, view.allocation, HOLD_SECONDS, to.to.size)]
 
     def take(self, answer: Output) -> bool:
         """A piece of output; whether it is ours."""
@@ -110,8 +89,7 @@ class Mate:
             return False
         stream.asked = 0
         if answer.error:
-            stream.failures += 1
-            stream.retry_at = time.monotonic() + RETRY_SECONDS
+            stream.failed()
             ended = self.view is not None and self.view.state is State.ENDED
             stream.done = ended and (stream.failures > TRIES or not answer.error.startswith("unavailable"))
         else:

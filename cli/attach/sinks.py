@@ -4,11 +4,17 @@ import os
 import stat
 import time
 from collections import deque
+from collections.abc import Callable
+
+from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.jobs import JobView
+from distributed_grid.protocol.messages import WantOutput
 
 PIECE = 4096
 """A pipe that is ready for writing takes this much without blocking (PIPE_BUF)."""
 
 EMPTY_SECONDS = 0.05
+RETRY_SECONDS = 0.5
 
 
 class Sink:
@@ -68,6 +74,29 @@ class Stream:
         """What was read is over, another output is read from its beginning."""
         self.offset = self.asked = self.size = 0
         self.done = self.sink.closed
+
+    def question(self, number: Callable[[], int], allocation: str, wait: float, pending: int) -> list[WantOutput]:
+        """What to ask for its next piece, unless it is asked for, or what was read before (`pending` bytes) is still to
+        be written."""
+        if self.done or self.asked or self.retry_at > time.monotonic() or pending >= PART_BYTES:
+            return []
+        self.asked = number()
+        return [WantOutput(self.asked, allocation, self.name, offset=self.offset, size=PART_BYTES, wait=wait)]
+
+    def ended(self, view: JobView) -> None:
+        """Its job has ended: there never was any output, or the rest of it may be in the outcome."""
+        outcome = view.outcome
+        if outcome is None or not outcome.started or not view.allocation:
+            self.done = True
+        elif not self.done:
+            out = self.name == "stdout"
+            tail = outcome.stdout_tail if out else outcome.stderr_tail
+            self.finish_from_tail(outcome.stdout_size if out else outcome.stderr_size, tail)
+
+    def failed(self) -> None:
+        """It could not be had: it is asked for again in a moment."""
+        self.failures += 1
+        self.retry_at = time.monotonic() + RETRY_SECONDS
 
     def take(self, offset: int, data: bytes) -> int:
         """Take bytes that begin at `offset`; how many before them are gone for good."""

@@ -115,8 +115,7 @@ def _why_no_stronger(answer: Status) -> list[str]:
     for facts in (node.facts for node in answer.nodes):
         if not level_of(facts.walls).meets(LEAST_SHARED):
             runs = formatting.whose_jobs(facts.walls, facts.owners, facts.trusts)
-            why = facts.walls_why or "its agent is older and tells none"
-            found.setdefault((facts.walls or "unknown", why, runs), []).append(facts.name)
+            found.setdefault((facts.walls, facts.walls_why, runs), []).append(facts.name)
     return [
         f"walls are {level} on {', '.join(names)}: {why}; jobs run there of {runs}"
         for (level, why, runs), names in found.items()

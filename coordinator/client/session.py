@@ -5,7 +5,6 @@ import asyncio
 import itertools
 import random
 import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from distributed_grid import __version__
 from distributed_grid.coordinator.client.renewal import keep_renewed
 from distributed_grid.identity.bearer import as_member
-from distributed_grid.identity.member import identity_for
+from distributed_grid.identity.member import identity_at
 from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.jobs import JobView
@@ -184,7 +183,7 @@ class Session:
         loop = asyncio.get_running_loop()
         path = socket_path(self.url)
         try:
-            context, headers = _member(self.url)
+            context, headers = as_member(identity_at(self.url)) if self.url.startswith("wss:") else (None, {})
             async with asyncio.timeout(CONNECT_SECONDS):
                 connection = await connect(
                     self.url if path is None else LOCAL_URI,
@@ -316,14 +315,3 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens on that port"
     return error.strerror or str(error) or type(error).__name__
-
-
-def _member(url: str) -> tuple[ssl.SSLContext | None, dict[str, str]]:
-    """How to speak to a coordinator that asks who we are: as the member of its grid that `grid login` made us."""
-    if not url.startswith("wss:"):
-        return None, {}
-    identity = identity_for(url)
-    if identity is None:
-        hint = "grid login grid://HOST:PORT/TOKEN, with a token from one of its operators"
-        raise GridError(f"the grid at {url} asks who you are", "you have joined no grid at that address", hint)
-    return as_member(identity)

@@ -79,3 +79,14 @@ def identity_for(url: str) -> Path | None:
     if not matching:
         return None
     return contexts() / (current if current in matching else matching[0])
+
+
+def identity_at(url: str) -> Path:
+    """The same. Raises GridError where we have joined no grid there."""
+    if (identity := identity_for(url)) is None:
+        raise GridError(
+            f"the grid at {url} asks who you are",
+            why="you have joined no grid at that address",
+            hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators; grid context list",
+        )
+    return identity

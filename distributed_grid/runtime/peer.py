@@ -20,7 +20,6 @@ from typing import NamedTuple
 AGENT, SUPERVISOR = "grid-agent", "grid-supervisor"
 """The names of these processes (at most 15 bytes). A process can change its own name only, so no job can change these,
 and everybody may read them, whichever user's they are."""
-_SUPERVISOR_FILE = b"/supervisor_main.py"  # of a supervisor from before it had a name
 _SO_PEERPIDFD = 77
 _PR_SET_NAME = 15
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -209,10 +208,6 @@ def _is_below(pid: int, roots: Collection[int]) -> bool:
             return True
         if above in above_us:  # we are below it as well, be it what it may
             return False
-        if name in (AGENT, SUPERVISOR) or _is_old_supervisor(above):
+        if name in (AGENT, SUPERVISOR):
             return True
     return False
-
-
-def _is_old_supervisor(pid: int) -> bool:
-    return any(one.endswith(_SUPERVISOR_FILE) for one in _read(f"/proc/{pid}/cmdline").split(b"\0")[:8])

@@ -130,15 +130,6 @@ def test_what_is_below_another_process_is_none(door: Door) -> None:
     os.kill(int(door.said), signal.SIGKILL)
 
 
-def test_what_is_below_a_supervisor_from_before_it_had_a_name_is_a_job(door: Door, tmp_path: Path) -> None:
-    old = tmp_path / "supervisor_main.py"
-    old.write_text(BELOW)
-    theirs = door.come("import runpy, sys; runpy.run_path(sys.argv.pop(2))", str(old), STAY, "python3")
-    with pytest.raises(PeerRefused, match="job's process"):
-        judge(theirs)
-    os.kill(int(door.said), signal.SIGKILL)
-
-
 def test_what_is_below_a_root_is_a_job_though_we_are_below_it_too(door: Door) -> None:
     theirs = door.come(STAY)
     for root in (os.getpid(), os.getppid()):
