@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from distributed_grid.cli.main import main as grid
-from distributed_grid.config import text as config_text
+from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS
+from distributed_grid.config.text import show
 from distributed_grid.coordinator.core.model import MOVES
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role
@@ -107,6 +108,23 @@ def _paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) + "\n" for part in text.split("\n\n")]
 
 
+def settings() -> str:
+    """Every setting."""
+    lines = ["| setting | default | what it may hold | meaning |", "|---|---|---|---|"]
+    nodes = [(("nodes[]", *path), one) for path, one in NODE_SETTINGS.items()]
+    for path, one in (*SETTINGS.items(), *nodes):
+        lines.append(f"| `{'.'.join(path)}` | `{show(one.default)}` | {one.kind.name} | {one.doc} |")
+    return "\n".join(lines)
+
+
+def aliases() -> str:
+    """Every other name of a setting."""
+    lines = ["| also accepted | for |", "|---|---|"]
+    for there, here in (*MOVED.items(), *ALIASES.items()):
+        lines.append(f"| `{'.'.join(there)}` | `{'.'.join(here)}` |")
+    return "\n".join(lines)
+
+
 sys.path.insert(0, str(DOCS))
 from generate_guards import guards  # noqa: E402
 from generate_map import source_map  # noqa: E402
@@ -119,8 +137,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "wire": wire,
     "roles": roles,
     "commands": commands,
-    "settings": config_text.table,
-    "aliases": config_text.aliases,
+    "settings": settings,
+    "aliases": aliases,
     "guards": guards,
     "attacks": attacks,
 }

@@ -7,7 +7,6 @@ from typing import Any
 from distributed_grid.config.schema import (
     ALIASES,
     MOVED,
-    NODE_SETTINGS,
     SETTINGS,
     Node,
     NodeSharing,
@@ -111,20 +110,3 @@ def _put(schema: dict[str, Any], path: Path, what: dict[str, Any]) -> None:
         schema = schema["properties"].setdefault(name, _object({}))
         schema.setdefault("properties", {})
     schema["properties"][path[-1]] = what
-
-
-def table() -> str:
-    """Every setting as a Markdown table, for the documentation."""
-    lines = ["| setting | default | what it may hold | meaning |", "|---|---|---|---|"]
-    nodes = [(("nodes[]", *path), one) for path, one in NODE_SETTINGS.items()]
-    for path, one in (*SETTINGS.items(), *nodes):
-        lines.append(f"| `{'.'.join(path)}` | `{show(one.default)}` | {one.kind.name} | {one.doc} |")
-    return "\n".join(lines)
-
-
-def aliases() -> str:
-    """Every other name as a Markdown table."""
-    lines = ["| also accepted | for |", "|---|---|"]
-    for there, here in (*MOVED.items(), *ALIASES.items()):
-        lines.append(f"| `{'.'.join(there)}` | `{'.'.join(here)}` |")
-    return "\n".join(lines)
