@@ -1,4 +1,4 @@
-"""The schema for people and machines: a commented file to start from, a JSON schema, a table, values as text."""
+"""The schema for people and machines: a commented file to start from, a JSON schema, values as text."""
 
 from collections.abc import Iterator
 from enum import Enum
