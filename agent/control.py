@@ -20,6 +20,7 @@ from distributed_grid import __version__
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.session import Session
+from distributed_grid.agent.supervisor.telling import Seldom
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts, Offer
 from distributed_grid.runtime import peer
@@ -55,6 +56,7 @@ class Control:
         self._dir = state_dir
         self._launcher, self._table = launcher, table
         self._about, self._take_back, self._stirred = about, take_back, stirred
+        self._seldom = Seldom()
 
     async def run(self) -> None:
         """Be there, for ever."""
@@ -65,7 +67,8 @@ class Control:
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if why := self._stranger(writer.get_extra_info("socket")):
-                log.warning("not let in at the agent's own socket", why=why)
+                if said := self._seldom.passed(why, boot_clock()):
+                    log.warning("not let in at the agent's own socket", why=said)
                 _tell(writer, {"error": why})
                 return
             try:

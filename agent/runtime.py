@@ -114,7 +114,7 @@ class Runtime:
         self._outputs = Outputs(self._dir, self.table.runs)
         self._files = JobFiles(self._dir)
         hello = partial(self._hello, "agent-data")
-        self._data = Data(place.url, self._dir, self._outputs, launcher.slots, self._files, hello, log.info)
+        self._data = Data(place.url, self._dir, self._outputs, launcher.slots, self._files, hello, log.warning)
         self._disk = Disk(self._dir, self._openness_changed)
         self._owning = Owning(
             self._dir,

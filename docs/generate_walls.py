@@ -12,14 +12,16 @@ WORDS = {"held": "refused", "open": "not promised"}
 def attacks() -> str:
     """A row for each attack of `make abuse`, a column for each level of walls."""
     table = _table()
-    rows = [f"| attack | {' | '.join(f'`{level}`' for level in table.LEVELS)} |"]
-    rows.append("|---|" + "---|" * len(table.LEVELS))
+    rows = [f"| attack | {' | '.join(f'`{level}`' for level in table.LEVELS)} | told |"]
+    rows.append("|---|" + "---|" * (len(table.LEVELS) + 1))
     for one in table.ATTACKS:
         cells = []
         for level in table.LEVELS:
             grouped, ungrouped = (table.expected(one, level, groups) for groups in (True, False))
             cells.append(WORDS[grouped] if grouped == ungrouped else f"{WORDS[grouped]} with control groups")
-        rows.append(f"| `{one.name}`: {one.what} | {' | '.join(cells)} |")
+        _, levels = one.tells
+        told = "yes" if levels == table.LEVELS else f"yes ({', '.join(f'`{level}`' for level in levels)})"
+        rows.append(f"| `{one.name}`: {one.what} | {' | '.join(cells)} | {told if levels else 'no'} |")
     return "\n".join(rows)
 
 

@@ -1,4 +1,6 @@
-"""How long a node keeps what ended jobs left: bounded by age, by count and by bytes on disk, the oldest goes first."""
+"""How long a node keeps what ended jobs left: bounded by age, by count and by bytes on disk. Beyond a bound the oldest
+of whoever has the most goes first, so that nobody's many jobs drive out what others have not fetched yet.
+"""
 
 import asyncio
 import contextlib
@@ -7,6 +9,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -28,6 +31,9 @@ LOG_BYTES = 4 << 20
 PATIENCE = 30.0
 """Seconds for which one allocation's files are measured or removed: a process that is left may change them all the
 time. What is not removed by then is tried again by the next sweep."""
+LEAST_FREE = 16 << 20
+"""Bytes that have to be free on the disk, since a node without any takes no jobs (disk.py): with less, what users left
+goes who have more than as much there."""
 DAMAGED = 3
 """Damaged journals that are kept for people to look at: the first ones, which show how it began."""
 
@@ -39,6 +45,14 @@ class Bounds:
     days: float = 1.0
     jobs: int = 1000
     size: int = 10 << 30
+
+
+class _Left(NamedTuple):
+    """What an ended job left: since when it is over, the bytes on disk, and whose job it was."""
+
+    since: float
+    size: int
+    user: str
 
 
 class Retention:
@@ -60,7 +74,7 @@ class Retention:
         self._allocs = state_dir / "allocs"
         self._bounds = bounds
         self._clock = clock
-        self._over: dict[str, tuple[float, int]] = {}  # since when, and the bytes on disk; the oldest first
+        self._over: dict[str, _Left] = {}  # the oldest first
 
     async def run(self, live: Collection[str]) -> None:
         """Keep the disk bounded, for ever: what ended long ago is removed."""
@@ -79,29 +93,45 @@ class Retention:
         names = await asyncio.to_thread(_names, self._allocs)
         over = names.difference(live)
         self._over = {name: seen for name, seen in self._over.items() if name in over}
-        for name, size in await asyncio.to_thread(self._measure, over.difference(self._over)):
-            self._over[name] = self._clock(), size
+        for name, size, user in await asyncio.to_thread(self._measure, over.difference(self._over)):
+            self._over[name] = _Left(self._clock(), size, user)
         gone = [name for name in self._beyond() if name not in live and self._set_aside(name)]
         await asyncio.to_thread(self._clear)
         return len(gone)
 
-    def _measure(self, names: Iterable[str]) -> list[tuple[str, int]]:
-        """The bytes on disk of each, in the order in which they were last touched."""
+    def _measure(self, names: Iterable[str]) -> list[tuple[str, int, str]]:
+        """The bytes on disk of each, and whose it is, in the order in which they were last touched."""
         found = []
         for name in sorted(names, key=lambda name: _touched(self._allocs / name)):
             slot = self._slots.slot(name)
-            found.append((name, _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)))
+            size = _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)
+            found.append((name, size, _user(self._dir, name)))
         return found
 
     def _beyond(self) -> list[str]:
-        """What has to go, the oldest first."""
-        count, total = len(self._over), sum(size for _, size in self._over.values())
-        gone, long_ago = [], self._clock() - self._bounds.days * _DAY
-        for name, (since, size) in self._over.items():
-            if since > long_ago and count <= self._bounds.jobs and total <= self._bounds.size:
-                break
-            gone.append(name)
-            count, total = count - 1, total - size
+        """What has to go: what is too old, and then the oldest of who has the most, by count and by bytes."""
+        long_ago = self._clock() - self._bounds.days * _DAY
+        gone = [name for name, left in self._over.items() if left.since <= long_ago]
+        kept: dict[str, list[str]] = {}
+        for name, left in reversed(self._over.items()):
+            if left.since > long_ago:
+                kept.setdefault(left.user, []).append(name)  # the oldest last
+        sizes = {user: sum(self._over[name].size for name in names) for user, names in kept.items()}
+        lacks = LEAST_FREE - _free(self._dir) - sum(self._over[name].size for name in gone)
+
+        def drop(user: str) -> int:
+            gone.append(name := kept[user].pop())
+            size = self._over[name].size
+            sizes[user] -= size
+            return size
+
+        for _ in range(sum(map(len, kept.values())) - self._bounds.jobs):
+            lacks -= drop(max(kept, key=lambda one: len(kept[one])))
+        while sum(sizes.values()) > self._bounds.size:
+            lacks -= drop(max(sizes, key=lambda one: sizes[one]))
+        # It may be a job that runs which fills the disk: who has left little keeps it.
+        while lacks > 0 and max(sizes.values(), default=0) > LEAST_FREE:
+            lacks -= drop(max(sizes, key=lambda one: sizes[one]))
         return gone
 
     def _set_aside(self, name: str) -> bool:
@@ -153,6 +183,22 @@ def _names(allocs: Path) -> set[str]:
     with contextlib.suppress(FileNotFoundError), os.scandir(allocs) as entries:
         return {one.name for one in entries if one.is_dir(follow_symlinks=False) and not one.name.startswith(_GONE)}
     return set()
+
+
+def _user(state_dir: Path, allocation: str) -> str:
+    with contextlib.suppress(BadValue):  # a folder that was no allocation's
+        if (launch := workdir.read_launch(state_dir, allocation)) is not None:
+            return launch.user
+    return ""
+
+
+def _free(path: Path) -> int:
+    """Bytes that can be written there; many where that is not known."""
+    try:
+        seen = os.statvfs(path)
+    except OSError:
+        return LEAST_FREE
+    return seen.f_bavail * seen.f_frsize
 
 
 def _bytes(path: str) -> int:

@@ -2,9 +2,12 @@
 what was shipped. It is opened when it is first needed and goes with the session it belongs to."""
 
 import asyncio
+import contextlib
+import errno
 import itertools
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from distributed_grid.agent.data.outputs import Outputs
 from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.workdir import SlotIndex
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.agent.supervisor.telling import Seldom
 from distributed_grid.agent.walls.files_socket import Root
 from distributed_grid.identity.tls import IDENTITY
 from distributed_grid.protocol.codec import PART_BYTES
@@ -29,11 +33,18 @@ from distributed_grid.protocol.messages import (
     WantOutput,
 )
 from distributed_grid.protocol.text import from_wire
+from distributed_grid.runtime.peer import boot_clock
 
 FILES_BYTES = 3 << 20
 """The most that a list of files may take in one message."""
 ERROR_CHARS = 2000
 PAUSE = 0.2
+THREADS = 32
+"""Questions about files that are answered at a time: each waits for a process that has a job's rights."""
+AT_ONCE = 2
+"""Of one job: who has millions of files, or asks all the time, has nobody else wait."""
+_ORDINARY = (errno.ENOENT, errno.EACCES, errno.EISDIR)
+"""Errors of who asks for what is not there; others are for the node's operator, too."""
 
 
 class Data:
@@ -62,6 +73,9 @@ class Data:
         self._there = asyncio.Event()
         self._numbers = itertools.count(1)
         self._awaited: dict[int, asyncio.Future[BlobData]] = {}
+        self._threads = ThreadPoolExecutor(THREADS, "files")
+        self._turns: dict[str, tuple[asyncio.Semaphore, list[int]]] = {}
+        self._seldom = Seldom()
 
     async def begin(self, session_id: str) -> None:
         """There is a new control connection with this session (empty: there is none): what belonged to the one before
@@ -158,23 +172,45 @@ class Data:
         try:
             return await answer
         except GridError as error:
-            return kind(id=number, error=(f"{error.what}: {error.why}" if error.why else error.what)[:ERROR_CHARS])
+            text = f"{error.what}: {error.why}" if error.why else error.what
+            self._refused(text)
+            return kind(id=number, error=text[:ERROR_CHARS])
         except (OSError, ValueError, OverflowError) as error:
+            if getattr(error, "errno", None) not in _ORDINARY:
+                self._refused(str(getattr(error, "strerror", None) or error))
             return kind(id=number, error=str(getattr(error, "strerror", None) or error)[:ERROR_CHARS])
         except Exception as error:  # whoever asked would wait for nothing
             self._log(f"a question about files failed: {type(error).__name__}: {error}"[:ERROR_CHARS])
             return kind(id=number, error=f"the node could not do this: {type(error).__name__}")
 
     async def _list(self, want: WantFiles) -> Files:
-        found = await asyncio.to_thread(self._find, want)
+        async with self._turn(want.allocation):
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._find, want)
         if sum(len(entry.path.encode()) + len(entry.raw) + 32 for entry in found) > FILES_BYTES:
             raise GridError(f"{len(found)} files match, and their names are more than one answer carries")
         return Files(id=want.id, files=tuple(found))
 
     async def _read(self, want: WantFile) -> FileData:
         size = min(want.size, PART_BYTES)
-        data, end = await asyncio.to_thread(self._part, want, size)
+        async with self._turn(want.allocation):
+            data, end = await asyncio.get_running_loop().run_in_executor(self._threads, self._part, want, size)
         return FileData(id=want.id, data=data, end=end)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, allocation: str) -> AsyncIterator[None]:
+        turn, waiting = self._turns.setdefault(allocation, (asyncio.Semaphore(AT_ONCE), []))
+        waiting.append(1)
+        try:
+            async with turn:
+                yield
+        finally:
+            waiting.pop()
+            if not waiting:
+                self._turns.pop(allocation, None)
+
+    def _refused(self, why: str) -> None:
+        if said := self._seldom.passed(why, boot_clock()):
+            self._log(f"files of a job are not given: {said}"[:ERROR_CHARS])
 
     def _find(self, want: WantFiles) -> list[FileEntry]:
         return self._files.find(*self._place(want.allocation), want.globs)

@@ -35,7 +35,7 @@ from distributed_grid.runtime.unix import connected
 class Said(msgspec.Struct):
     """An allocation was started, or has exited with this outcome, or (`op` is `frozen`) is frozen for that `why`; where
     that is empty it goes on. `proven`: nothing lives of what was lost with the loss `id`. `nameless`: new jobs have no
-    name any more."""
+    name any more. `warning`: `why` is for the node's operator."""
 
     id: str
     op: str = ""
@@ -382,6 +382,9 @@ class Launcher:
             self._log(f"new jobs have no name: {NAMELESS}")
             self._renew_supervisor()
             return
+        if said.op == "warning":
+            self._log(f"the supervisor warns: {said.why}")
+            return
         if said.op == "reserved":
             if (waiting_for := self._reserving.get(allocation)) is not None and not waiting_for.done():
                 waiting_for.set_result(said.slot)
@@ -447,6 +450,8 @@ class Launcher:
                     self.loss = msgspec.convert(hello["loss"], Loss | None)
                     self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
+                    for line in hello.get("warnings", ()):
+                        self._log(f"the supervisor warns: {line}")
                     return [self._known(one) for one in hello["known"]]
                 await self._dismiss(hello)
             if time.monotonic() > deadline:

@@ -29,6 +29,7 @@ from distributed_grid.agent.supervisor.output import Outputs
 from distributed_grid.agent.supervisor.slots import Slots, Spawning
 from distributed_grid.agent.supervisor.socket import AgentSocket
 from distributed_grid.agent.supervisor.survivors import Survivors
+from distributed_grid.agent.supervisor.telling import Telling
 from distributed_grid.agent.supervisor.tree import Tree
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
@@ -42,8 +43,10 @@ BATCH = 32
 """Launches that one turn spawns at most, so that ends are reported meanwhile."""
 LINGER = 10.0
 """Seconds that a supervisor without jobs and without an agent stays. All it knows is in the journal."""
+CODE = 10.0
+"""Seconds within which the spawner of a job that an earlier supervisor began has to say how it ended."""
+LOOK = 0.005  # seconds between two looks whether it has
 LONGEST_WAIT = 86400.0  # seconds: epoll takes at most 2^31 milliseconds
-_REAPED_TRIES, _NOTED_TRIES = 25, 250  # looks for the code of what another process reaps, 2 ms apart
 _DOZE = 1.0  # seconds that we sleep at most while something runs: `select` does not count those that the machine slept
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
@@ -72,26 +75,31 @@ class Supervisor:
         self.leave = self._told_nameless = False
         self.idle_since = procs.now()
         self.spawners: dict[str, Spawning] = {}
+        self.codes: dict[Job, float] = {}  # of an earlier supervisor, ended, and until when the exit code is looked for
         self.selector = selectors.DefaultSelector()
         jobs_score, _ = procs.protect_from_oom()
-        self.slots = Slots(state_dir, walls, forks, self.selector, self._told, self._came, log, jobs_score)
+        self.telling = Telling(log, self._tell_warning, procs.now)
+        warn = self.telling.warn
+        self._hears: AgentSocket | None = None
+        self.slots = Slots(state_dir, walls, forks, self.selector, self._told, self._came, warn, jobs_score)
         self.starting = Starting(self.slots, self.allocs, self._cannot_start)
-        self.tree = Tree(log, forks.act, self.slots.helpers, self._sweep)
+        self.tree = Tree(warn, forks.act, self.slots.helpers, self._sweep)
         self.leases = leases.Leases()
-        self.outputs = Outputs(self.allocs, output_limit, log)
+        self.outputs = Outputs(self.allocs, output_limit, warn)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.book.jobs
         self.freezer = Freezer(self.tree, self.book.journal, lambda said: self.agent.tell(said), log, freezer(cgroup))
         self.endings = Endings(self.tree, self.book.journal, self.freezer)
         found = survey(cgroup)
         self.kept_by = described(found)
-        self.limits = Limits(self.tree, Cgroups(found.places, log), self.endings.ask, log)
+        self.limits = Limits(self.tree, Cgroups(found.places, log), self.endings.ask, warn)
         places = [*found.places.values(), freezer(cgroup)]
-        self.survivors = Survivors(self.book, self.tree, self.slots, places, log)
+        self.survivors = Survivors(self.book, self.tree, self.slots, places, warn)
         self._take_signals()
         self._restore()
-        self.files = FilesDoor(state_dir, walls, forks, self.selector, log)
-        self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, log, self.tree.holds)
+        self.files = FilesDoor(state_dir, walls, forks, self.selector, warn)
+        self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, warn, self.tree.holds)
+        self._hears = self.agent
 
     def _take_signals(self) -> None:
         procs.become_subreaper()
@@ -158,20 +166,23 @@ class Supervisor:
         self.limits.watch(job, now)
 
     def _adopted_ended(self, job: Job) -> None:
-        # The code can be had once its new parent has reaped it: at once as a rule, so it is waited for only shortly. On
-        # a machine that is overloaded a spawner that works gets more time to write it down.
-        status = None
-        for turn in range(_NOTED_TRIES):
+        self.selector.unregister(job.pidfd)
+        self.codes[job] = procs.now() + CODE
+        self._find_codes(procs.now())
+
+    def _find_codes(self, now: float) -> None:
+        """The code can be had once its spawner has reaped it: at once as a rule, later where that has to wait."""
+        for job, until in [*self.codes.items()]:
+            last = now >= until or not self._spawner_works(job)
             status = self._noted(job)
             if status is None:
                 status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
-            if status is not None or (turn >= _REAPED_TRIES and not self._spawner_works(job)):
-                break
-            time.sleep(0.002)
-        self.selector.unregister(job.pidfd)
-        os.close(job.pidfd)
-        job.pidfd = -1
-        self.tree.main_ended(job, status)
+            if status is None and not last:
+                continue
+            del self.codes[job]
+            os.close(job.pidfd)
+            job.pidfd = -1
+            self.tree.main_ended(job, status)
 
     def _spawner_works(self, job: Job) -> bool:
         place = job.place
@@ -195,7 +206,14 @@ class Supervisor:
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.book.loss.told() if self.book.loss is not None else None
         about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
+        about_us |= {"warnings": self.telling.unheard()}
         return {"op": "hello", **about_us, "known": known}
+
+    def _tell_warning(self, line: str) -> bool:
+        if self._hears is None or not self._hears.connected:
+            return False
+        self._hears.tell({"op": "warning", "id": "", "why": line})
+        return True
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["op"]:
@@ -297,6 +315,8 @@ class Supervisor:
         """Nothing of it is alive, or ever was. Told once that is durable."""
         job.outcome = outcome
         self.tree.over(job)
+        if (job.orphaned or job.adopted) and job.place is not None and job.place.own:
+            self.slots.forks.act(job.place.uid, job.place.gid, [["clear"]])  # else its spawner does
         if (spawning := self.spawners.pop(job.id, None)) is not None:
             self.slots.release(spawning)
         if job.pidfd >= 0 and not job.adopted:
@@ -350,6 +370,8 @@ class Supervisor:
 
     def _timeout(self) -> float | None:
         due = [self.endings.due, self.limits.due, self.freezer.due, self.slots.due]
+        if self.codes:
+            due.append(procs.now() + LOOK)
         if 0.0 < self.agent.due < NEVER:
             due.append(self.agent.due)
         if self.tree.running or self.tree.watched:
@@ -366,6 +388,7 @@ class Supervisor:
         """Do what is due: time limits, leases, the end of somebody's grace, a look at the outputs and at the limits."""
         now = procs.now()
         self._end_unleased(now)
+        self._find_codes(now)
         if self.survivors.look(now):
             self._proven()
         self.endings.fire(now)
@@ -475,6 +498,8 @@ class Supervisor:
                 job.left = bool(message["left"])
                 if "status" in message and job.status is None:
                     self.tree.main_ended(job, int(message["status"]))
+                if "spoiled" in message:
+                    self.slots.retire(spawning, str(message["spoiled"]))
         except (KeyError, ValueError, TypeError) as error:
             self.slots.give_up(spawning, f"it cannot be understood: {error!r}")
         finally:
@@ -502,8 +527,10 @@ class Supervisor:
         spawning = self.slots.ended(pid)
         if spawning is None or self.spawners.get(spawning.taken) is not spawning:
             return None
-        log(f"{spawning.taken}: its spawner was killed; what it left is watched by the supervisor")
-        return self.jobs[spawning.taken]
+        text = f"{spawning.taken}: its spawner was killed; what it left is watched by the supervisor"
+        job = self.jobs[spawning.taken]
+        (log if job.cause else self.telling.warn)(text)  # who is ended by us, may be with its spawner
+        return job
 
     def _sweep(self, job: Job) -> bool:
         """Have its spawner end all of a job that is alone with its user or pid namespace."""

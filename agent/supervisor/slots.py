@@ -125,7 +125,8 @@ class Slots:
         if spawning.dead:
             return
         if why:
-            self._log(f"slot {spawning.slot.name}: its spawner is given up ({why})")
+            of = f" of {spawning.taken}" if spawning.taken else ""
+            self._log(f"slot {spawning.slot.name}{of}: its spawner is given up ({why})")
         self._forget(spawning)
         if (place := spawning.place) is None:
             return
@@ -133,6 +134,11 @@ class Slots:
             procs.send(place.pid, place.start, signal.SIGKILL)
         else:
             self.forks.act(place.uid, place.gid, [["signal", place.pid, place.start, int(signal.SIGKILL)]])
+
+    def retire(self, spawning: Spawning, why: str) -> None:
+        """Give it no job any more: it leaves by itself."""
+        self._log(f"slot {spawning.slot.name} of {spawning.taken}: its spawner is replaced ({why})")
+        self._forget(spawning)
 
     def ended(self, pid: int) -> Spawning | None:
         """Our child with this pid is gone: the spawner that it was, if it was one."""

@@ -232,6 +232,8 @@ class Tree:
                 self._unsure = True  # its own children may be ours by now: they are in the next list
                 continue
             owner = _owner(pid, seen.session, bereft)
+            if owner is None and all(job.place is not None and job.place.own for job in bereft):
+                continue  # it has none of their user ids, so it is none of theirs
             if owner is None and making:
                 self._unsure = True  # it may be a spawner that is just being made
                 continue

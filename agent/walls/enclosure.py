@@ -21,6 +21,9 @@ USER, NAMESPACE, LANDLOCK, NONE = "user", "namespace", "landlock", "none"
 _HIDDEN_TMPFS = "mode=0755,size=1m,nr_inodes=4096"
 _CGROUPS = "/sys/fs/cgroup"
 _TRIES = 20
+_KINDS = ("user", "mnt", "pid", "ipc", "net", "uts", "cgroup", "time")
+_NAMESPACES = 256
+"""Of each kind that a slot's jobs may have at a time, of the ten thousands that a user may."""
 _LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
 _ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
 
@@ -89,6 +92,7 @@ def settle(wanted: Slot) -> None:
     syscalls.become_subreaper()
     if wanted.walls == NAMESPACE:
         syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+        _limit_namespaces()
         drop_capabilities()
     os.chdir("/")
     if wanted.own or wanted.walls == NAMESPACE:
@@ -103,6 +107,14 @@ def _limit_processes(most: int) -> None:
     """The kernel counts processes and threads of this user, in this user namespace, the spawner among them."""
     if most:
         resource.setrlimit(resource.RLIMIT_NPROC, (most + 1, most + 1))
+
+
+def _limit_namespaces() -> None:
+    """What a job makes in its namespaces counts for the agent's user outside, too: so that it leaves something for the
+    next slot's, it may not have all."""
+    for kind in _KINDS:
+        with contextlib.suppress(OSError):  # a kernel that does not count these
+            _write(f"/proc/sys/user/max_{kind}_namespaces", str(_NAMESPACES))
 
 
 def _stand_back(nice: int) -> None:

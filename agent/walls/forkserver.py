@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.walls import accounts, enclosure, files_socket, landlock, syscalls, uids, wire
+from distributed_grid.agent.walls import accounts, enclosure, files_socket, landlock, leavings, syscalls, uids, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
 from distributed_grid.agent.walls.spawner import Spawner
 
@@ -95,7 +95,8 @@ class ForkServer:
 
     def act(self, uid: int, gid: int, orders: list[list[Any]]) -> None:
         """Have this user do these: `["signal", pid, start, number]`, `["cores", tid, cores]`, `["end"]` (all processes
-        of the user). Nothing is answered; where it cannot be done, it is asked again by who looks what is left."""
+        of the user), `["clear"]` (what it left outside of its directories). Nothing is answered; where it cannot be
+        done, it is asked again by who looks what is left."""
         with contextlib.suppress(wire.Closed):
             self._ask({"op": "act", "uid": uid, "gid": gid, "orders": orders}, ())
 
@@ -200,6 +201,12 @@ def _do(message: wire.Message, fds: list[int]) -> None:
     if message["op"] == "make":
         wire.send(peer, {"op": "made", "pid": pid})
     # Our end lets the child go on: what it says comes after this.
+    if message["op"] == "files":
+        # Else it went to the supervisor, which would take it for what a killed spawner left.
+        os.close(ready)
+        peer.close()
+        os.close(begin)
+        os.waitpid(pid, 0)
 
 
 def _begin(op: str, slot: Slot, peer: socket.socket, note: int = -1) -> NoReturn:
@@ -250,3 +257,5 @@ def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
                 os.sched_setaffinity(*rest)
             elif what == "end" and uids.is_own(uid):
                 os.kill(-1, signal.SIGKILL)
+            elif what == "clear" and uids.is_own(uid):
+                leavings.clear(uid, (*leavings.MEMORY, *leavings.DISK))

@@ -10,16 +10,22 @@ when its job is over. Stdlib only.
 import errno
 import json
 import os
+import resource
 import select
 import signal
 import socket
+import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from distributed_grid.agent.walls import landlock, wire
+from distributed_grid.agent.walls import landlock, leavings, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
 
+_FOLDERS = "grid-r-"  # how the names of raylets' folders begin (raylet_folder.py)
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+_SETTLED = 1.0
+"""Seconds without a job after which what the last one left on disks is looked for, too."""
+_LIMITS = tuple(value for name, value in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """A job treats all signals as a fresh process does, whatever its spawner made of them."""
 
@@ -45,6 +51,10 @@ class Spawner:
         self._main = 0
         self._job = ""
         self._cpu, self._peak = 0.0, 0
+        # Where no process but those of this slot's jobs has this user id, or is in these namespaces.
+        self._alone = slot.own or slot.private
+        self._untidy, self._tidied = False, 0.0
+        self._begun = _limits()
         channel.setblocking(False)
         woken, wake = socket.socketpair()
         woken.setblocking(False)
@@ -60,7 +70,10 @@ class Spawner:
             poll.register(self._channel, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         while self._channel is not None or self._job:
-            for fd, _ in poll.poll():
+            found = poll.poll(_SETTLED * 1000 if self._untidy and not self._job else None)
+            if not found:
+                self._tidy(leavings.DISK)
+            for fd, _ in found:
                 if fd == self._woken.fileno():
                     with suppress(BlockingIOError):
                         self._woken.recv(4096)
@@ -69,6 +82,19 @@ class Spawner:
                     self._channel.close()
                     self._channel = None
             self._reap()
+        self._tidy(leavings.DISK)
+
+    def _tidy(self, folders: tuple[str, ...]) -> None:
+        """Remove what the jobs have left outside of their directories: what is in memory after each, what is on a disk
+        at most once a second. A raylet's folder in /tmp is there before its job."""
+        now = time.monotonic()
+        if folders is leavings.MEMORY and now >= self._tidied + _SETTLED:
+            folders += leavings.DISK
+        if self._alone:
+            leavings.clear(os.geteuid(), folders, spare=_FOLDERS if self._channel is not None else "")
+        self._untidy = folders is leavings.MEMORY
+        if not self._untidy:
+            self._tidied = now
 
     def _hear(self, channel: socket.socket) -> bool:
         """Take one order; False when the supervisor is gone."""
@@ -166,9 +192,21 @@ class Spawner:
         said: wire.Message = {"op": "ended", "id": self._job, "left": left, "cpu": self._cpu, "peak": self._peak}
         if status is not None:
             said["status"] = status
-        if not left:
-            self._job = ""
+        if left:
+            self._tell(said)
+            return
+        self._job = ""
+        if _limits() != self._begun:
+            # Who has our user id may change them (prlimit), and not back. The next job gets a spawner without.
+            said["spoiled"] = "a process of its own user changed its limits or its place in the schedule"
         self._tell(said)
+        self._tidy(leavings.MEMORY)
+
+
+def _limits() -> list[object]:
+    """What others of our user can change in us, and our children inherit."""
+    limits = [resource.getrlimit(one) for one in _LIMITS]
+    return [*limits, os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)]
 
 
 # --- one start --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 FIRST, LAST = 1_879_048_192, 1_879_113_727
 """65,536 ids above those of containers, which systemd leaves unused (systemd.io, "Users, Groups, UIDs and GIDs")."""
-_TRIES = 1000
+_last: list[int] = []  # the one that was given out last
 _draw = random.SystemRandom().randint
 
 
@@ -16,12 +16,15 @@ def is_own(uid: int) -> bool:
 
 
 def pick(folders: Iterable[str], living: set[int], draw: Callable[[int, int], int] = _draw) -> int:
-    """An id that is none of the `living` (see of_processes), and which owns none of these folders. Another agent of the
-    machine that draws the same id at the same moment is not seen. Raises OSError where none is left."""
+    """An id that is none of the `living` (see of_processes), and which owns none of these folders. The first one is
+    drawn, then they go up: what an earlier slot left somewhere is nobody's until the range is through. Another agent of
+    the machine that takes the same id at the same moment is not seen. Raises OSError where none is left."""
     taken = {_owner(folder) for folder in folders} | living
-    for _ in range(_TRIES):
-        uid = draw(FIRST, LAST)
+    uid = _last[0] if _last else draw(FIRST, LAST)
+    for _ in range(FIRST, LAST + 1):
+        uid = uid + 1 if uid < LAST else FIRST
         if uid not in taken:
+            _last[:] = [uid]
             return uid
     raise OSError("no user id of the node's range is free")
 

@@ -28,6 +28,7 @@ NODE = "lab1"
 PATIENCE = 60.0
 SECRET = "the-secret-of-ann"
 OWNER = "lender"
+WARNING = ('"level": "warning"', '"level": "error"')
 
 
 @dataclass
@@ -136,6 +137,10 @@ class Arena:
     def log(self) -> str:
         """All that the agent and the coordinator logged."""
         return "".join((self.grid.home / f"{name}.log").read_text(errors="replace") for name in (NODE, "coordinator"))
+
+    def warnings(self) -> list[str]:
+        """What of it is for an operator to look at."""
+        return [line for line in self.log().splitlines() if any(word in line for word in WARNING)]
 
     # --- users --------------------------------------------------------------------------------------------------------
 

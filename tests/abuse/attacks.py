@@ -9,6 +9,8 @@ from dataclasses import dataclass
 LEVELS = ("user", "namespace", "landlock", "none")
 """Strongest first."""
 HELD, OPEN = "held", "open"
+UNTOLD = "nobody was told"
+"""How a harm begins that is no more than that."""
 GRANTED = 96 << 20
 """Bytes of memory that the attacker's job is granted."""
 
@@ -27,6 +29,11 @@ class Attack:
     restarts: bool = False
     ungrouped: tuple[str, str, str, str] | None = None
     """What is expected on a node without control groups that keep jobs' limits; None: the same."""
+    tells: tuple[str, tuple[str, ...]] = ("", ())
+    """What a warning in the log of agent or coordinator has to say of it, and under which levels: where it gets as far
+    as something of ours. What the kernel refuses to a job, nobody hears of."""
+    meanwhile: bool = False
+    """A job of another user is to start while it is made, as soon as its process `sleep 9.TOKEN` is there."""
 
 
 ALWAYS = (HELD, HELD, HELD, HELD)
@@ -40,6 +47,7 @@ ATTACKS = (
         "fetch-state",
         "bring the state directory back as a working directory (`--workdir STATE --get`)",
         options=("--workdir", "{state}", "--get", "identity/own.key", "--get", "allocs/*/spec"),
+        tells=("files of a job are not given", LEVELS),
     ),
     Attack("rewrite-record", "rewrite the agent's record of the job", ("rewrite_record",)),
     Attack("huge-record", "make that record 5 GB large", ("rewrite_record", "huge")),
@@ -51,7 +59,13 @@ ATTACKS = (
         ("change_state",),
         expected=KERNEL,
     ),
-    Attack("sockets", "speak at the sockets of agent, supervisor and coordinator", ("sockets",), expected=ALWAYS),
+    Attack(
+        "sockets",
+        "speak at the sockets of agent, supervisor and coordinator",
+        ("sockets",),
+        expected=ALWAYS,
+        tells=("turned away", LEVELS),
+    ),
     Attack(
         "wear-victim",
         "take memory under another job's id",
@@ -73,6 +87,13 @@ ATTACKS = (
         restarts=True,
     ),
     Attack(
+        "hidden-memory",
+        "take memory that no process has mapped (memfd)",
+        ("hidden_memory",),
+        expected=ALWAYS,
+        ungrouped=NEVER,
+    ),
+    Attack(
         "fork-bomb",
         "more processes than `--pids-limit` allows",
         ("fork_bomb",),
@@ -83,9 +104,32 @@ ATTACKS = (
     Attack("forkers", "outlive the job by forking anew every 200 µs", ("forkers",), expected=ALWAYS),
     Attack("escape", "outlive the job by leaving session, parent and environment", ("escape",), expected=ALWAYS),
     Attack("signals", "signal agent, supervisor, coordinator, neighbour", ("signals",)),
-    Attack("kill-spawner", "kill the process that started the job", ("own_spawner", "KILL")),
-    Attack("stop-spawner", "stop the process that started the job", ("own_spawner", "STOP")),
-    Attack("kill-own-user", "kill all processes of the job's own user", ("own_spawner", "ALL"), expected=KERNEL),
+    Attack(
+        "kill-spawner",
+        "kill the process that started the job",
+        ("own_spawner", "KILL"),
+        tells=("its spawner was killed", ("user", "none")),
+    ),
+    Attack(
+        "stop-spawner",
+        "stop the process that started the job",
+        ("own_spawner", "STOP"),
+        tells=("it was stopped", ("user", "none")),
+    ),
+    Attack(
+        "spoil-spawner",
+        "leave it with limits that nothing can live with",
+        ("own_limits",),
+        expected=ALWAYS,
+        tells=("its spawner is replaced", LEVELS),
+    ),
+    Attack(
+        "kill-own-user",
+        "kill all processes of the job's own user",
+        ("own_spawner", "ALL"),
+        expected=KERNEL,
+        tells=("its spawner was killed", ("user",)),
+    ),
     Attack("look", "look into them by /proc: environment, memory, open files", ("look",), expected=KERNEL),
     Attack("trace", "take them over as a debugger does", ("trace",)),
     Attack(
@@ -100,6 +144,24 @@ ATTACKS = (
     Attack("groups", "leave its control groups or raise their limits", ("groups",), expected=KERNEL),
     Attack("limits", "raise its limits and priority, change those of others", ("limits",), expected=KERNEL),
     Attack("affinity", "run on cores that were not granted", ("affinity",), expected=ALWAYS, ungrouped=NEVER),
+    Attack(
+        "hoard-namespaces",
+        "make so many namespaces that none is left for others",
+        ("hoard", "namespaces"),
+        meanwhile=True,
+    ),
+    Attack(
+        "hoard-descriptors",
+        "have so many descriptors on their way that others can pass none",
+        ("hoard", "descriptors"),
+        meanwhile=True,
+    ),
+    Attack(
+        "leave-behind",
+        "leave files, shared memory and queues outside of its directory",
+        ("leave_behind",),
+        expected=KERNEL,
+    ),
     Attack(
         "leave-links",
         "links, FIFOs and set-user-id files among what is brought back",
@@ -118,6 +180,7 @@ ATTACKS = (
         "put a link to the agent's state in the place of the working directory",
         ("leave_files", "swap"),
         ("--get", "identity/own.key", "--get", "spec", "--get", "**"),
+        tells=("files of a job are not given", ("user", "namespace")),
     ),
     Attack(
         "stretch-output",
@@ -126,14 +189,12 @@ ATTACKS = (
         ("-d",),
     ),
     Attack("long-time", "a time limit of 30 days", options=("--time", "30d"), expected=ALWAYS),
-    Attack("everything", "all of these at once", ("everything",), expected=KERNEL),
+    Attack("everything", "all of these at once", ("everything",), expected=KERNEL, tells=("turned away", LEVELS)),
 )
 
-AT_ONCE = tuple(
-    one.words
-    for one in ATTACKS
-    if one.words and one.ungrouped is not NEVER and one.words[0] not in ("everything", "own_spawner", "leave_files")
-)
+ALONE = ("everything", "own_spawner", "own_limits", "leave_files", "hoard")
+"""Programs that would spoil the others, or are judged by something else than what they say."""
+AT_ONCE = tuple(one.words for one in ATTACKS if one.words and one.ungrouped is not NEVER and one.words[0] not in ALONE)
 """The programs that `everything` runs."""
 
 QUICK = ("read-secrets", "change-state", "plant-fifo", "signals", "look", "trace", "neighbour-files", "escape")

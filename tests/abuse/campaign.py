@@ -11,9 +11,11 @@ import subprocess
 import sys
 
 from tests.abuse import enclosure
-from tests.abuse.arena import has_walls, levels
-from tests.abuse.attacks import ATTACKS, HELD, LEVELS, expected, named
+from tests.abuse.arena import levels
+from tests.abuse.attacks import ATTACKS, HELD, LEVELS, UNTOLD, expected, named
 
+UNIT_LEVELS = ("user", "landlock", "none")
+"""What the service can be set to: its unit forbids to make namespaces (RestrictNamespaces)."""
 Verdicts = dict[tuple[str, str, str], dict[str, object]]
 """By place, level and attack."""
 
@@ -21,17 +23,40 @@ Verdicts = dict[tuple[str, str, str], dict[str, object]]
 def attack(place: str, level: str, names: list[str], arguments: list[str]) -> Verdicts:
     """Make the attacks in an enclosure, and read the verdicts."""
     inside = [sys.executable, "-m", "tests.abuse.campaign", "--inside", level, *arguments, *names]
-    done = subprocess.run(inside, cwd=enclosure.ROOT, stdout=subprocess.PIPE, text=True)
-    return {(place, level, one["attack"]): one for one in map(_parsed, done.stdout.splitlines()) if one}
+    found: Verdicts = {}
+    with subprocess.Popen(inside, cwd=enclosure.ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if one := _parsed(line.rstrip()):
+                found[place, level, str(one["attack"])] = one
+                progress(place, level, one)
+    if process.returncode != 0:
+        found[place, level, "(the campaign)"] = {"harms": [f"it ended with exit code {process.returncode}"]}
+    return found
+
+
+def progress(place: str, level: str, verdict: dict[str, object]) -> None:
+    """A line as soon as an attack was judged, with what was told of it."""
+    harms, told = verdict["harms"], verdict.get("told") or []
+    assert isinstance(harms, list) and isinstance(told, list)
+    outcome = "; ".join(map(str, harms[:3])) or "held"
+    seconds = verdict.get("seconds")
+    took = f" {seconds:.0f} s" if isinstance(seconds, float) else ""
+    print(
+        f"{place} {level} {verdict['attack']}: {outcome[:300]}{took}{''.join(f'{chr(10)}    {one}' for one in told)}",
+        flush=True,
+    )
 
 
 def _parsed(line: str) -> dict[str, object]:
     try:
         found: dict[str, object] = json.loads(line)
-        return found
     except ValueError:
+        found = {}
+    if "attack" not in found:
         print(line)
         return {}
+    return found
 
 
 def promised(verdict: dict[str, object], level: str, name: str) -> bool:
@@ -44,9 +69,11 @@ def failures(verdicts: Verdicts) -> list[str]:
     """What is not as expected, a line each."""
     lines = []
     for (place, level, name), verdict in verdicts.items():
-        if verdict["harms"] and promised(verdict, level, name):
-            harms = verdict["harms"]
-            assert isinstance(harms, list)
+        harms = verdict["harms"]
+        assert isinstance(harms, list)
+        if not promised(verdict, level, name):  # but it is always told where that is said
+            harms = [harm for harm in harms if harm.startswith(UNTOLD)]
+        if harms:
             lines.append(f"{place} {level} {name}: {'; '.join(map(str, harms[:4]))}")
     return lines
 
@@ -77,13 +104,16 @@ def siege(arguments: argparse.Namespace) -> int:
     return subprocess.run([sys.executable, "-m", "tests.e2e.siege", *words], cwd=enclosure.ROOT).returncode
 
 
-def in_unit(names: list[str]) -> Verdicts:
-    """Make the attacks inside a machine with systemd, on an agent that `grid agent install` installed, under the walls
-    that a service has."""
+def in_unit(level: str, names: list[str]) -> Verdicts:
+    """Make the attacks inside a machine with systemd, on an agent that `grid agent install` installed, and that is
+    configured for these walls."""
     from tests.abuse.unit import attacks
 
-    level = "user" if has_walls() else "landlock"
-    return {("systemd", level, str(one["attack"])): one for one in attacks(level, names)}
+    found: Verdicts = {}
+    for one in attacks(level, names):
+        found["systemd", level, str(one["attack"])] = one
+        progress("systemd", level, one)
+    return found
 
 
 def main() -> int:
@@ -93,6 +123,7 @@ def main() -> int:
     parser.add_argument("--levels", default=",".join(levels()))
     parser.add_argument("--attacks", default="", help="names, with commas (all)")
     parser.add_argument("--no-siege", action="store_true")
+    parser.add_argument("--no-processes", action="store_true", help="inside a machine with systemd only")
     parser.add_argument("--no-unit", action="store_true", help="not inside a machine with systemd")
     parser.add_argument("--inside", metavar="LEVEL", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
@@ -110,7 +141,8 @@ def main() -> int:
         print(f"attacks of jobs are not made: this machine {why}")
         return code
     verdicts: Verdicts = {}
-    for level in asked.levels.split(","):
+    wanted = asked.levels.split(",")
+    for level in wanted if not asked.no_processes else ():
         verdicts |= attack("processes", level, names, [])
     if not asked.no_unit:
         from tests.systemd import booted
@@ -118,7 +150,8 @@ def main() -> int:
         if why := booted.lacking():
             print(f"attacks inside a machine with systemd are not made: this machine {why}")
         else:
-            verdicts |= in_unit(names)
+            for level in (one for one in UNIT_LEVELS if one in wanted):
+                verdicts |= in_unit(level, names)
     print(table(verdicts))
     wrong = failures(verdicts)
     for line in wrong:

@@ -5,7 +5,9 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import stat
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +17,15 @@ from distributed_grid.agent.supervisor.journal import parse
 from distributed_grid.protocol.link import PROTOCOL, Link
 from distributed_grid.protocol.messages import Hello, Welcome
 from tests.abuse.arena import PYTHON, SECRET, Arena, awaited, end, started, state_of
-from tests.abuse.attacks import AT_ONCE, GRANTED, Attack
+from tests.abuse.attacks import AT_ONCE, GRANTED, UNTOLD, Attack
 
 GROWTH = 64 << 20
 """Bytes that agent or supervisor may take more during an attack."""
 LEFT = 2.0
 """Seconds after a job's end within which nothing of it is there."""
+BEHIND = 5.0
+"""Seconds after a job's end within which nothing that it left lies outside of its directory."""
+PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")  # noqa: S108 - looked at only
 ATTACK_SECONDS = 75.0
 AFTERWARDS = 20.0
 """Seconds in which a job of either user has to run after an attack."""
@@ -28,13 +33,13 @@ AFTERWARDS = 20.0
 
 @dataclass
 class Verdict:
-    """What came of an attack. `harms` is empty: nobody was harmed. `told`: a log has a warning about it. `broken`: the
-    arena cannot be used again."""
+    """What came of an attack. `harms` is empty: nobody was harmed. `told`: what the logs warn of meanwhile. `broken`:
+    the arena cannot be used again."""
 
     attack: str
     level: str
     harms: list[str] = field(default_factory=list)
-    told: bool = False
+    told: list[str] = field(default_factory=list)
     broken: bool = False
     seconds: float = 0.0
     note: str = ""
@@ -55,7 +60,7 @@ class Before:
     coordinator: int
     files: dict[str, tuple[int, int, float, str]]
     memory: dict[str, int]
-    log: int
+    told: set[str]
     beats: int
 
 
@@ -69,10 +74,15 @@ def attack(arena: Arena, what: Attack) -> Verdict:
     said = _made(arena, what, token, verdict)
     _reply(arena, what, said, verdict)
     _left(arena, token, verdict)
+    _behind(arena, token, said[1], verdict)
     _node(arena, what, before, verdict)
     _neighbour(arena, before, verdict)
     _files(arena, before, verdict)
-    verdict.told = "warning" in arena.log()[before.log :].lower()
+    told = [line for line in arena.warnings() if line not in before.told]
+    words, levels = what.tells
+    if arena.level in levels and not any(words in line for line in told):
+        verdict.harms.append(f"{UNTOLD} ({words})")
+    verdict.told = [line[:300] for line in told[:8]]
     verdict.seconds = time.monotonic() - began
     return verdict
 
@@ -90,6 +100,8 @@ def _made(arena: Arena, what: Attack, token: str, verdict: Verdict) -> tuple[int
         program, *rest = what.words
         command = [PYTHON, "-B", str(arena.programs / f"{program}.py"), _scene(arena, token), *rest]
     words = [*words, *options, "--", *command]
+    if what.meanwhile:
+        return _with_another(arena, words, token, verdict)
     if not what.restarts:
         done = arena.run("mallory", *words, timeout=ATTACK_SECONDS)
         if "-d" in options and done.returncode == 0:
@@ -107,6 +119,23 @@ def _made(arena: Arena, what: Attack, token: str, verdict: Verdict) -> tuple[int
     try:
         out, err = process.communicate(timeout=ATTACK_SECONDS)
     except Exception:
+        process.kill()
+        out, err = process.communicate()
+    return process.returncode, out.decode("latin-1"), err.decode("latin-1")
+
+
+def _with_another(arena: Arena, words: list[str], token: str, verdict: Verdict) -> tuple[int, str, str]:
+    """The same, and once it holds what it can, a job of another user, in a slot that is made for it."""
+    process = arena.begin("mallory", *words)
+    try:
+        awaited(lambda: arena.with_word(f"9.{token}") or process.poll() is not None, "", ATTACK_SECONDS)
+        other = ("run-shared", "--cpus", "1", "--no-ship", "-n", "lab1", "--pids-limit", "70", "/bin/echo", "well")
+        done = arena.run("ann", *other, timeout=AFTERWARDS)
+        if (done.returncode, done.stdout) != (0, "well\n"):
+            why = done.stderr.strip()[-200:]
+            verdict.harms.append(f"a job of ann does not run meanwhile: {done.returncode} {why}")
+        out, err = process.communicate(timeout=ATTACK_SECONDS)
+    except (TimeoutError, subprocess.TimeoutExpired):
         process.kill()
         out, err = process.communicate()
     return process.returncode, out.decode("latin-1"), err.decode("latin-1")
@@ -226,6 +255,32 @@ def _left(arena: Arena, token: str, verdict: Verdict) -> None:
         time.sleep(0.002)
 
 
+def _behind(arena: Arena, token: str, out: str, verdict: Verdict) -> None:
+    """Nothing of the job lies outside of its directory a moment after its end."""
+
+    def found() -> list[str]:
+        lies = [f"{folder}/{name}" for folder in PLACES for name in _listed(folder) if token in name]
+        for kind in ("shm", "sem", "msg"):
+            for line in Path("/proc/sysvipc", kind).read_text().splitlines()[1:]:
+                if line.split()[0] == str(int(token) + 7):
+                    lies.append(f"{kind} {line.split()[1]}")
+        return lies
+
+    with contextlib.suppress(TimeoutError):
+        awaited(lambda: not found(), "", BEHIND)
+    if left := found():
+        verdict.harms.append(f"left behind: {', '.join(left[:4])}")
+    for path in left:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.startswith("/"):
+            Path(path).unlink(missing_ok=True)
+
+
+def _listed(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
 # --- how all is afterwards --------------------------------------------------------------------------------------------
 
 
@@ -235,7 +290,7 @@ def _before(arena: Arena) -> Before:
             Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from now on
     memory = {name: _memory(pid, "VmRSS") for name, pid in (("agent", arena.agent), ("supervisor", arena.supervisor))}
     return Before(
-        arena.agent, arena.supervisor, arena.coordinator, _seen(arena), memory, len(arena.log()), arena.beats()[0]
+        arena.agent, arena.supervisor, arena.coordinator, _seen(arena), memory, {*arena.warnings()}, arena.beats()[0]
     )
 
 

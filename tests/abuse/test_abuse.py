@@ -10,7 +10,7 @@ import pytest
 
 from tests.abuse import enclosure
 from tests.abuse.arena import levels
-from tests.abuse.attacks import AT_ONCE, ATTACKS, HELD, LEVELS, QUICK, expected, named
+from tests.abuse.attacks import AT_ONCE, ATTACKS, HELD, LEVELS, QUICK, UNTOLD, expected, named
 from tests.abuse.campaign import failures, table
 
 pytestmark = pytest.mark.root
@@ -69,5 +69,7 @@ def test_the_table_tells_harm_that_was_promised_against_from_other_harm() -> Non
         ("processes", "user", "trace"): verdict(),
     }
     assert failures(found) == ["processes user look: environment of agent"]
+    untold = {("processes", "none", "kill-spawner"): verdict("the neighbour is gone", f"{UNTOLD} (its spawner)")}
+    assert failures(untold) == [f"processes none kill-spawner: {UNTOLD} (its spawner)"]
     lines = [line.split() for line in table(found).splitlines()]
     assert lines == [["user", "none"], ["processes", "processes"], ["look", "HARM", "(harm)"], ["trace", "held", "-"]]

@@ -23,6 +23,8 @@ PATIENCE = 60.0
 ENVIRONMENT = "/usr/local/lib/grid"
 LENT = "/usr/local/lib/lent"
 GRID = f"{ENVIRONMENT}/bin/grid"
+ENVIRON = {"PATH": os.defpath + ":/usr/sbin:/sbin", "LANG": "C.UTF-8", "HOME": "/root"}
+"""Of each command there."""
 
 
 class Machine:
@@ -31,14 +33,26 @@ class Machine:
     def __init__(self, pid: int) -> None:
         self.pid = pid
 
+    def begin(self, *argv: str) -> "subprocess.Popen[str]":
+        """A command there, as root, whose output and errors are read line by line as they come."""
+        enter = ["nsenter", "--target", str(self.pid), "--all", "--wdns=/"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [*enter, *argv],
+            env=ENVIRON,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
     def run(self, *argv: str, timeout: float = PATIENCE, user: str = "") -> subprocess.CompletedProcess[str]:
         """A command there, as root or this user, to its end."""
         enter = ["nsenter", "--target", str(self.pid), "--all", "--wdns=/"]
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
-        environment = {"PATH": os.defpath + ":/usr/sbin:/sbin", "LANG": "C.UTF-8", "HOME": "/root"}
         return subprocess.run(
             [*enter, *become, *argv],
-            env=environment,
+            env=ENVIRON,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -34,21 +34,27 @@ def attempt(what: str, do: Callable[..., Any], *args: Any) -> Any:
 
 
 def mine(path: str) -> bool:
-    """Whether this lies in the folder for jobs, where a job of this user may do what it likes; not so the neighbour's
-    part of it."""
+    """Whether this lies in the folder for jobs, where a job of this user may do what it likes (a link as well, wherever
+    it leads: what is there has a path of its own); not so the neighbour's part of it."""
     try:
-        real = os.path.realpath(path)
+        above, name = os.path.split(os.path.abspath(path))
+        place = os.path.join(os.path.realpath(above), name)
     except OSError:  # a link in /proc that may not be read
         return False
-    return real.startswith(f"{state}/jobs") and scene["allocation"] not in real
+    return place.startswith(f"{state}/jobs") and scene["allocation"] not in place
+
+
+def alone() -> bool:
+    """Whether what started this job is the first process that it can see: so all of them are this job's."""
+    with open("/proc/1/comm") as comm:
+        return comm.read().strip() == "grid-supervisor"
 
 
 def targets() -> Iterator[tuple[str, int]]:
-    """Other people's processes by name: the services and the neighbour. None where what started this job is the first
-    process that it can see: by their numbers it would find its own."""
-    with open("/proc/1/comm") as comm:
-        if comm.read().strip() == "grid-supervisor":
-            return
+    """Other people's processes by name: the services and the neighbour. None where it is alone: by their numbers it
+    would find its own."""
+    if alone():
+        return
     for name in SERVICES:
         if scene.get(name):
             yield name, int(scene[name])

@@ -105,6 +105,37 @@ async def test_the_oldest_beyond_the_size_go_until_the_rest_fits(tmp_path: Path,
     assert left(tmp_path) == []  # the newest alone is beyond it
 
 
+async def test_who_has_much_drives_out_nothing_of_who_has_little(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_user", lambda _, name: name[0])
+    leave(tmp_path, "ann.1", size=100 * KIB, touched=1.0)  # the oldest
+    for number in range(1, 6):
+        leave(tmp_path, f"mallory.{number}", touched=1.0 + number)
+    assert await keeper(tmp_path, Bounds(jobs=3), clock).sweep(()) == 3
+    assert left(tmp_path) == ["ann.1", "mallory.4", "mallory.5"]
+    leave(tmp_path, "mallory.6", size=300 * KIB, touched=9.0)
+    assert await keeper(tmp_path, Bounds(size=200 * KIB), clock).sweep(()) == 3
+    assert left(tmp_path) == ["ann.1"]
+
+
+@pytest.mark.root
+async def test_what_ended_jobs_left_goes_where_the_disk_is_full(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_user", lambda _, name: name[0])
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", tmp_path], check=True)
+    try:
+        leave(tmp_path, "small.1", size=100 * KIB)
+        leave(tmp_path, "big.1", size=60 << 20)
+        kept = keeper(tmp_path, Bounds(), clock)
+        assert await kept.sweep(["big.1"]) == 0  # what runs fills the disk: who left little keeps it
+        assert await kept.sweep(()) == 1
+        assert left(tmp_path) == ["small.1"]
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
 async def test_a_hole_in_an_output_takes_no_room(tmp_path: Path, clock: Clock) -> None:
     leave(tmp_path, "a.1")
     os.truncate(tmp_path / "allocs" / "a.1" / "stdout", 1 << 30)

@@ -375,3 +375,47 @@ def test_it_is_said_why_walls_cannot_be_built(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     assert available.why_not("user", tmp_path / "state").endswith("and the directories of jobs are below it")
     assert landlock.why_not("/var/lib/grid") == "the agent's user can write in /, above it"  # since we are root
+
+
+def test_what_a_job_leaves_outside_of_its_directory_goes_after_it(node: Node) -> None:
+    if node.walls == "landlock":
+        pytest.skip("who left it cannot be told there: it is all one user's")
+    name = f"left-{os.getpid()}"
+    others = Path(f"/dev/shm/{name}-of-another")
+    others.write_text("stays")
+    leaves = f"""
+        for folder in /tmp /var/tmp /dev/shm; do
+            mkdir -p $folder/{name}/below; echo x > $folder/{name}/below/file; chmod 0 $folder/{name}
+            ln -s /etc $folder/{name}-link
+        done
+        mkdir /tmp/grid-r-{name}; ipcmk -Q; ipcmk -M 4096; ipcmk -S 1"""
+    listed = f"ls -d /tmp/*{name}* /var/tmp/*{name}* /dev/shm/{name} 2>&-; ipcs -a | grep -c $(id -u)"
+    try:
+        assert node.run(leaves)[0] == 0
+        seen = [""]
+        for _ in range(100):
+            seen.append(node.run(f"sleep 0.1; {listed}; true")[1])
+            if seen[-1] == f"/tmp/grid-r-{name}\n0\n":
+                break
+        assert seen[-1] == f"/tmp/grid-r-{name}\n0\n", seen[-1]
+        assert others.read_text() == "stays"
+    finally:
+        others.unlink()
+
+
+def test_a_spawner_whose_limits_a_job_changed_gets_no_other_job(node: Node) -> None:
+    assert node.run("ulimit -n; prlimit --pid $PPID --nofile=3:3 || exit 9")[0] == 0
+    code, files = node.run("ulimit -n")
+    assert code == 0 and int(files) > 3
+    assert "its spawner is replaced (a process of its own user changed its limits" in node.log()
+
+
+def test_what_the_kernel_counts_for_a_user_as_a_whole_is_shared_out(node: Node) -> None:
+    if node.walls != "namespace":
+        pytest.skip("slots have user ids of their own there, or no namespaces")
+    assert node.run("cat /proc/sys/user/max_user_namespaces /proc/sys/user/max_pid_namespaces") == (0, "256\n256\n")
+
+
+def test_a_user_id_is_not_given_out_again_soon(tmp_path: Path) -> None:
+    given = [uids.pick((), set(), lambda first, last: last - 1) for _ in range(100)]
+    assert len({*given}) == 100 and all(map(uids.is_own, given))
