@@ -85,7 +85,7 @@ def _journal(path: Path) -> tuple[list[Finding], set[str], set[str]]:
         elif record[0] == "proven":
             open_loss = ""
     if open_loss:
-        hint = "look whether something of the jobs that ran here lives, then: grid agent trust; or reboot"
+        hint = "look whether something of the jobs that ran here lives, then: grid agent accept-loss; or reboot"
         found.append(("journal", f"was damaged, and it is not known what ran before: {open_loss}", hint))
     return found, set(live), known
 

@@ -79,14 +79,14 @@ class Control:
                 return
             if op == "status":
                 _tell(writer, self._about())
-            elif op == "trust":
+            elif op == "accept-loss":
                 loss = self._launcher.loss
                 if loss is None or not loss.open:
                     _tell(writer, {"error": "it is known here what ran"})
                 else:
                     log.warning("the owner says that nothing lives of what ran before", why=loss.words)
-                    self._launcher.trust()
-                    _tell(writer, {"trusted": loss.words})
+                    self._launcher.accept_loss()
+                    _tell(writer, {"accepted": loss.words})
             elif op == "stop" and jobs in ("keep", "drain", "kill"):
                 await self._prepare_to_stop(jobs, deadline, reader, writer)
             else:

@@ -26,7 +26,7 @@ class Loss(msgspec.Struct, frozen=True):
         if not self.open:
             return ""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"unknown what ran before {since}: {self.why} (if none of it lives: grid agent trust, or a reboot)"
+        return f"unknown what ran before {since}: {self.why} (if none of it lives: grid agent accept-loss, or a reboot)"
 
 
 def facts_after(facts: NodeFacts, loss: Loss | None) -> NodeFacts:

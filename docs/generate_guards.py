@@ -1,7 +1,7 @@
 """The limits that guard the coordinator, as a table, from the constants that the code goes by."""
 
 from distributed_grid.coordinator.access import joining
-from distributed_grid.coordinator.api import relay, sessions, ship_quota
+from distributed_grid.coordinator.api import relay, server, sessions, ship_quota
 from distributed_grid.coordinator.net import connection, handshakes, limits, listener, log_throttle, memory
 from distributed_grid.protocol import codec
 
@@ -30,6 +30,11 @@ def guards() -> str:
         ("frames read ahead", f"{listener.QUEUE} of a connection", "not read until there is room"),
         ("pieces of a message", str(connection.FRAGMENTS), "cut"),
         ("frames", rate(connection.FRAMES_PER_SECOND, connection.FRAMES_AT_ONCE), "slowed down"),
+        (
+            "messages of one node, and what they name",
+            rate(server.WORDS_PER_SECOND, server.WORDS_AT_ONCE),
+            "slowed down",
+        ),
         (
             "pings and pongs",
             rate(connection.CONTROL_FRAMES_PER_SECOND, connection.CONTROL_FRAMES_AT_ONCE),

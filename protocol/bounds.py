@@ -12,7 +12,8 @@ MOST_NUMBER = (1 << 53) - 1
 LATEST = 253_370_764_800.0
 """The first second of the year 9999, in seconds since the epoch: the latest moment that can be asked for."""
 
-Finite = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+MOST_FINITE = 1e15
+Finite = Annotated[float, msgspec.Meta(ge=-MOST_FINITE, le=MOST_FINITE)]
 """A measurement or a moment."""
 Span = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
 """Seconds, not below zero: at most three hundred years."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from distributed_grid.protocol.boosts import Boost
-from distributed_grid.protocol.bounds import Code, Count, Finite, Span, Text, Word
+from distributed_grid.protocol.bounds import MOST_FINITE, Code, Count, Finite, Span, Text, Word
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.placement import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
@@ -169,15 +169,20 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.gpu_seconds / self.seconds if self.seconds else 0.0
 
     def plus(self, use: Use) -> "Used":
-        """With what was told now."""
+        """With what was told now. Sums stay within the bounds of their fields, whatever a node tells: who reads a job
+        that is beyond them, the next start of the coordinator too, could not."""
         return Used(
             allocation=self.allocation,
-            seconds=self.seconds + use.seconds,
-            cpu_seconds=self.cpu_seconds + use.cpu * use.seconds,
+            seconds=_sum(self.seconds, use.seconds),
+            cpu_seconds=_sum(self.cpu_seconds, use.cpu * use.seconds),
             cpu_peak=max(self.cpu_peak, use.cpu_peak),
             memory=max(self.memory, use.memory),
-            gpu_seconds=self.gpu_seconds + sum(gpu.mean for gpu in use.gpus) / 100 * use.seconds,
+            gpu_seconds=_sum(self.gpu_seconds, sum(gpu.mean for gpu in use.gpus) / 100 * use.seconds),
         )
+
+
+def _sum(before: float, more: float) -> float:
+    return min(MOST_FINITE, max(0.0, before + more))
 
 
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ", "TMPDIR", "SHELL")
@@ -281,6 +286,20 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 TAIL_BYTES = 16 << 10
+TEXT_CHARS = 2000
+
+
+def bounded(outcome: Outcome) -> Outcome:
+    """An outcome as it is kept: of a text and of tails that no agent of ours sends, what may be kept of them."""
+    long = max(len(outcome.stdout_tail), len(outcome.stderr_tail)) > TAIL_BYTES
+    if not long and len(outcome.text) <= TEXT_CHARS:
+        return outcome
+    return msgspec.structs.replace(
+        outcome,
+        text=outcome.text[:TEXT_CHARS],
+        stdout_tail=outcome.stdout_tail[-TAIL_BYTES:],
+        stderr_tail=outcome.stderr_tail[-TAIL_BYTES:],
+    )
 
 
 def exit_status(outcome: Outcome) -> int:

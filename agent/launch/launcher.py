@@ -282,7 +282,7 @@ class Launcher:
         self._told.difference_update(ids)
         self._send({"op": "forget", "ids": ids})
 
-    def trust(self) -> None:
+    def accept_loss(self) -> None:
         """Nothing lives of what a damaged journal did not name: the node's owner says so."""
         self._send({"op": "proven"})
 

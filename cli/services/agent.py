@@ -19,7 +19,7 @@ SERVICE = {
     "install": Lazy(_AT + "install", "Install the agent as a service of this machine, and start it."),
     "stop": Lazy(_AT + "stop", "Stop the agent, and say what is to become of its jobs."),
     "uninstall": Lazy(_AT + "uninstall", "Stop the agent and remove its service."),
-    "trust": Lazy(_AT + "trust", "Say that nothing lives of what ran before a journal was damaged."),
+    "accept-loss": Lazy(_AT + "accept_loss", "Say that nothing lives of what ran before a journal was damaged."),
     "status": Lazy(_AT + "status", "Show how the agent of this machine is."),
     "logs": Lazy(_AT + "logs", "Print what the agent's service logged."),
 }

@@ -196,17 +196,17 @@ def status(own: bool, name: str | None, state_dir: str | None) -> None:
     agent_status.show(current(), at, place)
 
 
-@click.command()
+@click.command("accept-loss")
 @common
 @_place_options
-def trust(own: bool, name: str | None, state_dir: str | None) -> None:
+def accept_loss(own: bool, name: str | None, state_dir: str | None) -> None:
     """Say that nothing lives of what ran before this node's journal was damaged.
 
     The node takes no jobs until then, and the grid holds what it had started here: it is neither free nor run again.
     Look for processes of those jobs first; a reboot says the same.
     """
     _, place = _where(own, name, state_dir)
-    agent_status.trust(current(), place)
+    agent_status.accept_loss(current(), place)
 
 
 @click.command()

@@ -40,11 +40,11 @@ def show(invocation: Invocation, at: systemd.Installed | None, state_dir: Path) 
         raise SystemExit(NOT_RUNNING)
 
 
-def trust(invocation: Invocation, state_dir: Path) -> None:
+def accept_loss(invocation: Invocation, state_dir: Path) -> None:
     """Tell the agent that nothing lives of what it does not know. Raises GridError where it knows all, or none runs."""
     door = AgentDoor(state_dir)
     try:
-        for _ in door.ask(op="trust"):
+        for _ in door.ask(op="accept-loss"):
             invocation.say("the agent takes jobs again; the grid ends what it held here, and may run it again")
     finally:
         door.close()

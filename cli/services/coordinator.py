@@ -176,18 +176,26 @@ def _tell(invocation: Invocation, about: dict[str, Any], text: str, short: Any) 
             formatting.emit("".join(f"{printable(line)}\n" for line in text.split("\n")))
 
 
+ALL = "each may have been started since this store, and be over"
+
+
 @click.command()
 @common
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--resume", is_flag=True, help="Let waiting jobs run: nothing was lost that matters.")
-def accept_loss(state_dir: str | None, yes: bool, resume: bool) -> None:
+@click.option("--resume", is_flag=True, help="Run the jobs that wait, also those that may have run already.")
+@click.option("--end-waiting", is_flag=True, help="End the jobs that wait, as `restored`.")
+def accept_loss(state_dir: str | None, yes: bool, resume: bool, end_waiting: bool) -> None:
     """Go on although the coordinator's store has lost commits, is gone, or cannot be read.
 
-    Says what is known to be lost and asks. Jobs that wait may have run: they are ended as `restored`, to be submitted
-    again, unless --resume says that nothing ran. What runs on nodes runs on, and their results are taken. Jobs that
-    are lost are not known any more. With a backup, `grid coordinator restore` may be better. The coordinator may run
-    or not."""
+    Says what is known to be lost and asks. What has ended stays as it ended; what runs on nodes runs on, and its result
+    is taken; jobs that are lost are not known any more.
+
+    Jobs that wait in the store may have been started since, and be over: nobody can know. Where there are any, you say
+    what becomes of them. --resume runs them, so one that ran already runs a second time. --end-waiting ends them, so
+    their users have to submit them again. Nothing changes before you have said it, however long that takes.
+
+    With a backup, `grid coordinator restore` may be better. The coordinator may run or not."""
     from distributed_grid.coordinator.backup.accept_loss import accept, known
 
     invocation = current()
@@ -199,8 +207,15 @@ def accept_loss(state_dir: str | None, yes: bool, resume: bool) -> None:
         invocation.say(f"  {printable(one)}")
     if found.unreadable:
         invocation.say("  the store cannot be read: it is set aside, and a new one begins, without any of its jobs")
-    if found.waiting and not resume:
-        invocation.say(f"{found.waiting} jobs that wait end as `restored`, since they may have run")
+    if resume and end_waiting:
+        raise click.UsageError("--resume and --end-waiting contradict each other")
+    if found.waiting:
+        jobs = "1 job that waits" if found.waiting == 1 else f"{found.waiting} jobs that wait"
+        if not (resume or end_waiting):
+            why = "it may have been started since this store, and be over" if found.waiting == 1 else ALL
+            hint = "--resume runs what waits, perhaps a second time; --end-waiting ends it, to be submitted again"
+            raise GridError(f"say what becomes of {jobs}", why, hint)
+        invocation.say(f"{jobs}: {'run, also where they ran already' if resume else 'ended as `restored`'}")
     if not yes:
         if not sys.stdin.isatty():
             raise GridError("nobody is there to be asked", hint="grid coordinator accept-loss --yes")

@@ -4,6 +4,7 @@ What they send becomes events for the driver or requests; what the ledger comman
 own connection and nothing else.
 """
 
+import asyncio
 import math
 import secrets
 import ssl
@@ -51,6 +52,7 @@ from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.connection import Connection, Wire
+from distributed_grid.coordinator.net.limits import Bucket
 from distributed_grid.coordinator.net.listener import Entrance
 from distributed_grid.coordinator.net.log_throttle import Seldom
 from distributed_grid.coordinator.net.memory import Memory
@@ -68,6 +70,8 @@ from distributed_grid.protocol.messages import (
     Ack,
     Heartbeat,
     Hello,
+    InUse,
+    Inventory,
     Launch,
     Refused,
     Stop,
@@ -81,6 +85,10 @@ from distributed_grid.runtime.local import SOCKET
 
 PROBE_SECONDS = 1.0
 """How long a node's old connection has to show that it lives when an agent with its name comes."""
+NAMES = 20_000
+"""Nodes of which it is remembered how much they said, before it is looked which of them have been quiet."""
+WORDS_PER_SECOND, WORDS_AT_ONCE = 20_000.0, 100_000.0
+"""What one node may say, over all of its connections: messages, and the allocations that they name."""
 HOST_CHARS = 255
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -110,6 +118,7 @@ class Server:
         self._driver = driver
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
+        self._words: dict[str, Bucket] = {}
         self._relay = Relay(self._agents, store, self._job)
         self._seldom = Seldom()
         renewals = Renewals(pki, audit, state.nodes, self._seldom) if pki is not None else None
@@ -268,11 +277,23 @@ class Server:
         log.info("agent connected", node=name, hostname=facts.hostname, incarnation=facts.incarnation)
         if facts.unknown:
             log.warning("it is not known what ran on a node", node=name, why=facts.unknown)
+        words, clock = self._words_of(name), asyncio.get_running_loop().time
+        told = False
         try:
             while True:
-                for message in await connection.receive():
+                if (seconds := words.debt(clock())) > 0:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(seconds):
+                            await connection.wire.wait_closed()
+                messages = await connection.receive()
+                words.take(sum(map(_weight, messages)), clock())
+                for message in messages:
                     if self._agents.get(name) is not agent:
                         return
+                    if type(message) is Inventory:
+                        if told:
+                            raise BadFrame("a second inventory on one connection")
+                        told = True
                     if type(message) is Heartbeat:
                         self._driver.put(Heard(name, message.sample, message.at))
                     elif type(message) is WantCertificate:
@@ -283,6 +304,15 @@ class Server:
                     await self._driver.room()
         finally:
             self._agent_left(agent)
+
+    def _words_of(self, name: str) -> Bucket:
+        if len(self._words) > NAMES:
+            now = asyncio.get_running_loop().time()
+            self._words = {one: words for one, words in self._words.items() if not words.full(now)}
+        if (words := self._words.get(name)) is None:
+            words = Bucket(WORDS_PER_SECOND, WORDS_AT_ONCE, asyncio.get_running_loop().time())
+            self._words[name] = words
+        return words
 
     async def _settle_name(self, facts: NodeFacts) -> Refused | None:
         """One agent per name. The same node's newer incarnation is its restarted agent and wins; anybody else only gets
@@ -408,3 +438,10 @@ class Server:
     def _tell(self, node: str, messages: Sequence[Any]) -> None:
         if agent := self._agents.get(node):
             agent.control.send(*messages)
+
+
+def _weight(message: Any) -> int:
+    """How much is said by it."""
+    if type(message) is Inventory:
+        return 1 + len(message.known)
+    return 1 + len(message.uses) if type(message) is InUse else 1

@@ -5,6 +5,8 @@ patience, ends an allocation: what has not been given back is in use.
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from distributed_grid.coordinator.core import (
     amnesia,
     attempts,
@@ -36,7 +38,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.jobs import Cause, Outcome, State, bounded
 from distributed_grid.protocol.messages import Exited, InUse, Inventory, Recalled, Stale, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
 from distributed_grid.protocol.resources import Resources
@@ -270,7 +272,7 @@ def _found(state: GridState, node: Node, allocation: Allocation, running: bool, 
     name, job = node.facts.name, state.jobs[allocation.job]
     before = allocation.state
     if running and not allocation.started:
-        allocation.started = job.started = state.now - started_for
+        allocation.started = job.started = _began(state, allocation, started_for)
     if allocation.stop is not None:
         if allocation.state is State.LOST:
             state.move(allocation, State.STOPPING, f"{name} is back, it is told to stop again")
@@ -345,6 +347,8 @@ def _stale(state: GridState, node: Node, message: Stale) -> None:
 
 
 def _exited(state: GridState, node: Node, message: Exited) -> None:
+    if (bound := bounded(message.outcome)) is not message.outcome:
+        message = replace(message, outcome=bound)
     allocation = _of(state, node, message.allocation)
     if allocation is None:
         if not losing.ended_there(state, node, message):
@@ -355,13 +359,18 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
             node.counting.pop(allocation.id, None)  # so that the room grows by it
         job = state.jobs[allocation.job]
         if message.outcome.started and not job.started:
-            allocation.started = job.started = state.now - message.outcome.seconds
+            allocation.started = job.started = _began(state, allocation, message.outcome.seconds)
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
             declining.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
         failing.ended(state, node, job, message.outcome)
         outcome = boosts.told(job, message.outcome)
         attempts.over(state, job, outcome, allocation, _words(outcome))
     state.out.append(AckExits(node.facts.name, (message.allocation,)))
+
+
+def _began(state: GridState, allocation: Allocation, seconds: float) -> float:
+    """When it began that has run for so long, as its node tells it."""
+    return min(state.now, max(allocation.granted, state.now - seconds))
 
 
 def _stray_over(state: GridState, node: Node, name: str, returned: bool) -> None:

@@ -40,7 +40,7 @@ def ended_there(state: GridState, node: Node, exited: Exited) -> bool:
     job.tries = int(number)
     job.node = node.facts.name
     if exited.outcome.started:
-        job.started = max(job.submitted, state.now - exited.outcome.seconds)
+        job.started = min(state.now, max(job.submitted, state.now - exited.outcome.seconds))
     text = f"ended on {node.facts.name}, as {exited.allocation}, whose grant was lost"
     attempts.finish(state, job, exited.outcome, text=text)
     return True

@@ -40,6 +40,8 @@ from distributed_grid.protocol.resources import Grant, Resources
 
 STORY_MOST = 100
 """Lines of a job's story that are kept; of a longer one, the middle goes."""
+TEXT_CHARS = 1000
+"""What is kept of a line: a part of it may be what a node says."""
 KEYS_KEPT = 4096
 """Keys of jobs that have ended that are remembered, until the shell is sure to find them on disk."""
 SHARES_SAVED_EVERY = 60.0
@@ -300,7 +302,7 @@ class GridState:
         """Add a line to a job's story."""
         if len(job.story) >= STORY_MOST:
             del job.story[STORY_MOST // 5]
-        job.story.append(Step(self.now, job.state, text))
+        job.story.append(Step(self.now, job.state, text[:TEXT_CHARS]))
 
     def changed(self, job: Job, allocation: Allocation | None = None, soon: bool = False) -> None:
         """Make a job and its allocation durable, and tell who watches."""

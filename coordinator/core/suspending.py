@@ -7,6 +7,7 @@ from distributed_grid.coordinator.core.model import Audit, Job, Node
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, State, Suspension
 from distributed_grid.protocol.messages import Recalled, Suspended
+from distributed_grid.protocol.nodes import REASON_CHARS
 from distributed_grid.protocol.text import format_duration
 
 
@@ -26,11 +27,12 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
     before = job.suspended
     job.suspended_for = max(0.0, message.in_all - (message.lasted if message.why else 0.0))
     if message.why:
-        job.suspended = Suspension(state.now - message.lasted, message.why)
+        why = message.why[:REASON_CHARS]
+        job.suspended = Suspension(state.now - message.lasted, why)
         if before is not None:
-            job.suspended = Suspension(before.since, message.why)
+            job.suspended = Suspension(before.since, why)
             return
-        state.tell(job, f"suspended: the owner of {node.facts.name} is back ({message.why})")
+        state.tell(job, f"suspended: the owner of {node.facts.name} is back ({why})")
     else:
         job.suspended = None
         if before is None:
@@ -45,7 +47,7 @@ def recalled(state: GridState, node: Node, message: Recalled) -> None:
     allocation = node.allocations.get(message.allocation)
     if allocation is None or allocation.state is State.STOPPING:
         return
-    name = node.facts.name
-    why = f"{name} stops lending ({message.why})" if message.closing else f"the owner of {name} is back ({message.why})"
+    name, said = node.facts.name, message.why[:REASON_CHARS]
+    why = f"{name} stops lending ({said})" if message.closing else f"the owner of {name} is back ({said})"
     text = f"recalled: {why}; it has {message.grace:g} s to end"
     stopping.ask(state, allocation, Cause.RECALLED, text, message.grace)

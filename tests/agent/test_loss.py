@@ -102,7 +102,7 @@ async def test_a_stop_of_what_may_live_is_not_answered_that_it_never_ran(bench: 
     await bench.until(lambda: "not answered" in (bench.dir / "supervisor.log").read_text())
     assert bench.outcomes(id) == [] and runs(pid)
     procs.send(pid, procs.stat(pid).start, signal.SIGKILL)  # type: ignore[union-attr]
-    bench.launcher.trust()
+    bench.launcher.accept_loss()
     await bench.until(lambda: told.known == [set(), None])
     loss = bench.launcher.loss
     assert loss is not None and loss.words == ""
@@ -134,7 +134,7 @@ async def test_the_next_supervisor_knows_that_it_is_not_known_and_the_one_after_
     first = bench.launcher.loss
     await bench.kill_supervisor()
     assert bench.launcher.loss == first and first is not None and first.open
-    bench.launcher.trust()
+    bench.launcher.accept_loss()
     await bench.until(lambda: told.known[-1] is None)
     await bench.kill_supervisor()
     assert bench.launcher.loss == Loss(first.id, first.since, first.why, open=False)

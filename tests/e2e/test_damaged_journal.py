@@ -92,8 +92,8 @@ def unknown(grid: Grid) -> bool:
     return "unknown what ran" in json.dumps(node(grid)) and node(grid)["state"] == "up"
 
 
-def trust(grid: Grid) -> str:
-    done = grid.run("agent", "trust", "--state-dir", str(grid.home / "n1"))
+def accept_loss(grid: Grid) -> str:
+    done = grid.run("agent", "accept-loss", "--state-dir", str(grid.home / "n1"))
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -151,7 +151,7 @@ def test_what_the_node_cannot_find_is_held_until_somebody_says_that_it_is_gone(g
     until(lambda: unknown(grid), "the node says so again")
     assert grid.job()["state"] == stands and witness.alive() == {first}
     os.kill(pid, signal.SIGKILL)
-    trust(grid)
+    accept_loss(grid)
     if stands == "running":
         until(lambda: grid.job()["state"] == "ended", "its end is known")
         assert grid.job()["outcome"]["signal"] == 9

@@ -110,9 +110,9 @@ def test_when_the_loss_is_accepted_the_grid_goes_on_and_runs_none_of_it_again(gr
     flip(grid, 0.5)
     grid.start_coordinator()
     agent_is_back(grid)
-    nobody = coordinator(grid, "accept-loss")
+    nobody = coordinator(grid, "accept-loss", "--end-waiting")
     assert nobody.returncode == 1 and "--yes" in nobody.stderr
-    done = coordinator(grid, "accept-loss", "--yes")
+    done = coordinator(grid, "accept-loss", "--yes", "--end-waiting")
     assert done.returncode == 0 and "commits are missing" in done.stderr, done.stderr
     until(lambda: not grid.json("status")["trouble"], "it holds no more")
     assert grid.shared("sh", "-c", "exit 7").returncode == 7
@@ -126,13 +126,13 @@ def test_when_the_loss_is_accepted_the_grid_goes_on_and_runs_none_of_it_again(gr
 
 def test_a_stopped_coordinators_loss_is_accepted_too(grid: Grid) -> None:
     flip(grid, 0.5)
-    done = coordinator(grid, "accept-loss", "--yes")
+    done = coordinator(grid, "accept-loss", "--yes", "--end-waiting")
     assert done.returncode == 0 and "start the coordinator" in done.stdout, done.stderr
     grid.start_coordinator()
     agent_is_back(grid)
     assert grid.json("status")["trouble"] is None or not grid.json("status")["trouble"]
     assert grid.shared("sh", "-c", "exit 7").returncode == 7
-    again = coordinator(grid, "accept-loss", "--yes")
+    again = coordinator(grid, "accept-loss", "--yes", "--end-waiting")
     assert again.returncode == 1 and "has lost nothing" in again.stderr
 
 
@@ -142,7 +142,7 @@ def test_a_store_that_is_gone_is_not_made_anew_without_a_word(grid: Grid) -> Non
     assert coordinator(grid, "check").returncode == 1
     grid.start_coordinator()
     assert "grid.db is missing or empty, and there was one: its high-water mark" in held(grid)
-    assert coordinator(grid, "accept-loss", "--yes").returncode == 0
+    assert coordinator(grid, "accept-loss", "--yes", "--end-waiting").returncode == 0
     until(lambda: not grid.json("status")["trouble"], "it holds no more")
     agent_is_back(grid)
     assert grid.shared("sh", "-c", "exit 7").returncode == 7
@@ -154,7 +154,7 @@ def test_a_store_that_cannot_be_read_ends_the_coordinator_with_a_sentence_and_ca
     grid._start("coordinator", "coordinator", "run", "--port", "0", "--state-dir", str(state(grid)))
     assert grid.processes["coordinator"].wait(60) == 78
     assert "is damaged" in grid.log("coordinator") and "accept-loss" in grid.log("coordinator")
-    done = coordinator(grid, "accept-loss", "--yes")
+    done = coordinator(grid, "accept-loss", "--yes", "--end-waiting")
     assert done.returncode == 0 and "before-accept-" in done.stdout, done.stderr
     grid.start_coordinator()
     agent_is_back(grid)
@@ -166,6 +166,8 @@ def test_a_node_that_knows_more_than_the_store_has_it_start_nothing(grid: Grid) 
     grid.start_coordinator()
     agent_is_back(grid)
     assert not grid.json("status")["trouble"]
+    pending = grid.run("run-shared", "-d", "--cpus", "1", "--begin", "+10h", "--no-ship", "--name", "pending", "true")
+    assert pending.returncode == 0, pending.stderr
     copy = grid.home / "snapshot"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(state(grid), copy, ignore=shutil.ignore_patterns("*.sock"))
@@ -178,8 +180,13 @@ def test_a_node_that_knows_more_than_the_store_has_it_start_nothing(grid: Grid) 
     grid.start_coordinator()
     until(lambda: grid.json("status")["trouble"], "it has noticed")
     assert "n1 " in held(grid)
-    assert coordinator(grid, "accept-loss", "--yes").returncode == 0
+    unsaid = coordinator(grid, "accept-loss", "--yes")
+    assert unsaid.returncode == 1 and "say what becomes of 1 job that waits" in unsaid.stderr
+    assert held(grid) and grid.job("pending")["state"] == "waiting", "nothing was changed"
+    assert coordinator(grid, "accept-loss", "--yes", "--resume", "--end-waiting").returncode == 2
+    assert coordinator(grid, "accept-loss", "--yes", "--resume").returncode == 0
     until(lambda: not grid.json("status")["trouble"], "it holds no more")
+    assert grid.job("pending")["state"] == "waiting"
     agent_is_back(grid)
     with sqlite3.connect(f"file:{state(grid) / STORE}?mode=ro", uri=True) as db:
         told = until(
