@@ -216,7 +216,7 @@ def test_a_job_lives_through_the_end_of_those_who_look_after_it(machine: Machine
 
 def keepers(machine: Machine) -> tuple[int, int]:
     """The supervisor and its fork server."""
-    oldest = ("pgrep", "--oldest", "--full", "supervisor_main.py")
+    oldest = ("pgrep", "--oldest", "--full", "supervisor/main.py")
     supervisor = int(machine.until(lambda: machine.run(*oldest).stdout.strip(), "it runs"))
     for child in machine.told("pgrep", "--parent", str(supervisor)).split():
         status = machine.run("cat", f"/proc/{child}/status").stdout
