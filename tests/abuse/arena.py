@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributed_grid.agent.supervisor import loop
 from distributed_grid.cli.dev import processes
 from tests.grid_fixture import CONFIG, GRID, Grid
 
@@ -269,22 +268,7 @@ class Arena:
 def walls(level: str) -> dict[str, str]:
     """What an agent's environment has to say for this level of walls."""
     # Below `namespace` a node runs only its owners' jobs, if its owner does not say otherwise; here it is said.
-    said = {"GRID_AGENT__TRUST": "everyone"}
-    if has_walls():
-        return said | {"GRID_AGENT__WALLS": level}
-    if level == "user":
-        return said | {"GRID_AGENT__RUN_AS": "submitter"}
-    return said | {"GRID_AGENT__HIDE_STATE": "true" if level == "landlock" else "false"}
-
-
-def has_walls() -> bool:
-    """Whether this release makes jobs by spawners behind walls."""
-    return (Path(loop.__file__).parent / "walls" / "spawner.py").exists()
-
-
-def levels() -> tuple[str, ...]:
-    """The levels that can be had with this release and on this machine."""
-    return ("user", "namespace", "landlock", "none") if has_walls() else ("user", "landlock", "none")
+    return {"GRID_AGENT__TRUST": "everyone", "GRID_AGENT__WALLS": level}
 
 
 def cmdline(pid: int) -> bytes:

@@ -148,12 +148,14 @@ ATTACKS = (
         "hoard-namespaces",
         "make so many namespaces that none is left for others",
         ("hoard", "namespaces"),
+        expected=KERNEL,
         meanwhile=True,
     ),
     Attack(
         "hoard-descriptors",
         "have so many descriptors on their way that others can pass none",
         ("hoard", "descriptors"),
+        expected=KERNEL,
         meanwhile=True,
     ),
     Attack(

@@ -11,7 +11,6 @@ import subprocess
 import sys
 
 from tests.abuse import enclosure
-from tests.abuse.arena import levels
 from tests.abuse.attacks import ATTACKS, HELD, LEVELS, UNTOLD, expected, named
 
 UNIT_LEVELS = ("user", "landlock", "none")
@@ -120,7 +119,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make abuse")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the siege")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--levels", default=",".join(levels()))
+    parser.add_argument("--levels", default=",".join(LEVELS))
     parser.add_argument("--attacks", default="", help="names, with commas (all)")
     parser.add_argument("--no-siege", action="store_true")
     parser.add_argument("--no-processes", action="store_true", help="inside a machine with systemd only")
