@@ -7,7 +7,7 @@ from pathlib import Path
 from distributed_grid.agent.cgroups.control import described, survey
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.launch.run_as import AGENT
-from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, remedy, weak
+from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, proof, remedy, weak
 from distributed_grid.agent.walls import available
 from distributed_grid.identity.tls import IDENTITY, has_identity
 from distributed_grid.protocol.errors import GridError
@@ -32,6 +32,8 @@ def look(asked: Asked, backend: str, cgroup: str) -> Iterator[Finding]:
     if here:
         yield from _agent(state_dir)
         yield walls(asked)
+        if os.geteuid() == state_dir.stat().st_uid:
+            yield _ends(asked, cgroup)
         yield disk("agent's disk", state_dir)
     for one in (_gpus(backend), _cgroups(cgroup), _pressure()):
         # What only a node needs is worth a word elsewhere, and nothing to worry about.
@@ -72,6 +74,21 @@ def walls(asked: Asked) -> Finding:
         return Finding("walls", Level.WARNING, what, why, remedy())
     what = f"jobs run behind walls {found}, so only those of {owners} do (agent.owners)"
     return Finding("walls", Level.WARNING, what, why, f"{remedy()}; or agent.trust: everyone")
+
+
+def _ends(asked: Asked, cgroup: str) -> Finding:
+    """By what this node knows that nothing of a job lives."""
+    try:
+        found, _ = chosen(asked)
+    except GridError as error:
+        return failed("ends", error)
+    how = proof(found, asked.run_as, survey(cgroup).home is not None)
+    what = f"that nothing of a job lives is known by its {how}"
+    if how != "descent":
+        return Finding("ends", Level.OK, what)
+    why = "a job that forks faster than it is looked for is ended in rounds, which may take seconds"
+    hint = "run the agent as a service (sudo grid agent install), or name a place in agent.cgroup"
+    return Finding("ends", Level.WARNING, what, why, hint)
 
 
 def _gpus(backend: str) -> Finding:

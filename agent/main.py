@@ -31,7 +31,7 @@ from distributed_grid.agent.runtime import Place, Runtime
 from distributed_grid.agent.sampling.probe import Probe, kin_roots
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT
 from distributed_grid.agent.supervisor.procs import become_subreaper
-from distributed_grid.agent.wall_facts import Asked, wall_facts
+from distributed_grid.agent.wall_facts import Asked, proof, wall_facts
 from distributed_grid.agent.walls import forkserver
 from distributed_grid.agent.walls.enclosure import USER
 from distributed_grid.config.settings import ClusterConfig
@@ -171,7 +171,9 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     time.sleep(0.6)
     sample = probe.sample()
     found = survey(settings.cgroup)
-    facts = msgspec.structs.replace(facts, limits=described(found), **_walled(settings))
+    walled = _walled(settings)
+    ends = proof(walled["walls"], settings.run_as, found.home is not None)
+    facts = msgspec.structs.replace(facts, limits=described(found), ends=ends, **walled)
     return facts, sample, describe(settings.limits, facts, sample), found.missing
 
 

@@ -41,12 +41,13 @@ from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.launch.raylet import RaySettings
 from distributed_grid.agent.launch.run_as import AGENT, RunAs
 from distributed_grid.agent.launch.staging import Preparing
-from distributed_grid.agent.loss import facts_after
+from distributed_grid.agent.loss import facts_after, facts_while
 from distributed_grid.agent.owner_policy import Owning
 from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.sampling.probe import Usage
 from distributed_grid.agent.sampling.sampler import Measures, Meter
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
+from distributed_grid.agent.wall_facts import proof
 from distributed_grid.identity.tls import IDENTITY
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
@@ -58,6 +59,7 @@ from distributed_grid.protocol.messages import (
     Inventory,
     Launch,
     NewCertificate,
+    Noted,
     OpenData,
     Refused,
     Renewed,
@@ -103,7 +105,7 @@ class Runtime:
 
     def __init__(self, place: Place, facts: NodeFacts, limits: Limits, probe: NodeProbe, launcher: Launcher) -> None:
         self._place = place
-        self._facts = facts
+        self._facts = self._own_facts = facts
         self._dir = place.state_dir.absolute()  # jobs run elsewhere
         self.launcher = launcher
         self.table = Table(facts)
@@ -127,7 +129,7 @@ class Runtime:
             self._say,
             self._openness_changed,
         )
-        about = lambda: described(facts, place.url, self._session, launcher, self.table, self._lender.offered())  # noqa: E731
+        about = lambda: described(self._facts, place.url, self._session, launcher, self.table, self._lender.offered())  # noqa: E731
         self._control = Control(self._dir, launcher, self.table, about, self._owning.take_back, self._openness_changed)
         blobs = BlobCache(self._dir / "blobs", self._data.part)
         self._preparing = Preparing(
@@ -160,8 +162,10 @@ class Runtime:
         is in charge of the node. Raises CannotConnect when there is no point in going on."""
         self._adopt(await self.launcher.start())
         nameless = self._facts.nameless or self.launcher.nameless
-        self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits, nameless=nameless)
-        self.launcher.loss_changed = self._loss_changed
+        ends = proof(self._facts.walls, self._place.run_as, self.launcher.grouped)
+        self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits, nameless=nameless, ends=ends)
+        self._own_facts = self._facts
+        self.launcher.loss_changed, self.launcher.noted = self._loss_changed, self._noted
         self._loss_changed(None)
         await self._meter.since(boot_clock(), gpus=True)
         ready()
@@ -348,13 +352,28 @@ class Runtime:
         self._lender.closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owning.closed
         self._offer_soon()
 
+    def _noted(self, allocation: str, text: str) -> None:
+        """The supervisor has something to say of an allocation: it goes to its events, if anybody is there to hear."""
+        if text:
+            log.warning("noted", allocation=allocation, what=text)
+            self._say(Noted(allocation=allocation, text=text))
+        self._facts_changed()
+
     def _loss_changed(self, known: Collection[str] | None) -> None:
         """The journal is damaged, with what is `known` all the same; or nothing of that lives any more (None)."""
         self.table.lose(known)
-        if (facts := facts_after(self._facts, self.launcher.loss)) != self._facts:
-            self._facts = facts
-            log.warning("the journal was damaged", why=facts.unknown or "nothing lives of it")
+        before = self._facts
+        self._facts_changed()
+        if self._facts.unknown != before.unknown or self._facts.instance != before.instance:
+            log.warning("the journal was damaged", why=self._facts.unknown or "nothing lives of it")
             self._openness_changed()
+
+    def _facts_changed(self) -> None:
+        """What our own facts come to while records are lost, or something cannot be ended."""
+        facts = facts_while(facts_after(self._own_facts, self.launcher.loss), self.launcher.unended)
+        if facts != self._facts:
+            self._facts = facts
+            self.table.know(facts)
             if self._session is not None:  # the facts are told with the hello
                 self._leaving = asyncio.create_task(self._session.close())
 

@@ -76,6 +76,17 @@ def wall_facts(asked: Asked) -> dict[str, Any]:
     return told | ({"nameless": nameless} if nameless else {})
 
 
+def proof(walls: str, run_as: str, grouped: bool) -> str:
+    """By what a node knows that nothing of a job lives: its `user id` or its `pid namespace`, where it has one of its
+    own, else the `control group` of its slot, else `descent`: its processes are looked for below its spawner, and ended
+    in rounds."""
+    if run_as == AGENT and walls == Walls.USER:
+        return "user id"
+    if walls == Walls.NAMESPACE:
+        return "pid namespace"
+    return "control group" if grouped else "descent"
+
+
 def default_owners() -> tuple[str, ...]:
     """Whom this agent belongs to if nobody says it: the user it runs as, and who became that user by sudo."""
     names = [os.environ.get("SUDO_USER", "")]

@@ -161,6 +161,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     only, unless it `trusts` everyone.
     `nameless`: why the users of jobs there have no entry in what these see as /etc/passwd, behind walls `user`; empty:
     they have.
+    `ends` says by what the node knows that nothing of a job lives (agent/wall_facts.py).
     `unknown`: why the node does not know what ran on it before, and whether it lives; empty: it knows.
     """
 
@@ -190,6 +191,7 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     trusts: Word = Trust.OWNER.value
     unknown: Text = ""
     nameless: Text = ""
+    ends: Word = ""
 
 
 _LOSS = "~"

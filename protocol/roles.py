@@ -44,6 +44,7 @@ TABLE: dict[type, Row] = {
     messages.InUse: AGENTS,
     messages.Suspended: AGENTS,
     messages.Recalled: AGENTS,
+    messages.Noted: AGENTS,
     # agents, on their data connection, and clients
     messages.Output: AGENTS,
     messages.Files: AGENTS,

@@ -146,6 +146,7 @@ OPENS_BY_PATH: dict[str, str] = {
     "agent.sampling.topology": "/sys",
     "agent.wall_facts": "/proc and /sys",
     "agent.walls.accounts": "/etc/passwd and /etc/group, their copies, and /proc/self",
+    "agent.walls.forkserver": "/sys",
     "agent.walls.enclosure": "/proc/self, and the directories that are mounted anew",
     "agent.walls.landlock": "what lies beside the state directory, of which no content is read",
     "agent.walls.spawner": "the job's directory, with the job's rights",

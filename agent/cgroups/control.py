@@ -1,8 +1,9 @@
 """The control groups of all jobs: limits that the kernel keeps, and the exact answer to what lives of a job.
 
-Every job has a group in one hierarchy at least (its *home*), where groups can be had: made before its first process, so
-that nothing of it was ever outside. `make`, `enter` with the process that spawns it, spawn, and `settle` when that one
-has left: `members` and `populated` are exact from then on, and `kill` leaves nothing.
+Every slot has a group in one hierarchy at least (its *home*), where groups can be had: its spawner enters it once,
+before anything else, so all of its jobs are there from their first instruction (agent/cgroups/slots.py). A job with
+a limit of memory or CPU has groups of its own beside it: `make`, `enter` with the process that spawns it, spawn, and
+`settle` when that one has left. `members` is exact from then on, and `kill` leaves nothing.
 
 What a job can do about it depends on its walls. A group's files belong to the agent's user: a job with a user id of its
 own cannot write to them. One that shares the agent's user (walls `landlock`, `none`, and `namespace` where it sees
@@ -43,8 +44,6 @@ __all__ = [
     "home", "left", "mounted", "survey", "take_leaf", "thawed",
 ]  # fmt: skip
 
-SPAWNERS = "spawners"
-"""The group of spawners that are between two jobs: in version 2 the group above the jobs' can have no processes."""
 _NO_KEYS = (
     ".",
     "try-",
@@ -60,7 +59,7 @@ _NO_KEYS = (
     "release_",
 )
 _DIE_WITHIN = 0.1  # seconds that one call of `kill` waits for the last of a job to go
-_OURS = (*LEAVES, SPAWNERS, ".control")  # systemd runs what a unit does beside its main process in the last
+_OURS = (*LEAVES, ".control")  # systemd runs what a unit does beside its main process in the last
 
 
 class Amounts(NamedTuple):
@@ -128,16 +127,16 @@ class Cgroups:
 
     @property
     def has_home(self) -> bool:
-        """Whether each job has a group, so that `members`, `populated` and `kill` say and do all."""
+        """Whether each slot has a group, so that `members` and `kill` say and do all."""
         return self._home is not None
 
-    def make(self, key: str, amounts: Amounts, guests: int = 0) -> list[str]:
-        """Make all groups of a job, with its limits; again on a key that has some: change these. The files to which a
-        process with one thread writes `0` to enter them itself, without waiting for the machine's forks where that can
-        be had. A controller that fails is used no more. `guests`: so many processes of ours are inside while the first
-        one of the job is made; they do not count against its limit (`settle`)."""
+    def make(self, key: str, amounts: Amounts, guests: int = 0, at_home: bool = True) -> list[str]:
+        """Make all groups of a slot, or those of a job that its limits take (not `at_home`); again on a key that has
+        some: change these. The files to which a process with one thread writes `0` to enter them itself, without
+        waiting for the machine's forks where that can be had. A controller that fails is used no more. `guests`: so
+        many processes of ours are inside; they do not count against the limit."""
         doors = []
-        if self._home is not None:
+        if at_home and self._home is not None:
             try:
                 os.makedirs(_path(self._home, key), exist_ok=True)
                 doors.append(_door(self._home, key))
@@ -161,14 +160,14 @@ class Cgroups:
         could not enter one of them, or is gone."""
         return self._move(key, pid, self._paths(key))
 
-    def park(self, pid: int) -> bool:
-        """Move a spawner out of the last job's groups, to those of spawners."""
-        for path in (paths := self._paths(SPAWNERS, there=False)):
+    def park(self, pid: int, key: str) -> bool:
+        """Move a spawner out of its last job's groups, back to those of its slot."""
+        for path in (paths := self._paths(key, there=False)):
             with contextlib.suppress(OSError):
                 os.makedirs(path, exist_ok=True)
-                if "cpuset" in self._places and path == _path(self._places["cpuset"], SPAWNERS):
+                if "cpuset" in self._places and path == _path(self._places["cpuset"], key):
                     fs.limit("cpuset", self._places["cpuset"].version, path, 0, sorted(os.sched_getaffinity(0)))
-        return self._move(SPAWNERS, pid, paths)
+        return self._move(key, pid, paths)
 
     def _move(self, key: str, pid: int, paths: list[str]) -> bool:
         for path in paths:
@@ -186,27 +185,6 @@ class Cgroups:
     def members(self, key: str) -> set[int]:
         """All processes in a job's groups and in those that it made below them."""
         return {pid for path in self._paths(key) for pid in fs.members_below(path)}
-
-    def populated(self, key: str) -> bool:
-        """Whether anything lives in a job's groups."""
-        return any(fs.populated(self._place_of(path), path) for path in self._paths(key))
-
-    def freeze(self, key: str) -> bool:
-        """Have all of a job stand still, within milliseconds. False where its group cannot be frozen."""
-        return self._set_frozen(key, fs.freeze)
-
-    def thaw(self, key: str) -> bool:
-        """Let it go on."""
-        return self._set_frozen(key, fs.thaw)
-
-    def _set_frozen(self, key: str, how: Callable[[Place, str], None]) -> bool:
-        if self._home is None:
-            return False
-        try:
-            how(self._home, _path(self._home, key))
-        except OSError:
-            return False
-        return True
 
     def kill(self, key: str, spare: Iterable[int] = ()) -> bool:
         """End all that is in a job's groups but these (its spawner). True if nothing else is left; else call again, as
@@ -230,12 +208,6 @@ class Cgroups:
         job.confined = frozenset(name for name in wanted if os.path.isdir(_path(self._places[name], job.id)))
         if job.confined:
             self._amounts[job.id] = amounts_of(job)
-
-    def adopt(self, key: str) -> bool:
-        """A job of an earlier supervisor goes on: whether it has a group. What that one may have frozen to end it is
-        thawed by `kill`."""
-        self._left.difference_update(self._paths(key, there=False))
-        return bool(self._paths(key))
 
     def all_known(self) -> set[str]:
         """The keys of all groups on disk in our places, whoever made them: also of jobs that no journal knows, and of
@@ -304,9 +276,14 @@ class Cgroups:
         if "memory" in job.confined and (place := self._places.get("memory")):
             file = "memory.events" if place.version == 2 else "memory.oom_control"
             kills = fs.count(f"{_path(place, job.id)}/{file}", "oom_kill")
-        if "pids" in job.confined and (place := self._places.get("pids")):
-            forks = fs.count(f"{_path(place, job.id)}/pids.events", "max")
+        if "pids" in job.confined:
+            forks = self.forks_refused(job.id)
         return Refused(kills, forks)
+
+    def forks_refused(self, key: str) -> int:
+        """How many processes and threads the kernel did not make in this group, because of its limit."""
+        place = self._places.get("pids")
+        return fs.count(f"{_path(place, key)}/pids.events", "max") if place is not None else 0
 
     # --- when a controller comes back ---
 
@@ -360,7 +337,7 @@ def _handed_on(place: Place) -> list[str]:
 
 def _path(place: Place, key: str) -> str:
     """The directory of a job's group. Raises ValueError for a key that would name anything else."""
-    if key != SPAWNERS and (not key or "/" in key or key.startswith(_NO_KEYS) or key in _OURS):
+    if not key or "/" in key or key.startswith(_NO_KEYS) or key in _OURS:
         raise ValueError(f"{key!r} is not the name of a job's control group")
     return f"{place.path}/{key}"
 

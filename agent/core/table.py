@@ -122,6 +122,10 @@ class Table:
         self._epoch = 0
         self._instance = ""
 
+    def know(self, facts: NodeFacts) -> None:
+        """These are the node's facts from now on."""
+        self._facts = facts
+
     # --- at the start, and with a new connection ----------------------------------------------------------------------
 
     def restore(self, known: Iterable[tuple[Known, Launch | None, int]], now: float) -> None:

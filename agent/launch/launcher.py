@@ -35,7 +35,8 @@ from distributed_grid.runtime.unix import connected
 class Said(msgspec.Struct):
     """An allocation was started, or has exited with this outcome, or (`op` is `frozen`) is frozen for that `why`; where
     that is empty it goes on. `proven`: nothing lives of what was lost with the loss `id`. `nameless`: new jobs have no
-    name any more. `warning`: `why` is for the node's operator."""
+    name any more. `warning`: `why` is for the node's operator. `unended`: something of it lives though it was killed,
+    as `text` says; `noted`: `text` is what else there is to say of it."""
 
     id: str
     op: str = ""
@@ -46,6 +47,7 @@ class Said(msgspec.Struct):
     in_all: float = 0.0
     slot: str = ""
     walls: str = ""
+    text: str = ""
 
 
 SAID = msgspec.json.Decoder(Said)
@@ -141,6 +143,8 @@ class Launcher:
         self._process = process
         self.nameless = ""
         """Why new jobs have no name though this node has names for them; empty: they have one."""
+        self.grouped = False
+        """Whether the supervisor that lives has a control group for each slot."""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
@@ -152,6 +156,10 @@ class Launcher:
         self.loss: Loss | None = None
         self.loss_changed: Callable[[Collection[str] | None], None] = _nobody
         """Is told of a `loss` while we run, with what is known all the same; and (None) that nothing of it lives."""
+        self.unended: dict[str, str] = {}
+        """Allocations that were killed and of which something lives all the same, and what that is."""
+        self.noted: Callable[[str, str], None] = lambda allocation, text: None
+        """Is told what there is to say of an allocation, and of one that was unended and is over, with nothing."""
 
     async def start(self) -> list[Known]:
         """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
@@ -389,6 +397,11 @@ class Launcher:
             if (waiting_for := self._reserving.get(allocation)) is not None and not waiting_for.done():
                 waiting_for.set_result(said.slot)
             return
+        if said.op in ("noted", "unended"):
+            if said.op == "unended":
+                self.unended[allocation] = said.text
+            self.noted(allocation, said.text)
+            return
         if said.slot:
             self.slots.note(allocation, said.slot)
         if said.op == "frozen":
@@ -407,6 +420,8 @@ class Launcher:
         self._unanswered.pop(allocation, None)
         self.pids.pop(allocation, None)
         self._told.add(allocation)
+        if self.unended.pop(allocation, ""):
+            self.noted(allocation, "")
         self._report(Exited(allocation=allocation, outcome=outcome))
         self._renew_supervisor()
 
@@ -444,11 +459,13 @@ class Launcher:
                     self.supervisor_pid, self.limits = hello["pid"], hello["limits"]
                     self.supervisor_software, self.walls = hello["software"], hello["walls"]
                     self.nameless = NAMELESS if hello.get("nameless") else ""
+                    self.grouped = hello["grouped"]
                     for one in hello["known"]:
                         if one.get("slot"):
                             self.slots.note(one["id"], one["slot"])
                     self.loss = msgspec.convert(hello["loss"], Loss | None)
                     self._frozen = [one["frozen"] for one in hello["known"] if one.get("frozen")]
+                    self.unended = {one["id"]: one["unended"] for one in hello["known"] if one["unended"]}
                     self.pids = {one["id"]: one["pid"] for one in hello["known"] if one["outcome"] is None}
                     for line in hello.get("warnings", ()):
                         self._log(f"the supervisor warns: {line}")

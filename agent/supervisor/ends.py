@@ -4,6 +4,7 @@ Stdlib only.
 
 import heapq
 import itertools
+from collections.abc import Callable
 
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.freeze import Freezer
@@ -11,16 +12,21 @@ from distributed_grid.agent.supervisor.job import NEVER, Job
 from distributed_grid.agent.supervisor.journal import Journal
 from distributed_grid.agent.supervisor.tree import Tree
 
+DOUBT = 5.0
+"""Seconds after its first SIGKILL from which on it is told that something of a job lives all the same."""
+_NAMED = 3  # processes that are named
 _ADOPTED_LOOK = 0.2  # seconds between two looks at leftovers that are not below us
 
 
 class Endings:
-    """The timetable of all jobs that run. Who is to end is asked to by SIGTERM and made to by SIGKILL."""
+    """The timetable of all jobs that run. Who is to end is asked to by SIGTERM and made to by SIGKILL. `unended` is
+    told of a job of which something lives on: it is not over, holds what it has, and is killed again until it is."""
 
-    def __init__(self, tree: Tree, journal: Journal, freezer: Freezer) -> None:
+    def __init__(self, tree: Tree, journal: Journal, freezer: Freezer, unended: Callable[[Job], None]) -> None:
         self._tree = tree
         self._freezer = freezer
         self._journal = journal
+        self._unended = unended
         self._timers: list[tuple[float, int, Job]] = []
         self._count = itertools.count()
 
@@ -40,6 +46,7 @@ class Endings:
             job.wake, job.look = NEVER, True
             if now >= job.kill_at:
                 self._tree.kill(job)
+                self._doubt(job, now)
                 job.pause = min(1.0, job.pause * 2 or 0.02)
                 job.kill_at = now + job.pause
             elif now >= job.deadline():
@@ -49,6 +56,15 @@ class Endings:
                 self._journal.append("warned", job.id)
                 self._tree.signal_group(job, job.warn_signal)
             self.arm(job)
+
+    def _doubt(self, job: Job, now: float) -> None:
+        job.killed_at = job.killed_at or now
+        if job.unended or now < job.killed_at + DOUBT:
+            return
+        found = sorted(self._tree.members(job).items())[:_NAMED]
+        who = ", ".join(f"process {pid} in state {seen.state}" for pid, seen in found) or "its spawner says so"
+        job.unended = f"something of it lives {DOUBT:g} s after SIGKILL ({who})"
+        self._unended(job)
 
     def arm(self, job: Job) -> None:
         """Have the job looked at when something of it is next due."""

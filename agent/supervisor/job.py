@@ -36,12 +36,14 @@ class Job:
     was spawned by a supervisor that is dead, and `pidfd` watches its main process, which is not our child.
 
     `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
-    dead, and what lives of it became our child; `swept`: its spawner was told to end all of it.
+    dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `grouped`: all was
+    ended that its control group named.
 
     `frozen_at` is since when it is frozen (0: it is not), for `frozen_why`, and `frozen_for` how many seconds it was
     before that.
 
-    `kill_at` is when it gets (the next) SIGKILL, `wake` when the loop looks at it again, `look` that it is due.
+    `kill_at` is when it gets (the next) SIGKILL, `killed_at` when it got the first one (0: it did not), `unended` why
+    it lives all the same, once it should not, `wake` when the loop looks at it again, `look` that it is due.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Job:
         self.pidfd = -1
         self.adopted = False
         self.place: Place | None = None
-        self.orphaned = self.left = self.swept = False
+        self.orphaned = self.left = self.swept = self.grouped = False
         self.status: int | None = None
         self.cause = ""
         self.text = ""
@@ -87,6 +89,8 @@ class Job:
         self.frozen_why = ""
         self.frozen_for = 0.0
         self.kill_at = NEVER
+        self.killed_at = 0.0
+        self.unended = ""
         self.pause = 0.0
         self.wake = NEVER
         self.look = True

@@ -51,6 +51,12 @@ class Starting:
                 return None
         return found
 
+    def unreserve(self) -> None:
+        """The agent that announced launches is gone: what it will not launch is not waited for."""
+        for found in self._reserved.values():
+            self._slots.release(found)
+        self._reserved.clear()
+
     def is_reserved(self, spawning: Spawning) -> bool:
         """Whether this one waits for a launch that was announced."""
         return self._reserved.get(spawning.taken) is spawning

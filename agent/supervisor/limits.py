@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from distributed_grid.agent.cgroups.control import Cgroups, amounts_of
+from distributed_grid.agent.cgroups.slots import SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Job
 from distributed_grid.agent.supervisor.tree import Tree
@@ -37,20 +38,23 @@ class _Watched:
 
 class Limits:
     """The limits of all jobs that run. `end` is asked to end one that takes more than it may, with cause, text and
-    grace. `due` is when a look is due, or earlier (seconds since boot)."""
+    grace, `strayed` told once of one that left its cores. `due` is when a look is due, or earlier (seconds since
+    boot)."""
 
     def __init__(
         self,
         tree: Tree,
         cgroups: Cgroups,
+        slot_groups: SlotGroups,
         end: Callable[[Job, str, str, float], None],
-        log: Callable[[str], None],
+        strayed: Callable[[Job, str], None],
     ) -> None:
         self.due = NEVER
         self._tree = tree
         self._cgroups = cgroups
+        self._slot_groups = slot_groups
         self._end = end
-        self._log = log
+        self._tell_strayed = strayed
         self._watched: dict[str, _Watched] = {}
         self._strayed: set[str] = set()
         self._oom_kills = procs.oom_kills()
@@ -65,14 +69,15 @@ class Limits:
 
     def admit(self, job: Job, spawner: int) -> None:
         """Its spawner is about to make its first process: where it counts, that one is in its groups from its start."""
+        self._slot_groups.begins(job)
         if job.memory or job.cpu_limit:
-            self._cgroups.make(job.id, amounts_of(job), guests=1)
+            self._cgroups.make(job.id, amounts_of(job), guests=1, at_home=False)
             self._cgroups.enter(job.id, spawner)
 
     def admitted(self, job: Job, spawner: int) -> None:
         """Its first process is there, or could not be made: the spawner is no guest any more."""
         if job.memory or job.cpu_limit:
-            self._cgroups.park(spawner)
+            self._slot_groups.park(job, spawner)
             self._cgroups.settle(job.id, amounts_of(job))
 
     def watch(self, job: Job, now: float) -> None:
@@ -87,10 +92,12 @@ class Limits:
     def leave(self, job: Job) -> None:
         """Nothing of it is left."""
         self._watched.pop(job.id, None)
+        self._strayed.discard(job.id)
+        self._slot_groups.over(job)
         if job.confined:
             self._cgroups.release(job.id)
+        if job.confined or job.adopted:
             self._sweep(procs.now())
-        self._strayed.discard(job.id)
 
     def _sweep(self, now: float) -> None:
         """The kernel may need a moment more than the last process did."""
@@ -123,14 +130,13 @@ class Limits:
             return
         code = os.waitstatus_to_exitcode(job.status)
         refused = self._cgroups.refused(job)
+        forks = refused.forks + self._slot_groups.forks_refused(job)
         fell = code in (-9, _KILLED_CODE) and self._kernel_killed(procs.now())
         if (code and refused.oom_kills) or (fell and 0 < job.memory < job.peak):
             self._was_over_memory(job)
-        elif code and refused.forks:
+        elif code and forks:
             job.cause = "too-many-processes"
-            job.text = (
-                f"its limit of {job.pids} processes and threads kept it {refused.forks} times from making another"
-            )
+            job.text = f"its limit of {job.pids} processes and threads kept it {forks} times from making another"
         elif fell:
             own = f"was below its own limit of {_size(job.memory)}" if job.memory else "has no limit of its own"
             job.cause = "node-out-of-memory"
@@ -191,7 +197,9 @@ class Limits:
         self._tree.set_cores(job, left)
         if left and job.id not in self._strayed:
             self._strayed.add(job.id)
-            self._log(f"{job.id}: thread {min(left)} had left the job's cores and is put back")
+            self._tell_strayed(
+                job, f"thread {min(left)} had left the job's cores and is put back; so is what follows it"
+            )
 
 
 def _over_memory(job: Job) -> str:

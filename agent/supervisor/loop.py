@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from distributed_grid.agent.cgroups.control import Cgroups, described, freezer, survey
+from distributed_grid.agent.cgroups.slots import SlotGroups
 from distributed_grid.agent.supervisor import leases, procs
 from distributed_grid.agent.supervisor.book import Book
 from distributed_grid.agent.supervisor.ends import Endings
@@ -81,24 +82,28 @@ class Supervisor:
         self.telling = Telling(log, self._tell_warning, procs.now)
         warn = self.telling.warn
         self._hears: AgentSocket | None = None
-        self.slots = Slots(state_dir, walls, forks, self.selector, self._told, self._came, warn, jobs_score)
+        found = survey(cgroup)
+        groups = Cgroups(found.places, log, found.home)
+        self.groups = SlotGroups(groups, state_dir, log)
+        said = self._told, self._came, warn
+        self.slots = Slots(state_dir, walls, forks, self.selector, *said, self.groups, jobs_score)
         self.starting = Starting(self.slots, self.allocs, self._cannot_start)
-        self.tree = Tree(warn, forks.act, self.slots.helpers, self._sweep)
+        self.tree = Tree(warn, forks.act, self.slots.helpers, self._sweep, self.groups)
         self.leases = leases.Leases()
         self.outputs = Outputs(self.allocs, output_limit, warn)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.book.jobs
         self.freezer = Freezer(self.tree, self.book.journal, lambda said: self.agent.tell(said), log, freezer(cgroup))
-        self.endings = Endings(self.tree, self.book.journal, self.freezer)
-        found = survey(cgroup)
+        self.endings = Endings(self.tree, self.book.journal, self.freezer, self._unended)
         self.kept_by = described(found)
-        self.limits = Limits(self.tree, Cgroups(found.places, log), self.endings.ask, warn)
+        self.limits = Limits(self.tree, groups, self.groups, self.endings.ask, self._strayed)
         places = [*found.places.values(), freezer(cgroup)]
         self.survivors = Survivors(self.book, self.tree, self.slots, places, warn)
         self._take_signals()
         self._restore()
         self.files = FilesDoor(state_dir, walls, forks, self.selector, warn)
-        self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, warn, self.tree.holds)
+        who = self.tree.holds, self.starting.unreserve
+        self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, warn, *who)
         self._hears = self.agent
 
     def _take_signals(self) -> None:
@@ -202,11 +207,12 @@ class Supervisor:
                 outcome = None  # it is not on disk yet, and so still to be told
             about = {"id": job.id, "pid": job.pid, "stopping": bool(job.cause), "for": now - job.began}
             frozen = told(job, now) if job.frozen_at or job.frozen_for else None
-            known.append({**about, "outcome": outcome, "frozen": frozen, **_where(job)})
+            about |= {"outcome": outcome, "frozen": frozen, "unended": job.unended if outcome is None else ""}
+            known.append({**about, **_where(job)})
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.book.loss.told() if self.book.loss is not None else None
         about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
-        about_us |= {"warnings": self.telling.unheard()}
+        about_us |= {"warnings": self.telling.unheard(), "grouped": self.groups.there}
         return {"op": "hello", **about_us, "known": known}
 
     def _tell_warning(self, line: str) -> bool:
@@ -327,6 +333,14 @@ class Supervisor:
         self.limits.leave(job)
         self.freezer.forget(job)
         self.book.over.append(job)
+
+    def _unended(self, job: Job) -> None:
+        log(f"{job.id} cannot be ended: {job.unended}; it is killed again until nothing of it lives")
+        self.agent.tell({"op": "unended", "id": job.id, "text": job.unended})
+
+    def _strayed(self, job: Job, text: str) -> None:
+        log(f"{job.id}: {text}")
+        self.agent.tell({"op": "noted", "id": job.id, "text": text})
 
     def _was_over(self, key: str, cause: str) -> None:
         text = "it was over and acknowledged before; an allocation is never started twice"

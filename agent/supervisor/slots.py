@@ -11,9 +11,11 @@ import os
 import selectors
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
+from distributed_grid.agent.cgroups.slots import SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Place
 from distributed_grid.agent.walls import accounts, uids, wire
@@ -26,6 +28,8 @@ MAKING = 15.0
 """Seconds that the making of a spawner may take."""
 _UNREAD = 16  # messages that a spawner can have sent of one job, and more
 _LOOK = 1.0  # seconds between two looks whether a spawner was stopped
+_CLOSING = 0.5  # seconds that we wait for spawners to leave their groups; the next supervisor removes the others
+_SWEEP = 0.2  # seconds to another look whether the kernel is done with the last process of a group
 
 
 _LOST = ".lost"  # among the notes: of some spawner of this boot there may be none
@@ -70,10 +74,12 @@ class Slots:
         hear: Callable[[Spawning, wire.Message, list[int]], None],
         came: Callable[[Spawning, str], None],
         log: Callable[[str], None],
+        groups: SlotGroups,
         oom: str = "",
     ) -> None:
         self.walls = walls
-        self.due = NEVER
+        self.groups = groups
+        self.due = 0.0  # there may be groups of an earlier supervisor to be removed
         self.forks = forks
         self._state = state_dir
         self._folder = os.path.join(state_dir, "jobs")
@@ -149,6 +155,7 @@ class Slots:
                     self._read(found)
             self._by_pid.pop(pid, None)
             self._forget(found)
+            self._leave_group(found.slot.name)
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self._notes, found.slot.name))
         return found
@@ -173,6 +180,10 @@ class Slots:
                 os.unlink(path)
         return found
 
+    def names(self) -> set[str]:
+        """The slots that we have made."""
+        return {one.slot.name for one in (*self._all.values(), *self._by_pid.values())}
+
     def helpers(self) -> tuple[set[int], bool]:
         """Our children that are no job's: spawners and the fork server; and whether one is just being made."""
         pids = {one.pid for one in self._all.values()} | self._by_pid.keys() | {self.forks.pid}
@@ -182,10 +193,10 @@ class Slots:
         """Give up those that were idle for long, and those that never came."""
         if now < self.due:
             return
-        self.due = NEVER
+        self.due = NEVER if self.groups.sweep() else now + _SWEEP
         for spawning in [*self._by_pid.values()]:
             if spawning.taken and not spawning.dead:
-                self.due = now + _LOOK
+                self.due = min(self.due, now + _LOOK)
                 if (seen := procs.stat(spawning.pid)) is not None and seen.state in "Tt":
                     self.give_up(spawning, "it was stopped, which only a process of its own user can do")
         for spawning in [*self._all.values()]:
@@ -201,6 +212,11 @@ class Slots:
         for spawning in [*self._all.values()]:
             self._forget(spawning)
         self.forks.close()
+        for name in self.names():
+            self.groups.left(name)
+        deadline = procs.now() + _CLOSING
+        while not self.groups.sweep() and procs.now() < deadline:
+            time.sleep(0.005)
 
     # --- one spawner --------------------------------------------------------------------------------------------------
 
@@ -231,6 +247,7 @@ class Slots:
             processes=processes,
             nice=nice,
             oom=self._oom,
+            doors=self.groups.make(name, processes),
         )
         note = self._open_note(name)
         try:
@@ -282,6 +299,7 @@ class Slots:
             whose = slot.name, slot.walls, slot.uid, slot.gid, slot.own
             spawning.place = Place(*whose, spawning.pid, seen.start, seen.session)
             self._by_pid[spawning.pid] = spawning
+            self.groups.entered(slot.name, spawning.pid)
             self._note(spawning.place)
             self._came(spawning, "")
         else:
@@ -320,8 +338,13 @@ class Slots:
         with contextlib.suppress(OSError), open(os.path.join(self._notes, place.name), "a") as file:
             file.write(json.dumps([procs.boot_id(), *place]) + "\n")
 
+    def _leave_group(self, name: str) -> None:
+        self.groups.left(name)
+        self.due = min(self.due, procs.now())
+
     def _lost(self, spawning: Spawning, why: str) -> None:
         self._log(f"slot {spawning.slot.name}: no spawner could be made ({why})")
+        self._leave_group(spawning.slot.name)
         self._forget(spawning)
         self._came(spawning, why)
 

@@ -28,7 +28,7 @@ class AgentSocket:
     """Listens at `supervisor.sock` in the state directory. `greet` makes the first message for a new agent, `hear`
     takes each message of it. `due` is when a flush has to be: NEVER without anything to send, 0 for at once; what the
     agent does not take yet is sent when the selector tells that it does. A process for which `of_a_job` holds is
-    not let in, though it is of the right user."""
+    not let in, though it is of the right user. `gone` is called when an agent is."""
 
     def __init__(
         self,
@@ -38,11 +38,13 @@ class AgentSocket:
         hear: Callable[[dict[str, Any]], None],
         log: Callable[[str], None],
         of_a_job: Callable[[int], bool],
+        gone: Callable[[], None],
     ) -> None:
         self.connected = False
         self.due = NEVER
         self._selector = selector
         self._greet, self._hear, self._log, self._of_a_job = greet, hear, log, of_a_job
+        self._gone = gone
         self._agent: socket.socket | None = None
         self._received = bytearray()
         self._unsent = bytearray()
@@ -136,6 +138,7 @@ class AgentSocket:
         if self._agent is not None:
             self._selector.unregister(self._agent)
             self._agent.close()
+            self._gone()
         self._agent, self.connected, self.due = None, False, NEVER
         self._received.clear()
         self._unsent.clear()

@@ -1,8 +1,8 @@
 """Who may still live of the allocations that a damaged journal does not name: found by what the kernel says.
 
-`Survivors.find` is the one place where they are looked for: control groups that are named after an allocation, and the
-spawners of earlier supervisors, of each of which a note is kept outside of the journal, with all that is below them or
-has their user id. Where all of these notes were kept, finding nothing proves that nothing lives;
+`Survivors.find` is the one place where they are looked for: control groups that are named after an allocation or after
+a slot, and the spawners of earlier supervisors, of each of which a note is kept outside of the journal, with all that
+is below them or has their user id. Where all of these notes were kept, finding nothing proves that nothing lives;
 else only a reboot or the owner's word does. Stdlib only.
 """
 
@@ -24,6 +24,7 @@ ALLOCATION = re.compile(r"j-[a-z2-7]{12}(?:_\d{1,9})?\.\d{1,9}")
 """What an allocation's id looks like, as far as an unknown one is taken for one."""
 EVERY = 2.0
 """Seconds between two looks while it is not known what ran."""
+_GROUP_TRIES = 10  # of 0.1 s each
 _PAUSES = (0.0, *(0.01 * 2**again for again in range(9)))  # seconds between two tries to end a slot
 
 
@@ -56,6 +57,9 @@ class Survivors:
         for place in self._unknown():
             if pids := set(self._tree.members(_as_job(place))):
                 found[f"slot {place.name}"] = pids
+        for slot, pids in self._slots.groups.others(self._known()).items():
+            if pids:
+                found.setdefault(f"slot {slot}", set()).update(pids)
         return found
 
     def end_unknown(self) -> None:
@@ -77,6 +81,14 @@ class Survivors:
                 continue
             if ran:
                 self._log(f"{job.id} of an earlier supervisor ran, and the journal does not know what: it was ended")
+        self._sweep_groups()
+
+    def _sweep_groups(self) -> None:
+        """End what is left in the groups of slots that no job of the journal has."""
+        groups = self._slots.groups
+        for slot in groups.others(self._known()):
+            if not any(groups.end(slot) for _ in range(_GROUP_TRIES)):
+                self._log(f"slot {slot} of an earlier supervisor has processes that cannot be ended")
 
     @property
     def due(self) -> float:
@@ -93,6 +105,7 @@ class Survivors:
         for place in self._unknown():
             self._log(f"slot {place.name} still lives, and the journal does not know it: it is ended")
             self._tree.kill(_as_job(place))
+        self._sweep_groups()
         for key, pids in lives.items():
             if key.startswith("slot "):
                 continue
@@ -105,8 +118,13 @@ class Survivors:
         return self._slots.knows_all() and not lives and not any(job.adopted for job in self._tree.ending)
 
     def _unknown(self) -> list[Place]:
-        known = {job.place.name for job in self._book.jobs.values() if job.place is not None and job.outcome is None}
+        known = self._known()
         return [place for place in self._slots.left_over() if place.name not in known]
+
+    def _known(self) -> set[str]:
+        """The slots that are ours, or of a job that the journal knows."""
+        jobs = self._book.jobs.values()
+        return self._slots.names() | {job.place.name for job in jobs if job.place is not None and job.outcome is None}
 
 
 def _as_job(place: Place) -> Job:

@@ -1,8 +1,8 @@
 """All processes of all jobs: what of a job is alive, and signalling or ending all of it.
 
 Who a process is comes from what a job cannot change: lineage (it is below the job's spawner, which is the subreaper of
-all that the job starts), the user id of a slot, and pid with start time from the journal. What loses its spawner
-becomes our child. Processes are signalled by pidfd after a look at who they are. Stdlib only.
+all that the job starts), the user id of a slot, its control group, and pid with start time from the journal. What loses
+its spawner becomes our child. Processes are signalled by pidfd after a look at who they are. Stdlib only.
 """
 
 import os
@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from distributed_grid.agent.cgroups.slots import SlotGroups
 from distributed_grid.agent.supervisor import procs, rounds
 from distributed_grid.agent.supervisor.job import Job
 from distributed_grid.agent.walls import uids
@@ -26,7 +27,8 @@ class Tree:
     `watched`, whose main process is gone. `watched` are jobs of an earlier supervisor. `orphans` are our children that
     had a spawner, until they are reaped (None: nobody's). `act` has another user do something (see ForkServer).
     `helpers` says which of our children are no job's, and whether others may be that are just being made; `sweep` has
-    a job's spawner end all of it, where the kernel can do that in one stroke (False: it cannot)."""
+    a job's spawner end all of it, where the kernel can do that in one stroke (False: it cannot). `groups` are the
+    control groups of slots."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Tree:
         act: Act,
         helpers: Callable[[], tuple[set[int], bool]],
         sweep: Callable[[Job], bool],
+        groups: SlotGroups,
     ) -> None:
         self.running: dict[str, Job] = {}
         self.orphans: dict[int, Job | None] = {}
@@ -41,6 +44,7 @@ class Tree:
         self.ending: set[Job] = set()
         self._unsure = False
         self._log = log
+        self._groups = groups
         self._act = act
         self._helpers, self._sweep = helpers, sweep
         self._children = procs.OwnChildren()
@@ -139,9 +143,9 @@ class Tree:
                 continue
 
     def kill(self, job: Job) -> None:
-        """End all of it now: by its spawner, its user id or its pid namespace; else what is alive is stopped until
-        nobody is left who could fork, and then killed. What slips through is found by the next call: call until it is
-        not alive."""
+        """End all of it now: by its spawner, its user id, its pid namespace or its control group; else what is alive is
+        stopped until nobody is left who could fork, and then killed. What slips through is found by the next call: call
+        until it is not alive."""
         place = job.place
         if not job.swept and self._sweep(job):
             job.swept = True
@@ -151,6 +155,9 @@ class Tree:
             return
         if place is not None and place.walls == NAMESPACE and procs.send(place.pid, place.start, signal.SIGKILL):
             return  # the first process of its pid namespace: the kernel ends the others
+        if self._groups.kill(job) and not job.grouped:
+            job.grouped = True  # what left its group, as one of our own user can, is found the next time
+            return
         if place is not None and not job.orphaned and not job.adopted and self._other_user(job) is None:
             kin = rounds.Kin(place.pid)
             rounds.end(kin.look, kin.judge, _KILL_SECONDS)
@@ -194,6 +201,8 @@ class Tree:
                 roots.append(job.pid)
             if place is not None and place.own:
                 roots += self._of_user(place.uid)
+        if job.orphaned or job.adopted:
+            roots += self._groups.members(job)
         found = procs.descendants(roots)
         if place is not None and not job.adopted:
             found.pop(place.pid, None)
@@ -231,7 +240,7 @@ class Tree:
             if seen is None or not procs.lives(seen):
                 self._unsure = True  # its own children may be ours by now: they are in the next list
                 continue
-            owner = _owner(pid, seen.session, bereft)
+            owner = self._owner(pid, seen.session, bereft)
             if owner is None and all(job.place is not None and job.place.own for job in bereft):
                 continue  # it has none of their user ids, so it is none of theirs
             if owner is None and making:
@@ -246,17 +255,16 @@ class Tree:
                 self._log(f"process {pid} has lost its spawner and may be of {len(bereft)} jobs: it is ended")
                 procs.send(pid, seen.start, signal.SIGKILL)
 
-
-def _owner(pid: int, session: int, bereft: list[Job]) -> Job | None:
-    """Whose it is: by its pid, the slot's user, or the slot's session, else by there being one job only."""
-    for job in bereft:
-        place = job.place
-        if pid == job.pid or (
-            place is not None and (session == place.session or (place.own and _is_of(pid, place.uid)))
-        ):
-            return job
-    strangers = [job for job in bereft if job.place is None or not job.place.own]
-    return strangers[0] if len(strangers) == 1 else None
+    def _owner(self, pid: int, session: int, bereft: list[Job]) -> Job | None:
+        """Whose it is: by its pid, the slot's control group, user or session, else by there being one job only."""
+        for job in bereft:
+            place = job.place
+            if pid == job.pid or pid in self._groups.members(job):
+                return job
+            if place is not None and (session == place.session or (place.own and _is_of(pid, place.uid))):
+                return job
+        strangers = [job for job in bereft if job.place is None or not job.place.own]
+        return strangers[0] if len(strangers) == 1 else None
 
 
 def _is_of(pid: int, uid: int) -> bool:

@@ -35,7 +35,8 @@ class Slot:
     `uid`, `gid`, `groups`: who its processes are; `own`: nobody but this slot uses that uid, and `login` is what its
     user is called. `private`: the home of
     the agent's user, sessions' sockets, /tmp and /dev/shm are not those of the machine (only behind `namespace`).
-    `processes` (0: unlimited), `nice` and `oom` limit each job.
+    `processes` (0: unlimited), `nice` and `oom` limit each job. `doors` are files of control groups that the slot's
+    processes are in; who writes `0` to one enters.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Slot:
     processes: int = 0
     nice: int = 0
     oom: str = ""
+    doors: tuple[str, ...] = ()
 
     def message(self) -> dict[str, Any]:
         """For the wire."""
@@ -59,7 +61,7 @@ class Slot:
 
 def slot(message: dict[str, Any]) -> Slot:
     """The other way round."""
-    return Slot(**{**message, "groups": tuple(message["groups"])})
+    return Slot(**{**message, "groups": tuple(message["groups"]), "doors": tuple(message["doors"])})
 
 
 def enter(wanted: Slot) -> None:

@@ -2,9 +2,12 @@
 
 import ctypes
 import os
+import signal
 import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_with_gil = ctypes.PyDLL(None, use_errno=True)
+_with_gil.syscall.restype = ctypes.c_long
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
@@ -13,6 +16,7 @@ MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 _MNT_DETACH = 2
 
 _MOUNT_SETATTR, _MOUNT_ATTR_RDONLY, _AT_RECURSIVE = 442, 1, 0x8000
+_CLONE3, _CLONE_INTO_CGROUP = 435, 1 << 33
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 36, 38, 47
 _AMBIENT_RAISE, _AMBIENT_CLEAR = 2, 4
 _CAPABILITY_VERSION = 0x20080522
@@ -39,6 +43,22 @@ def make_read_only(path: str) -> None:
     """The mount at `path`, with those below it, is read-only in this mount namespace (Linux 5.12). Raises OSError."""
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     _check(_libc.syscall(_MOUNT_SETATTR, -1, path.encode(), _AT_RECURSIVE, attributes, len(attributes)), path)
+
+
+def fork_into(group: int) -> int:
+    """os.fork, whose child is born in the control group of version 2 that this directory is (Linux 5.7): unlike a move
+    it does not wait for the machine's forks. For a process with one thread. Raises OSError."""
+    arguments = struct.pack("=11Q", _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = int(_with_gil.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(len(arguments))))
+    number = ctypes.get_errno()
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(number, f"clone3: {os.strerror(number)}")
+    return pid
 
 
 def set_dumpable(allowed: bool) -> None:

@@ -232,6 +232,7 @@ def node_json(node: NodeView) -> dict[str, Any]:
         "nameless": facts.nameless,
         "owners": list(facts.owners),
         "trusts": facts.trusts,
+        "ends": facts.ends or None,
         "memory": facts.memory,
         "gpus": [
             {"uuid": gpu.uuid, "index": gpu.index, "model": gpu.model, "memory": gpu.memory, "stand_in": gpu.stand_in}

@@ -227,6 +227,7 @@ def _show(
     if facts.nameless:
         lines.append(f"          its jobs have no name, which ssh and whoami need: {facts.nameless}")
     lines.append(f"runs      jobs of {formatting.whose_jobs(facts.walls, facts.owners, facts.trusts)}")
+    lines.append(f"ends      of jobs are known by their {facts.ends}")
     lines.append("limits    " + ", ".join(f"{name}: {how}" for name, how in facts.limits.items()))
     for why in dict.fromkeys(missing.values()):
         names = ", ".join(name for name in missing if missing[name] == why)

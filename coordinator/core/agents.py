@@ -39,7 +39,17 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State, bounded
-from distributed_grid.protocol.messages import Exited, InUse, Inventory, Recalled, Stale, Started, Stop, Suspended
+from distributed_grid.protocol.messages import (
+    Exited,
+    InUse,
+    Inventory,
+    Noted,
+    Recalled,
+    Stale,
+    Started,
+    Stop,
+    Suspended,
+)
 from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.protocol.walls import Walls
@@ -392,6 +402,18 @@ def _words(outcome: Outcome) -> str:
     return f"{ending}: {outcome.text}" if outcome.text else ending
 
 
+def _noted(state: GridState, node: Node, message: Noted) -> None:
+    """What the node has to say of it goes to the job's events, once."""
+    allocation = node.allocations.get(message.allocation)
+    if allocation is None:
+        return
+    job = state.jobs[allocation.job]
+    text = f"{node.facts.name}: {message.text}"
+    if all(step.text != text for step in job.story):
+        state.tell(job, text)
+        state.changed(job, soon=True)
+
+
 _ON: dict[type, Callable[[GridState, Node, Any], None]] = {
     Offer: _offer,
     Inventory: _inventory,
@@ -400,5 +422,6 @@ _ON: dict[type, Callable[[GridState, Node, Any], None]] = {
     Exited: _exited,
     Suspended: suspending.suspended,
     Recalled: suspending.recalled,
+    Noted: _noted,
     InUse: unused.told,
 }

@@ -57,6 +57,7 @@ from distributed_grid.protocol.messages import (
     InUse,
     Inventory,
     Launch,
+    Noted,
     OpenData,
     Recalled,
     Renewed,
@@ -297,7 +298,7 @@ class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """A message from the agent of this node about its offer or allocations."""
 
     node: str
-    message: Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse
+    message: Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | Noted | InUse
 
 
 class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):

@@ -16,6 +16,7 @@ from distributed_grid.protocol.messages.agent import (
     InUse,
     Inventory,
     Launch,
+    Noted,
     OpenData,
     Output,
     Recalled,
@@ -93,7 +94,9 @@ from distributed_grid.protocol.messages.operator import (
 from distributed_grid.protocol.nodes import Offer
 from distributed_grid.protocol.shares import GetShares, Shares
 
-FromAgent = Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | InUse | WantCertificate
+FromAgent = (
+    Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | Noted | InUse | WantCertificate
+)
 ToAgent = Welcome | Refused | Launch | Stop | Signal | Extend | Ack | OpenData | Renewed | NewCertificate
 FromAgentData = Output | Files | FileData | WantBlob
 ToAgentData = Welcome | Refused | WantOutput | WantFiles | WantFile | BlobData
@@ -195,6 +198,7 @@ __all__ = [
     "MissingBlobs",
     "NewCertificate",
     "NodeVerdict",
+    "Noted",
     "Offer",
     "OpenData",
     "Output",

@@ -79,6 +79,14 @@ class Recalled(Message, frozen=True, tag="recalled"):
     closing: bool = False
 
 
+class Noted(Message, frozen=True, tag="noted"):
+    """What the node has to say of the allocation, for its events: that it left its cores, or that something of it lives
+    though it was killed. Told once."""
+
+    allocation: Word
+    text: Text
+
+
 class InUse(Message, frozen=True, tag="in-use"):
     """What the allocations that run on a node used since this was last told. One that is not told of was not
     measured."""

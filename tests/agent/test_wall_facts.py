@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent import diagnostics, wall_facts
-from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, remedy
+from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, proof, remedy
 from distributed_grid.agent.walls import available
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.walls import Walls
@@ -103,3 +103,20 @@ def test_the_doctor_says_nothing_of_what_another_user_could_have(tmp_path: Path)
     os.chown(tmp_path, 65534, 65534)
     found = diagnostics.walls(Asked(tmp_path))
     assert found.level is Level.OK and found.what.startswith("only user 65534")
+
+
+@pytest.mark.parametrize(
+    ("walls", "run_as", "grouped", "by"),
+    [
+        ("user", "agent", True, "user id"),
+        ("user", "submitter", True, "control group"),
+        ("user", "submitter", False, "descent"),
+        ("namespace", "agent", False, "pid namespace"),
+        ("landlock", "agent", True, "control group"),
+        ("none", "agent", False, "descent"),
+    ],
+)
+def test_by_what_an_end_is_proven_follows_from_user_namespace_and_group(
+    walls: str, run_as: str, grouped: bool, by: str
+) -> None:
+    assert proof(walls, run_as, grouped) == by

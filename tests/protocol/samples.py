@@ -147,6 +147,7 @@ MESSAGES: dict[str, Any] = {
     "Exited": messages.Exited(allocation="j-a.1", outcome=OUTCOME, returned=True),
     "Suspended": messages.Suspended(allocation="j-a.1", why="foreign CPU 87 %", lasted=2.5, in_all=4.5),
     "Recalled": messages.Recalled(allocation="j-a.1", why="memory pressure 40 %", grace=5.0),
+    "Noted": messages.Noted(allocation="j-a.1", text="something of it lives 5 s after SIGKILL"),
     "InUse": messages.InUse(
         uses=(
             jobs.Use(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.cgroups import control
-from distributed_grid.agent.cgroups.control import SPAWNERS, Survey, described, survey
+from distributed_grid.agent.cgroups.control import Survey, described, survey
 from distributed_grid.protocol.jobs import Cause, JobLimits, exit_status
 from distributed_grid.protocol.resources import MIB, Grant
 from tests.agent.conftest import Bench, removed
@@ -52,9 +52,9 @@ class Confined:
         return str(self.places[controller][1])
 
     def groups(self) -> list[str]:
-        """Those of jobs: spawners between two jobs have one of their own."""
+        """Those of jobs: slots have others."""
         found = [path for _, base in self.places.values() for path in Path(base).iterdir() if path.is_dir()]
-        return [str(path) for path in found if path.name != SPAWNERS]
+        return [str(path) for path in found if not path.name.startswith("slot-")]
 
 
 def hidden_memory() -> str:
@@ -205,7 +205,7 @@ async def test_a_group_whose_last_process_is_slow_to_go_is_removed_without_anoth
     await bench.until(confined.groups)
     stays = subprocess.Popen(["sleep", "1000"])  # no process of the job: as one that the kernel is not done with
     (Path(confined.groups()[0]) / "cgroup.procs").write_text(str(stays.pid))
-    bench.stop(id, grace=0)
+    bench.stop(id)  # without a kill, which would end all that is in there
     await bench.ended(id)
     held = confined.groups()
     stays.kill()

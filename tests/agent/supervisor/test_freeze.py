@@ -15,6 +15,7 @@ import pytest
 
 from distributed_grid.agent.cgroups import control as cgroups
 from distributed_grid.agent.cgroups.control import Place
+from distributed_grid.agent.cgroups.slots import SlotGroups
 from distributed_grid.agent.supervisor import freeze as supervisor_freeze
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.freeze import Freezer
@@ -212,11 +213,15 @@ async def test_the_next_supervisor_knows_what_is_frozen_and_lets_it_go_on(bench:
     assert (told[-1].why, told[-1].in_all) == ("", told[-2].in_all)
 
 
+def ungrouped() -> SlotGroups:
+    return SlotGroups(cgroups.Cgroups({}, print), "/", print)
+
+
 def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a supervisor that is killed in between leaves a job that stands still for ever."""
     asked: list[str] = []
     journal = Journal(str(tmp_path / "journal"), print)
-    tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False)
+    tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped())
     monkeypatch.setattr(tree, "members", lambda job: asked.append(job.id) or {})
     freezer = Freezer(tree, journal, lambda said: None, print)
     job = Job("j-1.1", procs.now())
@@ -254,7 +259,7 @@ class Counter:
         with open(self.path, "wb") as out:
             self.process = subprocess.Popen([sys.executable, "-c", FORKING], stdout=out)
         journal = Journal(str(tmp_path / "journal"), print)
-        tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False)
+        tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped())
         journal.rewrite([])
         tree.members = lambda job: procs.descendants([self.process.pid])  # type: ignore[method-assign]
         self.said: list[dict[str, object]] = []
@@ -380,7 +385,7 @@ async def test_a_frozen_group_whose_last_process_is_slow_to_go_is_removed_withou
     await bench.until(lambda: told)
     stays = subprocess.Popen(["sleep", "1000"])  # no process of the job: as one that the kernel is not done with
     Path(place.path, id, "cgroup.procs").write_text(str(stays.pid))
-    bench.stop(id, grace=0)
+    bench.stop(id)  # without a kill, which would end all that is in there
     await bench.ended(id)
     held = os.path.exists(f"{place.path}/{id}")
     stays.kill()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.cgroups.control import Cgroups
+from distributed_grid.agent.cgroups.slots import SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import Job
 from distributed_grid.agent.supervisor.limits import Limits
@@ -126,8 +127,10 @@ async def test_a_node_may_allow_less_than_the_job_does_itself(tmp_path: Path) ->
 
 @pytest.fixture
 def limits() -> Limits:
-    tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False)
-    return Limits(tree, Cgroups({}, lambda _: None), lambda *_: None, lambda _: None)
+    groups = Cgroups({}, lambda _: None)
+    slots = SlotGroups(groups, "/", lambda _: None)
+    tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False, slots)
+    return Limits(tree, groups, slots, lambda *_: None, lambda _: None)
 
 
 def killed(memory: int = 0, peak: int = 50 * MIB, status: int = 9) -> Job:
@@ -191,6 +194,8 @@ def leave():
 threading.Thread(target=leave, daemon=True).start()
 leave()
 """
+    told: list[tuple[str, str]] = []
+    bench.launcher.noted = lambda *said: told.append(said)
     other = bench.launch("sleep", "1000", grant=Grant(cores=(second,)))
     id = bench.launch(sys.executable, "-c", code, grant=Grant(cores=(first,)))
     pid = await bench.started(id)
@@ -199,6 +204,8 @@ leave()
     assert len(threads) == 2
     await bench.until(lambda: all(os.sched_getaffinity(one) == {first} for one in threads))
     assert os.sched_getaffinity(await bench.started(other)) == {second}
+    await bench.until(lambda: told)
+    assert [key for key, _ in told] == [id] and "had left the job's cores and is put back" in told[0][1]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

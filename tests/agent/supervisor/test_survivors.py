@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from distributed_grid.agent.cgroups.cgroupfs import Place
+from distributed_grid.agent.cgroups.control import Cgroups
+from distributed_grid.agent.cgroups.slots import SlotGroups
 from distributed_grid.agent.supervisor.job import NEVER
 from distributed_grid.agent.supervisor.survivors import ALLOCATION, Survivors
 
@@ -15,8 +17,11 @@ ONE = "j-aaaaaaaaaaaa.1"
 def scene(tmp_path: Path, unknown: bool = True, sure: bool = False) -> tuple[Survivors, Any]:
     """Groups as the kernel shows them, in a directory; and the book."""
     book = SimpleNamespace(unknown=unknown, jobs={})
-    tree, slots = SimpleNamespace(ending=set()), SimpleNamespace(left_over=list, knows_all=lambda: sure)
-    groups = [Place(2, str(tmp_path)), None]
+    at = Place(2, str(tmp_path))
+    of_slots = SlotGroups(Cgroups({}, print, at), "/state", print)
+    tree = SimpleNamespace(ending=set())
+    slots = SimpleNamespace(left_over=list, knows_all=lambda: sure, names=set, groups=of_slots)
+    groups = [at, None]
     return Survivors(book, tree, slots, groups, print), book  # type: ignore[arg-type]
 
 
@@ -33,6 +38,14 @@ def test_processes_are_found_in_groups_that_are_named_after_allocations(tmp_path
     group(tmp_path, "j-cccccccccccc.1")
     survivors, _ = scene(tmp_path)
     assert survivors.find() == {ONE: {7, 8}, "j-bbbbbbbbbbbb_3.12": {9}}
+
+
+def test_processes_are_found_in_groups_of_slots_of_this_agent(tmp_path: Path) -> None:
+    survivors, _ = scene(tmp_path)
+    ours = SlotGroups(Cgroups({}, print), "/state", print).key("a1")
+    group(tmp_path, ours, 7)
+    group(tmp_path, SlotGroups(Cgroups({}, print), "/another", print).key("b2"), 8)
+    assert survivors.find() == {"slot a1": {7}}
 
 
 def test_what_is_no_id_is_no_allocation() -> None:

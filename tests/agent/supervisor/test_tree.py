@@ -8,8 +8,11 @@ import os, subprocess, sys
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import Job
 from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.agent.cgroups.slots import SlotGroups
+from distributed_grid.agent.cgroups.control import Cgroups
 
-tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False)
+ungrouped = SlotGroups(Cgroups({}, print), "/", print)
+tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped)
 job = Job("j-a.1", 0.0, 0.0, 1.0, [])
 job.orphaned, tree.running[job.id] = True, job  # its spawner is dead, and what it left is ours
 tree.main_ended(job, 0)
@@ -31,8 +34,11 @@ HIDDEN = """
 import os, subprocess, sys, time
 from distributed_grid.agent.supervisor.job import Job
 from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.agent.cgroups.slots import SlotGroups
+from distributed_grid.agent.cgroups.control import Cgroups
 
-tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False)
+ungrouped = SlotGroups(Cgroups({}, print), "/", print)
+tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped)
 one, other, later = (Job(f"j-{name}.1", 0.0, 0.0, 1.0, []) for name in "abc")
 one.orphaned = other.orphaned = True
 tree.running |= {job.id: job for job in (one, other)}
