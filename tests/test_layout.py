@@ -88,8 +88,8 @@ STARTS: dict[str, set[str]] = {
 
 PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan"}
 PURE_STDLIB = set(
-    "__future__ abc bisect collections collections.abc contextlib dataclasses decimal difflib enum fnmatch functools"
-    " hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
+    "__future__ abc bisect collections collections.abc contextlib copy dataclasses decimal difflib enum fnmatch"
+    " functools hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
 )
 PURE_OTHERS = {
     "protocol": {"msgspec", "msgpack"},

@@ -6,7 +6,7 @@ again, by what has changed since: so it costs those who ask, and nobody else.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from enum import Enum, auto
 from typing import Any, TypeVar
 
@@ -194,11 +194,12 @@ class Catalogue(Index):
             del node.bundles[oldest]
             _remove(self._bundles, oldest, name)
 
-    def near(self, local: Local) -> list[str]:
-        """Nodes that can be given work, on this machine or with these files: NEAR_MOST of each at the most."""
+    def near(self, local: Local, hidden: Container[str] = ()) -> list[str]:
+        """Nodes that can be given work, on this machine or with these files: NEAR_MOST of each at the most, and none
+        that is hidden."""
         found: dict[str, None] = {}
         for names in (self._hosts.get(local.host, ()), self._bundles.get(local.bundle, ()) if local.bundle else ()):
-            usable = (name for name in names if name in self)
+            usable = (name for name in names if name in self and name not in hidden)
             found.update(dict.fromkeys(itertools.islice(usable, NEAR_MOST)))
         return list(found)
 
@@ -287,6 +288,39 @@ class Catalogue(Index):
         room = self._nodes[name].room
         assert room is not None
         return place[0], room.free_gpus(trait.gpu_model, trait.gpu_memory), *place[2:]
+
+
+class Without:
+    """A catalogue with some of its nodes hidden: to look at, it changes nothing."""
+
+    def __init__(self, index: Catalogue, hidden: frozenset[str]) -> None:
+        self.homes = index.homes
+        self.labels_of = index.labels_of
+        self.trait = index.trait
+        self._index = index
+        self._hidden = hidden
+
+    def __len__(self) -> int:
+        return len(self._index) - sum(name in self._index for name in self._hidden)
+
+    def __contains__(self, name: str) -> bool:
+        return name not in self._hidden and name in self._index
+
+    def near(self, local: Local) -> list[str]:
+        """As of the catalogue."""
+        return self._index.near(local, self._hidden)
+
+    def search(
+        self, wanted: Resources, most: int, trait: Trait | None = None, pool: Pool = Pool.ALL,
+        accept: Accept | None = None, loosest: bool = False,
+    ) -> list[str]:  # fmt: skip
+        """As of the catalogue."""
+        hidden = self._hidden
+        shown: Accept = lambda name: name not in hidden and (accept is None or accept(name))  # noqa: E731
+        return self._index.search(wanted, most, trait, pool, shown, loosest)
+
+
+Shown = Catalogue | Without
 
 
 def _add(lists: dict[K, dict[str, None]], key: K, name: str) -> None:

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.catalogue import Catalogue
+from distributed_grid.coordinator.core.catalogue import Shown
 from distributed_grid.coordinator.core.matching import candidates
 from distributed_grid.coordinator.core.model import Node, Placement, Refusal
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
@@ -20,7 +20,7 @@ _LOOPBACK = ("127.", "::1")
 
 
 def places(
-    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy = DEFAULT
+    nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT
 ) -> tuple[Placement, ...] | Refusal:
     """The places of all members by their rank, the best node first; preferred nodes come before others. All members ask
     for the same amount and none shares a node, so there are places for all if so many nodes fit, whichever is taken."""
@@ -43,7 +43,7 @@ def places(
     return tuple(found)
 
 
-def fits(nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy = DEFAULT) -> list[str]:
+def fits(nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT) -> list[str]:
     """Nodes with room for a member: as many as the gang needs and some more, if there are so many."""
     fitting = dict.fromkeys(candidates(nodes, index, request, policy, request.gang))
     if len(fitting) < request.gang:

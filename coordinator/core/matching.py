@@ -5,7 +5,7 @@ its scores, a Refusal what was in question. The explanation asks the same functi
 from collections.abc import Iterable, Mapping
 
 from distributed_grid.coordinator.core import ray_room
-from distributed_grid.coordinator.core.catalogue import Catalogue, Pool
+from distributed_grid.coordinator.core.catalogue import Pool, Shown
 from distributed_grid.coordinator.core.constraints import admitted, conditions, meets, unmet
 from distributed_grid.coordinator.core.homes import ANYWHERE, Bounds
 from distributed_grid.coordinator.core.index import Accept
@@ -46,7 +46,7 @@ def able(node: Node, request: Request) -> bool:
     return meets(node, labels(node), request)
 
 
-def has_room(node: Node, request: Request, index: Catalogue, room: Room | None = None) -> bool:
+def has_room(node: Node, request: Request, index: Shown, room: Room | None = None) -> bool:
     """Whether the request could start there now, if the node can be given work at all; in `room` instead of its own."""
     alone, room = room is not None, room or node.room
     if room is None or not room.fits(request.resources, request.constraints):
@@ -146,7 +146,7 @@ def amount(kind: str, resources: Resources) -> str:
 
 
 def place(
-    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy = DEFAULT,
+    nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT,
     rooms: Mapping[str, Room] = NO_ROOMS,
 ) -> Placement | Refusal:  # fmt: skip
     """The best node of those that fit, by the request's strategy. `rooms` stand in for those of some nodes: copies in
@@ -169,7 +169,7 @@ def place(
 
 
 def candidates(
-    nodes: Mapping[str, Node], index: Catalogue, request: Request, policy: Policy, least: int = 0,
+    nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy, least: int = 0,
     rooms: Mapping[str, Room] = NO_ROOMS,
 ) -> list[str]:  # fmt: skip
     """The nodes that are compared: the preferred ones that fit where there are any, else of each tier as many as the

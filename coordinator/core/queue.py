@@ -6,6 +6,8 @@ their share (fairness.py). Nobody is moved but who has changed.
 """
 
 import math
+from collections.abc import Mapping
+from functools import reduce
 from heapq import heapify, heappop, heappush, heapreplace
 
 from distributed_grid.coordinator.core.model import Job
@@ -170,6 +172,10 @@ class Queue:
             if standing.place is not NOWHERE:
                 self._enter(standing, standing.place[1])
 
+    def rank_of(self, standing: Standing) -> float:
+        """What it is."""
+        return standing.rank
+
     def _enter(self, standing: Standing, turn: int) -> None:
         standing.place = (standing.rank, turn)
         order = self.order[standing.priority]
@@ -214,12 +220,11 @@ class Queue:
     def least(self) -> Resources:
         """Of each kind, no more than anybody wants: where this finds no room, nobody does."""
         if self.departed > len(self.lines):
-            self.departed = 0
-            self.lowest = Resources()
-            for number, line in enumerate(self.lines.values()):
-                wanted = line.request.resources
-                self.lowest = lesser(self.lowest, wanted) if number else wanted
+            self.lowest, self.departed = self._least_of_all(), 0
         return self.lowest
+
+    def _least_of_all(self) -> Resources:
+        return reduce(lesser, (line.request.resources for line in self.lines.values())) if self.lines else Resources()
 
     def _note_least(self, wanted: Resources) -> None:
         if len(self.lines) == 1:
@@ -244,7 +249,30 @@ class Queue:
     def place(self, standing: Standing) -> tuple[float, int]:
         """Where a standing is among the others of its class: its rank, and the turn of its first job."""
         line = self.first_line(standing)
-        return standing.rank, 1 << 62 if line is None else self.head(line)[0]
+        return self.rank_of(standing), 1 << 62 if line is None else self.head(line)[0]
+
+
+class Reranked(Queue):
+    """A queue as it is, but for the ranks of some standings: to look at, between two passes. It shares all that it is
+    made of, and changes nothing."""
+
+    def __init__(self, queue: Queue, ranks: Mapping[Standing, float]) -> None:
+        vars(self).update(vars(queue))
+        self._ranks = ranks
+
+    def rank_of(self, standing: Standing) -> float:
+        """What it would be."""
+        return self._ranks.get(standing, standing.rank)
+
+    def first(self, priority: Priority) -> Standing | None:
+        """Who would be served first in this class; None: nobody waits there."""
+        there = [one for one in self.standings.values() if one.priority is priority]
+        return min(there, key=self.place, default=None)
+
+    @property
+    def least(self) -> Resources:
+        """As of the queue."""
+        return self._least_of_all() if self.departed > len(self.lines) else self.lowest
 
 
 def lesser(one: Resources, other: Resources) -> Resources:

@@ -10,6 +10,7 @@ import math
 
 import msgspec
 
+from distributed_grid.coordinator.core.catalogue import Shown, Without
 from distributed_grid.coordinator.core.constraints import Trait
 from distributed_grid.coordinator.core.gang_places import places
 from distributed_grid.coordinator.core.matching import able, has_room, place
@@ -62,36 +63,32 @@ Places = tuple[Placement, ...] | Refusal
 def places_of(state: GridState, job: Job) -> Places:
     """Where a job that waits goes now: see `places_for`."""
     if not state.reservations.by_job:
-        return _places(state, job.request)
+        return _places(state, job.request, state.index)
     return places_for(state, state.reservations, asked(state, job.id), state.now)
 
 
 def places_for(state: GridState, kept: Reservations, ask: Ask, now: float) -> Places:
     """Where this goes now, and nowhere where it would keep those waiting who come before it."""
     hidden: list[Reservation] = []
+    index: Shown = state.index
     while True:
-        found = _places(state, ask.request)
+        found = _places(state, ask.request, index)
         if not kept.by_job or isinstance(found, Refusal):
             break
         ways = [one for place in found if (one := in_the_way(state, kept, ask, place, now)) is not None]
         if not ways:
             break
-        for one in ways:
-            state.index.drop(one.node)
         hidden += ways
-    for one in hidden:
-        node = state.nodes[one.node]
-        assert node.room is not None
-        state.index.put(one.node, node.facts.priority, node.room)
+        index = Without(state.index, frozenset(one.node for one in hidden))
     if hidden and isinstance(found, Refusal):
         return Refusal(found.offering, hidden[0].job)
     return found
 
 
-def _places(state: GridState, request: Request) -> Places:
+def _places(state: GridState, request: Request, index: Shown) -> Places:
     if request.gang:
-        return places(state.nodes, state.index, request, state.policy)
-    one = place(state.nodes, state.index, request, state.policy)
+        return places(state.nodes, index, request, state.policy)
+    one = place(state.nodes, index, request, state.policy)
     return one if isinstance(one, Refusal) else (one,)
 
 
@@ -117,7 +114,7 @@ def _begins(kept: Reservations, one: Reservation) -> float:
 
 def _order(state: GridState, job: str) -> tuple[int, float, int]:
     standing = state.queue.line(job).standing
-    return -standing.priority, standing.rank, state.queue.turns[job]
+    return -standing.priority, state.queue.rank_of(standing), state.queue.turns[job]
 
 
 def _room_then(state: GridState, one: Reservation) -> Room:

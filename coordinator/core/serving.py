@@ -2,13 +2,14 @@
 looked at again before a node has grown that has room for it, and a pass ends where there is no room left for anybody.
 """
 
+import copy
 from heapq import heapify, heappop, heappush, heapreplace
 
 from distributed_grid.coordinator.core import attempts, gangs, granting, reasons
 from distributed_grid.coordinator.core.fairness import RANKED_EVERY, aged
 from distributed_grid.coordinator.core.matching import has_room
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
-from distributed_grid.coordinator.core.queue import Line, Standing, lesser
+from distributed_grid.coordinator.core.queue import Line, Reranked, Standing, lesser
 from distributed_grid.coordinator.core.reserving import Ask, Places, keep_first, keep_for, places_for, places_of, review
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
@@ -94,19 +95,15 @@ def _rank_of(state: GridState, standing: Standing, at: float) -> float:
 def would(state: GridState, request: Request, user: str, lasts: float, now: float) -> Places:
     """Where a job of this user would start if it were submitted now; nothing is changed. `lasts`: seconds it takes at
     the most, with its grace; 0: nobody knows."""
-    queue = state.queue
-    before = [(standing, standing.rank) for standing in _to_rank(state, now)]
     at = _as_of(state, now)
-    for standing, _ in before:
-        queue.rank(standing, _rank_of(state, standing, at))
+    ranks = {standing: _rank_of(state, standing, at) for standing in _to_rank(state, now)}
+    seen = copy.copy(state)  # shares all with it, but for what is put in its place here
+    queue = seen.queue = Reranked(state.queue, ranks)
     there = queue.standings.get((request.priority, user))
-    rank = state.shares.share(user, at, state.policy.sharing) if there is None else there.rank
+    rank = state.shares.share(user, at, state.policy.sharing) if there is None else queue.rank_of(there)
     least = lesser(queue.least, request.resources) if queue.lines else request.resources
-    kept = keep_first(state, review(state, least, now)[0], least, now)
-    found = places_for(state, kept, Ask(request, lasts, (-request.priority, rank, state.next_turn)), now)
-    for standing, rank in before:
-        queue.rank(standing, rank)
-    return found
+    kept = keep_first(seen, review(seen, least, now)[0], least, now)
+    return places_for(seen, kept, Ask(request, lasts, (-request.priority, rank, state.next_turn)), now)
 
 
 # --- a pass -----------------------------------------------------------------------------------------------------------
