@@ -72,6 +72,15 @@ class Admission:
             )
         return shown
 
+    def still_holds(self, shown: Presented | None, bearer: Bearer | None) -> None:
+        """Raise NotAdmitted where what somebody came with was taken back since it was judged: on the way in there are
+        waits, and who is not in yet is not cut."""
+        taken = shown is not None and self._pki is not None and shown.serial in self._pki.identities.revoked
+        if bearer is not None and self._pki is not None:
+            taken = taken or not self._pki.identities.bearers.holds(bearer.id)
+        if taken:
+            raise NotAdmitted("what this connection was let in by was taken back", hint="ask for a new token")
+
     def refuses(self, wire: ServerConnection) -> NotAdmitted | None:
         """Why who shows a certificate would not be let in with it; None: would be, or shows none."""
         socket: ssl.SSLObject = wire.transport.get_extra_info("ssl_object")

@@ -96,6 +96,11 @@ class Bearers:
             raise GridError(f"the bearer token {id} has expired", hint="ask an operator for another")
         return msgspec.structs.replace(one, role=self._allowed(one, now))
 
+    def holds(self, id: str) -> bool:
+        """Whether one that was judged before was not taken back since."""
+        row = self._db.execute("SELECT revoked FROM bearers WHERE id = ?", (id,)).fetchone()
+        return row is not None and row[0] is None
+
     def _allowed(self, one: Bearer, now: float) -> Role:
         held = self._db.execute(
             "SELECT DISTINCT role FROM certificates WHERE name = ? AND role <> 'agent' AND expires > ?"

@@ -238,6 +238,7 @@ class Server:
             connection.end()
 
     def _welcome(self, connection: Connection, session: str) -> None:
+        self._admission.still_holds(connection.presented, connection.wire.bearer)
         shown = connection.presented
         due = self._renewals.due_in(shown) if shown is not None and self._renewals is not None else math.inf
         connection.accept(
@@ -270,8 +271,8 @@ class Server:
         given = self._pki.identities.labels(Role.AGENT, name) if self._pki is not None else {}
         facts = msgspec.structs.replace(facts, address=str(peer[0]) if peer else "", labels=facts.labels | given)
         agent = Agent(facts, secrets.token_hex(8), connection)
-        self._agents[name] = agent
         self._welcome(connection, agent.session)
+        self._agents[name] = agent
         self._driver.put(NodeUp(facts, agent.session))
         self._contradictions.hello(hello)
         log.info("agent connected", node=name, hostname=facts.hostname, incarnation=facts.incarnation)

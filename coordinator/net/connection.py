@@ -180,7 +180,9 @@ class Connection:
 
     async def turn(self) -> None:
         """To be called after each message of a frame: a frame may have many thousands, and others have their turn in
-        between. Nor are its answers piled up. Raises ConnectionClosed."""
+        between. Nor are its answers piled up. Raises ConnectionClosed, also where we have ended it meanwhile."""
+        if self._closed:
+            raise ConnectionClosedError(None, None)
         if self.turn_is_over():
             await asyncio.sleep(0)
             await self.drained()

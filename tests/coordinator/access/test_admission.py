@@ -18,8 +18,10 @@ from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import Done, Hello, Refused, Welcome, Withdraw
+from distributed_grid.protocol.nodes import NodeFacts
 from tests.coordinator.core.scene import facts
-from tests.coordinator.ends import Coordinator, coordinator
+from tests.coordinator.ends import Coordinator, End, coordinator, node
+from tests.coordinator.ends import _dial as dial_as
 
 
 async def comes(grid: Coordinator, folder: Path, name: str, labels: dict[str, str]) -> dict[str, str]:
@@ -135,3 +137,46 @@ async def test_a_node_cannot_come_by_a_bearer_token(tmp_path: Path) -> None:
             await wire.send(encode(0, [hello]))
             answer = decode("ToAgent", bytes(await wire.recv()))[1][0]
         assert isinstance(answer, Refused) and "may not speak for node" in answer.what and not grid.ledger.state.nodes
+
+
+async def test_who_is_taken_back_on_its_way_in_does_not_come_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may keep a connection waiting while it is looked whether the one before it lives."""
+    (tmp_path / "state").mkdir()
+    async with coordinator(tmp_path / "state", founded=True) as grid:
+        ways = {"ssl": grid.member(Role.AGENT, "evil")}
+        reached, revoked, settle = asyncio.Event(), asyncio.Event(), grid.server._settle_name
+
+        async def held_up(facts: NodeFacts) -> Refused | None:
+            reached.set()
+            await revoked.wait()
+            return await settle(facts)
+
+        monkeypatch.setattr(grid.server, "_settle_name", held_up)
+        hello = Hello(protocol=(1, 0), software="", role="agent", name="evil", facts=node("evil"))
+        coming = asyncio.create_task(dial_as(End, grid.url, hello, ways))
+        await reached.wait()
+        done = grid.server._access.answer("ada", Withdraw(id=1, role=Role.AGENT, name="evil"))
+        assert isinstance(done, Done)
+        revoked.set()
+        end = await coming
+        assert isinstance(end.seen[0], Refused) and "taken back" in end.seen[0].what
+        assert grid.server._agents == {} and grid.ledger.state.nodes == {}
+
+
+async def test_a_bearer_token_that_is_taken_back_before_the_hello_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    async with coordinator(tmp_path / "state", founded=True) as grid:
+        assert grid.pki is not None
+        token = grid.pki.identities.bearers.mint(Role.CLIENT, "ci", 60.0, "ada", time.time())
+        headers = {"Authorization": f"Bearer {token}"}
+        ssl = grid.member(Role.CLIENT, "ci")
+        socket = await connect(grid.url, ssl=ssl, additional_headers=headers)
+        grid.server._access.answer("ada", Withdraw(id=1, token=token.split(".")[1]))
+        end = End(socket, Hello(protocol=(1, 0), software="", role="client", name="ci"))
+        end.read_on()
+        await end.say()
+        refused = await end.until(Refused)
+        assert "taken back" in refused.what
+        await end.close()
