@@ -177,6 +177,7 @@ class Slots:
             if boot == procs.boot_id() and seen is not None and seen.start == place.start:
                 found.append(place)
             else:
+                self._read_exits(path)  # once more: it may have noted its last one since
                 os.unlink(path)
         return found
 
@@ -320,11 +321,14 @@ class Slots:
 
     def noted_exit(self, place: Place, key: str) -> int | None:
         """The wait status of a job's main process, where its spawner has noted it since there was no supervisor."""
+        self._read_exits(os.path.join(self._notes, place.name))
+        return self._exits.get(key)
+
+    def _read_exits(self, path: str) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError):
-            with open(os.path.join(self._notes, place.name)) as file:
+            with open(path) as file:
                 exits = file.read().splitlines()[1:]
             self._exits |= {noted: int(status) for noted, status in map(json.loads, exits)}
-        return self._exits.get(key)
 
     def _open_note(self, name: str) -> int:
         """A file a spawner, so that the next supervisor finds them all. A disk that refuses it costs that certainty."""
