@@ -166,7 +166,9 @@ class Runtime:
         self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits, nameless=nameless, ends=ends)
         self._own_facts = self._facts
         self.launcher.loss_changed, self.launcher.noted = self._loss_changed, self._noted
+        self.launcher.walls_changed = self._openness_changed
         self._loss_changed(None)
+        self._openness_changed()
         await self._meter.since(boot_clock(), gpus=True)
         ready()
         retention = Retention(self._dir, self._place.keep, self.launcher.slots, self._files)
@@ -348,8 +350,9 @@ class Runtime:
             self._say(self._whole_offer())
 
     def _openness_changed(self) -> None:
-        """Who runs us, the disk or the owner has something against lending more, or has not any more."""
-        self._lender.closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owning.closed
+        """Who runs us, the disk, the owner or a running job is against lending more, or is not any more."""
+        closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owning.closed
+        self._lender.closed = closed or self.launcher.other_walls
         self._offer_soon()
 
     def _noted(self, allocation: str, text: str) -> None:

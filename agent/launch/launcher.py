@@ -138,6 +138,8 @@ class Launcher:
         self.slots = SlotIndex(self._dir)
         self.walls = ""
         """What the supervisor that lives has built."""
+        self.walls_changed: Callable[[], None] = lambda: None
+        """Is told that `other_walls` says something else now."""
         self._reserving: dict[str, asyncio.Future[str]] = {}
         self.limits: dict[str, str] = {}
         self._process = process
@@ -160,6 +162,16 @@ class Launcher:
         """Allocations that were killed and of which something lives all the same, and what that is."""
         self.noted: Callable[[str, str], None] = lambda allocation, text: None
         """Is told what there is to say of an allocation, and of one that was unended and is over, with nothing."""
+
+    @property
+    def other_walls(self) -> str:
+        """Why nothing new may start: the supervisor that lives builds other walls than this agent tells. Empty: it
+        builds these."""
+        if self.walls in ("", self._walls):
+            return ""
+        return (
+            f"running jobs are behind walls {self.walls}; behind walls {self._walls} the next start when these are over"
+        )
 
     async def start(self) -> list[Known]:
         """Start a supervisor or adopt the living one. All allocations that it knows: what runs, and what ended and is
@@ -307,8 +319,10 @@ class Launcher:
         """The supervisor is gone, or its connection is: find or start one, report what ended meanwhile, and ask again
         what was not answered. The journal holds what was begun, so asking twice starts nothing twice."""
         await self._disconnect()
-        before = self.loss and self.loss.id
+        before, other = self.loss and self.loss.id, self.other_walls
         known = {one.allocation: one for one in await self._connect()}
+        if self.other_walls != other:
+            self.walls_changed()
         if self.loss is not None and self.loss.id != before:
             self._unanswered = {key: asked for key, asked in self._unanswered.items() if key in known}
             self.loss_changed(known.keys())
@@ -318,7 +332,8 @@ class Launcher:
             if one.outcome is not None and one.allocation not in self._told:
                 self._exited(one.allocation, one.outcome)
             elif one.outcome is None and one.allocation in self._unanswered:
-                self._report(Started(allocation=one.allocation, pid=self.pids.get(one.allocation, 0)))
+                pid = self.pids.get(one.allocation, 0)
+                self._report(Started(allocation=one.allocation, pid=pid, walls=one.walls))
         for messages in [*self._unanswered.values()]:
             for message in messages:
                 self._send(message)
@@ -414,7 +429,7 @@ class Launcher:
         if stops := [one for one in waiting if one["op"] == "stop"]:
             self._unanswered[allocation] = stops
         self.pids[allocation] = said.pid
-        self._report(Started(allocation=allocation, pid=said.pid, walls=self._walls))
+        self._report(Started(allocation=allocation, pid=said.pid, walls=said.walls))
 
     def _exited(self, allocation: str, outcome: Outcome) -> None:
         self._unanswered.pop(allocation, None)
@@ -426,9 +441,9 @@ class Launcher:
         self._renew_supervisor()
 
     def _renew_supervisor(self) -> None:
-        """A supervisor of another release, or one whose jobs have no name any more, watches its jobs to their end, and
-        leaves then: the next one is ours."""
-        other = self.supervisor_software not in ("", __version__) or bool(self.nameless)
+        """A supervisor of another release, one with other walls, or one whose jobs have no name any more, watches its
+        jobs to their end, and leaves then: the next one is ours."""
+        other = self.supervisor_software not in ("", __version__) or bool(self.nameless or self.other_walls)
         if other and not self.pids and not self._unanswered:
             self._send({"op": "leave"})
 
@@ -528,5 +543,6 @@ class Launcher:
     def _known(self, said: dict[str, Any]) -> Known:
         if said["outcome"] is not None:
             outcome = msgspec.convert(said["outcome"], Outcome)
-            return Known(said["id"], State.ENDED, self._outcome(said["id"], outcome))
-        return Known(said["id"], State.STOPPING if said["stopping"] else State.RUNNING, started_for=said["for"])
+            return Known(said["id"], State.ENDED, self._outcome(said["id"], outcome), walls=said.get("walls", ""))
+        state = State.STOPPING if said["stopping"] else State.RUNNING
+        return Known(said["id"], state, started_for=said["for"], walls=said.get("walls", ""))

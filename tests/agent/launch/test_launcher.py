@@ -17,6 +17,7 @@ from distributed_grid.agent.launch.start import start
 from distributed_grid.agent.supervisor import loop, procs
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, State
+from distributed_grid.protocol.messages import Stop
 from distributed_grid.runtime.unix import bound
 from tests.agent.conftest import Bench, runs
 
@@ -170,6 +171,32 @@ async def test_a_supervisor_of_another_release_is_left_alone_while_jobs_run(
     await newer.close()
     assert "1 running jobs" in caught.value.why
     assert runs(pid)
+
+
+async def test_what_runs_is_told_with_the_walls_that_it_has_and_not_with_those_of_a_newer_agent(bench: Bench) -> None:
+    id = bench.launch("sleep", "1000")
+    await bench.started(id)
+    await bench.launcher.close()
+    newer = Launcher(bench.dir, "n", lambda _: None, walls="namespace")
+    known = await newer.start()
+    assert [(one.allocation, one.walls) for one in known] == [(id, "none")]
+    assert "behind walls none" in newer.other_walls
+    await newer.close()
+
+
+async def test_a_supervisor_with_other_walls_leaves_when_nothing_runs(bench: Bench) -> None:
+    id = bench.launch("sleep", "1000")
+    await bench.started(id)
+    await bench.launcher.close()
+    changes: list[str] = []
+    newer = bench.launcher = Launcher(bench.dir, "n", bench.reports.append, walls="namespace")
+    await newer.start()
+    newer.walls_changed = lambda: changes.append(newer.other_walls)
+    old = newer.supervisor_pid
+    newer.stop(Stop(allocation=id, grace=0.0))
+    await bench.until(lambda: changes == [""])
+    assert (newer.walls, newer.supervisor_pid != old) == ("namespace", True)
+    await newer.close(leave=True)
 
 
 async def test_a_supervisor_that_cannot_start_is_told_with_its_last_words(
