@@ -9,10 +9,10 @@ import statistics
 import time
 from collections.abc import Callable, Container
 
-from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
-from distributed_grid.coordinator.core.matching import place
 from distributed_grid.coordinator.core.model import Heard, Job, JobsSubmitted, NodeUp, Placement, Send, Told
+from distributed_grid.coordinator.core.placement.matching import place
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, NodeFacts, Offer, Sample
@@ -196,7 +196,7 @@ def main() -> None:
 
 def _why(ledger: Ledger, request: Request) -> float:
     begin = time.perf_counter()
-    explain.why(ledger.state, None, request, 1.0)
+    why.why(ledger.state, None, request, 1.0)
     return time.perf_counter() - begin
 
 

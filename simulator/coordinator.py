@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.core.conditions import Condition, End
-from distributed_grid.coordinator.core.dependencies import end_words, group_end
 from distributed_grid.coordinator.core.model import (
     Accepted,
     AckExits,
@@ -28,6 +26,8 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy
+from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
+from distributed_grid.coordinator.core.records.conditions import Condition, End
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.link import PROTOCOL, SILENCE

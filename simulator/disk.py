@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from distributed_grid.coordinator.core.fairness import RecordShare
-from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Command,
@@ -21,6 +19,8 @@ from distributed_grid.coordinator.core.model import (
     RecordNode,
     RecordOrders,
 )
+from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.records.held_set import RecordReceipt
 from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 from distributed_grid.protocol.preemption import Receipt

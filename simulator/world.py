@@ -4,9 +4,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from distributed_grid.coordinator.core.constraints import unmet
-from distributed_grid.coordinator.core.matching import could_ever
 from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.placement.constraints import unmet
+from distributed_grid.coordinator.core.placement.matching import could_ever
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.nodes import NodeFacts, NodeState

@@ -541,17 +541,17 @@ OFFENCES = [
 
 
 def test_a_circle_of_imports_is_found_wherever_they_are_written() -> None:
-    state, gangs, ledger = "coordinator/core/state.py", "coordinator/core/gangs.py", "coordinator/core/ledger.py"
+    state, gangs, ledger = "coordinator/core/state.py", "coordinator/core/queue/gangs.py", "coordinator/core/ledger.py"
     core = "from distributed_grid.coordinator.core"
     for back in ("{}", "if TYPE_CHECKING:\n    {}", "def f():\n    {}"):
         sources = [
-            source(ledger, f"{core} import gangs"),
+            source(ledger, f"{core}.queue import gangs"),
             source(gangs, f"{core}.state import GridState"),
-            source(state, back.format(f"{core}.gangs import meet")),
+            source(state, back.format(f"{core}.queue.gangs import meet")),
         ]
         found = list(modules_in_circles(sources))
         assert len(found) == 2 and not any(ledger in one for one in found), "only these two import each other"
-        assert "coordinator.core.state -> coordinator.core.gangs -> coordinator.core.state" in found[1]
+        assert "coordinator.core.state -> coordinator.core.queue.gangs -> coordinator.core.state" in found[1]
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from typing import TypeVar
 
 import msgspec
 
-from distributed_grid.coordinator.core import dependencies, groups, reasons, views
+from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.model import Group, Job, RecordJob
-from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.queue import dependencies, groups
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.visibility import Sight
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.codec import BULK_BYTES

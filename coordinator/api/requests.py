@@ -29,7 +29,7 @@ from distributed_grid.coordinator.api.watches import GroupWatches, JobWatches, W
 from distributed_grid.coordinator.audit.asked import Asked
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.words import NAMED
-from distributed_grid.coordinator.core import accounts, explain
+from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.model import (
     Accepted,
     CancelAsked,
@@ -38,9 +38,10 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     SignalAsked,
 )
-from distributed_grid.coordinator.core.requests import refusal
-from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.queue import accounts
+from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.visibility import Sight
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.log_throttle import Seldom
 from distributed_grid.coordinator.net.memory import Memory

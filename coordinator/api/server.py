@@ -48,7 +48,7 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Told,
 )
-from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
+from distributed_grid.coordinator.core.records.ray_events import Reserve, Unreserve
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.connection import Connection, Wire

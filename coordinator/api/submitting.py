@@ -11,14 +11,14 @@ import msgspec
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.lookup import Lookup, Unanswerable
 from distributed_grid.coordinator.api.submissions import complaint, same_jobs
-from distributed_grid.coordinator.core.conditions import Condition, End
-from distributed_grid.coordinator.core.dependencies import end_words, group_end
-from distributed_grid.coordinator.core.homes import Homes
 from distributed_grid.coordinator.core.model import Group, Job, JobsSubmitted
+from distributed_grid.coordinator.core.placement.affinity import Homes
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.requests import which
-from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.queue.admission import which
+from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
+from distributed_grid.coordinator.core.records.conditions import Condition, End
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.visibility import Sight
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.net.memory import Memory
 from distributed_grid.coordinator.store.store import Store

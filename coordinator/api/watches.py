@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from distributed_grid.coordinator.api.relay import Asker
-from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.visibility import Sight
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import Cause, JobView, State
 from distributed_grid.protocol.messages import GroupUpdate, JobUpdate

@@ -17,9 +17,9 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.verify import StoreAnchor
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE, looking_into
-from distributed_grid.coordinator.core.doubt import hold_back
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
+from distributed_grid.coordinator.core.nodes.restore import hold_back
 from distributed_grid.coordinator.core.rollback import CHOOSE, Loss
 from distributed_grid.coordinator.store import traces
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed

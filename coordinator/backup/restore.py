@@ -30,9 +30,9 @@ from distributed_grid.coordinator.backup.state import (
     scratch,
     sync_tree,
 )
-from distributed_grid.coordinator.core.doubt import hold_back
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
+from distributed_grid.coordinator.core.nodes.restore import hold_back
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import head, mark
 from distributed_grid.coordinator.store.errors import failure

@@ -4,7 +4,7 @@ where Ray does not show it in time, it ends. All else about a boost is as with a
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core import stopping
+from distributed_grid.coordinator.core.lifecycle import stopping
 from distributed_grid.coordinator.core.model import (
     Allocation,
     ExtendAsked,

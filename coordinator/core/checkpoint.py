@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from distributed_grid.coordinator.core import dependencies
-from distributed_grid.coordinator.core.agents import arm
-from distributed_grid.coordinator.core.conditions import End
-from distributed_grid.coordinator.core.fairness import Account, Shares
-from distributed_grid.coordinator.core.holds import takers_of
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import labels
 from distributed_grid.coordinator.core.model import Allocation, Group, Job, Node
+from distributed_grid.coordinator.core.nodes.agents import arm
+from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.queue import Queue, key_of
-from distributed_grid.coordinator.core.room import Room
+from distributed_grid.coordinator.core.preemption.held_sets import takers_of
+from distributed_grid.coordinator.core.queue import dependencies
+from distributed_grid.coordinator.core.queue.fairness import Account, Shares
+from distributed_grid.coordinator.core.queue.queue import Queue, key_of
+from distributed_grid.coordinator.core.records.conditions import End
 from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle, Members, Reservations
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.nodes import GpuOffer

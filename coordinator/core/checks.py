@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from distributed_grid.coordinator.core import gangs
 from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.queue import gangs
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.groups import GroupKind
 from distributed_grid.protocol.jobs import HOLDING, State

@@ -4,8 +4,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from distributed_grid.coordinator.core.fairness import RecordShare
-from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Audit,
@@ -20,6 +18,8 @@ from distributed_grid.coordinator.core.model import (
     RecordOrders,
     Send,
 )
+from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.records.held_set import RecordReceipt
 from distributed_grid.protocol.messages import Launch, Stop
 
 LINES_KEPT = 1000

@@ -30,7 +30,7 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     Send,
 )
-from distributed_grid.coordinator.core.ray_events import Reserve, Unreserve
+from distributed_grid.coordinator.core.records.ray_events import Reserve, Unreserve
 from distributed_grid.protocol.messages import Launch, Renewed
 
 Decision = tuple[Any, ...]

@@ -3,20 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from distributed_grid.coordinator.core import (
-    accounts,
-    agents,
-    boosts,
-    by_ray,
-    declining,
-    dependencies,
-    failing,
-    forgetting,
-    losing,
-    orders,
-    preempting,
-    requests,
-)
+from distributed_grid.coordinator.core import boosts
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
@@ -37,7 +24,11 @@ from distributed_grid.coordinator.core.model import (
     Told,
     UndrainAsked,
 )
-from distributed_grid.coordinator.core.ray_events import RayLooked, Reserved, ReserveRefused
+from distributed_grid.coordinator.core.nodes import agents, backoff, contradictions, operator, quarantine
+from distributed_grid.coordinator.core.placement import ray
+from distributed_grid.coordinator.core.preemption import execute
+from distributed_grid.coordinator.core.queue import accounts, admission, dependencies
+from distributed_grid.coordinator.core.records.ray_events import RayLooked, Reserved, ReserveRefused
 from distributed_grid.coordinator.core.state import GridState
 
 
@@ -55,34 +46,34 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     NodeDown: agents.node_down,
     Heard: agents.heard,
     Told: agents.told,
-    JobsSubmitted: requests.submit,
-    CancelAsked: requests.cancel,
-    SignalAsked: requests.signal,
+    JobsSubmitted: admission.submit,
+    CancelAsked: admission.cancel,
+    SignalAsked: admission.signal,
     Hold: _hold,
     Tick: _tick,
-    DrainAsked: orders.drain,
-    UndrainAsked: orders.undrain,
-    LabelAsked: orders.label,
+    DrainAsked: operator.drain,
+    UndrainAsked: operator.undrain,
+    LabelAsked: operator.label,
     Joined: boosts.joined,
     Left: boosts.left,
     ExtendAsked: boosts.extend,
-    ForgetAsked: forgetting.forget,
-    RayLooked: by_ray.looked,
-    Reserved: by_ray.reserved,
-    ReserveRefused: by_ray.refused,
-    LossFound: losing.found,
-    NodeDoubted: orders.doubted,
+    ForgetAsked: operator.forget,
+    RayLooked: ray.looked,
+    Reserved: ray.reserved,
+    ReserveRefused: ray.refused,
+    LossFound: contradictions.found,
+    NodeDoubted: operator.doubted,
 }
 DUE: dict[str, Callable[[GridState, str], None]] = {
     "silence": agents.silence,
     "begin": dependencies.begin_due,
     "join": boosts.due,
-    "reserve": by_ray.due,
+    "reserve": ray.due,
     "offer": agents.offer_due,
-    "decline": declining.due,
-    "drain": orders.drain_due,
-    "aside": failing.due,
-    "kept": preempting.kept_due,
-    "preempt": preempting.due,
+    "decline": backoff.due,
+    "drain": operator.drain_due,
+    "aside": quarantine.due,
+    "kept": execute.kept_due,
+    "preempt": execute.due,
     "shares": accounts.due,
 }

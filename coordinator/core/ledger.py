@@ -7,9 +7,14 @@ whatever they do to the state, they do through its verbs.
 
 from collections.abc import Container, Iterable, Mapping
 
-from distributed_grid.coordinator.core import checks, events, lifecycle, preempting, reasons, restoring, serving
+from distributed_grid.coordinator.core import checks, events
+from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.lifecycle import transitions
 from distributed_grid.coordinator.core.model import Allocation, Command, Event, Group, Heard, Job, Send
+from distributed_grid.coordinator.core.nodes import restore as restoring
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.preemption import execute
+from distributed_grid.coordinator.core.queue import scheduler
 from distributed_grid.coordinator.core.state import EVERYTHING, GridState
 from distributed_grid.protocol.messages import Renewed
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders, NodeState
@@ -52,7 +57,7 @@ class Ledger:
             if node.state is NodeState.UP:
                 return state.take_out() if event.at else []
         events.ON[type(event)](state, event)
-        lifecycle.follow(state)
+        transitions.follow(state)
         return state.take_out()
 
     def settle(self, now: float) -> list[Command]:
@@ -66,12 +71,12 @@ class Ledger:
                 stirred = True  # said after the matching, which may make them untrue
             else:
                 events.DUE[kind](state, name)
-        lifecycle.follow(state)
-        preempting.serve(state)
+        transitions.follow(state)
+        execute.serve(state)
         while (state.fresh or state.grown) and not state.halted:  # again where a node is not kept any more
-            serving.match(state)
-            lifecycle.follow(state)
-        preempting.look(state)
+            scheduler.match(state)
+            transitions.follow(state)
+        execute.look(state)
         if stirred:
             reasons.refresh(state)
         return state.take_out()

@@ -8,23 +8,24 @@ from typing import get_args
 
 import msgspec
 
-from distributed_grid.coordinator.core.boost_events import ExtendAsked as ExtendAsked
-from distributed_grid.coordinator.core.boost_events import Joined as Joined
-from distributed_grid.coordinator.core.boost_events import Left as Left
-from distributed_grid.coordinator.core.conditions import Condition, dependencies
-from distributed_grid.coordinator.core.fairness import RecordShare
-from distributed_grid.coordinator.core.group import Group as Group
-from distributed_grid.coordinator.core.kept import Kept, RecordReceipt
-from distributed_grid.coordinator.core.node_events import DrainAsked as DrainAsked
-from distributed_grid.coordinator.core.node_events import ForgetAsked as ForgetAsked
-from distributed_grid.coordinator.core.node_events import LabelAsked as LabelAsked
-from distributed_grid.coordinator.core.node_events import NodeDoubted as NodeDoubted
-from distributed_grid.coordinator.core.node_events import UndrainAsked as UndrainAsked
-from distributed_grid.coordinator.core.node_records import RecordForgotten as RecordForgotten
-from distributed_grid.coordinator.core.node_records import RecordNode as RecordNode
-from distributed_grid.coordinator.core.node_records import RecordOrders as RecordOrders
-from distributed_grid.coordinator.core.parts import Part
-from distributed_grid.coordinator.core.ray_events import (
+from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.records.boost_events import ExtendAsked as ExtendAsked
+from distributed_grid.coordinator.core.records.boost_events import Joined as Joined
+from distributed_grid.coordinator.core.records.boost_events import Left as Left
+from distributed_grid.coordinator.core.records.conditions import Condition, dependencies
+from distributed_grid.coordinator.core.records.gang_part import Part
+from distributed_grid.coordinator.core.records.group import Group as Group
+from distributed_grid.coordinator.core.records.held_set import Kept, RecordReceipt
+from distributed_grid.coordinator.core.records.node_events import DrainAsked as DrainAsked
+from distributed_grid.coordinator.core.records.node_events import ForgetAsked as ForgetAsked
+from distributed_grid.coordinator.core.records.node_events import LabelAsked as LabelAsked
+from distributed_grid.coordinator.core.records.node_events import NodeDoubted as NodeDoubted
+from distributed_grid.coordinator.core.records.node_events import RecordForgotten as RecordForgotten
+from distributed_grid.coordinator.core.records.node_events import RecordNode as RecordNode
+from distributed_grid.coordinator.core.records.node_events import RecordOrders as RecordOrders
+from distributed_grid.coordinator.core.records.node_events import UndrainAsked as UndrainAsked
+from distributed_grid.coordinator.core.records.ray_events import (
     OnRay,
     RayLooked,
     RayPlace,
@@ -36,7 +37,6 @@ from distributed_grid.coordinator.core.ray_events import (
 from distributed_grid.coordinator.core.rollback import Alarm as Alarm
 from distributed_grid.coordinator.core.rollback import LossFound as LossFound
 from distributed_grid.coordinator.core.rollback import RecordLoss as RecordLoss
-from distributed_grid.coordinator.core.room import Room
 from distributed_grid.protocol.bounds import Count, Finite
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import (
@@ -235,7 +235,7 @@ class Node:
     bundles: dict[str, None] = field(default_factory=dict)
     """What was shipped to it last, the newest last: it may have those files still."""
     failed: list[str] = field(default_factory=list)
-    """What failed to start here since something did: see `failing.what`."""
+    """What failed to start here since something did: see `quarantine.what`."""
     kept: dict[str, Grant] = field(default_factory=dict)
     """What is kept for jobs that wait for just that, by their ids."""
     ray: OnRay | None = None

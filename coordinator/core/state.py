@@ -1,6 +1,6 @@
 """The state of the grid: all nodes, allocations and jobs that live, and what is known beside them; with the verbs that
 keep it consistent. It lies below all that decides. What others have to do about a change is noted as a fact, which
-`lifecycle.py` follows; what somebody outside has to do is put into `out`.
+`lifecycle/transitions.py` follows; what somebody outside has to do is put into `out`.
 """
 
 import math
@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from distributed_grid.coordinator.core.catalogue import Catalogue
-from distributed_grid.coordinator.core.conditions import Condition, End
 from distributed_grid.coordinator.core.deadlines import Deadlines
-from distributed_grid.coordinator.core.fairness import Shares
 from distributed_grid.coordinator.core.model import (
     MOVES,
     Allocation,
@@ -28,10 +25,13 @@ from distributed_grid.coordinator.core.model import (
     RecordGroup,
     RecordJob,
 )
+from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
-from distributed_grid.coordinator.core.queue import Queue, key_of
-from distributed_grid.coordinator.core.ray_events import Unreserve
-from distributed_grid.coordinator.core.room import Room
+from distributed_grid.coordinator.core.queue.fairness import Shares
+from distributed_grid.coordinator.core.queue.queue import Queue, key_of
+from distributed_grid.coordinator.core.records.conditions import Condition, End
+from distributed_grid.coordinator.core.records.ray_events import Unreserve
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import After, Cause, Priority, Request, State, Step
 from distributed_grid.protocol.placement import Constraints
@@ -108,7 +108,7 @@ class Held:
 
 @dataclass(slots=True)
 class Facts:
-    """What has happened and was not followed yet: see `lifecycle.follow`."""
+    """What has happened and was not followed yet: see `transitions.follow`."""
 
     held: deque[str] = field(default_factory=deque)
     """Jobs and groups that were held back."""
@@ -239,9 +239,9 @@ class GridState:
         self.fresh: dict[str, None] = {}
         """Jobs that began to wait since the last pass."""
         self.failing: dict[str, str] = {}
-        """What failed to start lately, and on which node: see `failing.py`."""
+        """What failed to start lately, and on which node: see `nodes/quarantine.py`."""
         self.idle: dict[str, Idle] = {}
-        """Of the allocations that were told of, what of them is not used: see `unused.py`."""
+        """Of the allocations that were told of, what of them is not used: see `idle.py`."""
         self.snapshot = 0
         """How often this state was settled: an explanation names the one that it was made of."""
         self.preempting = Book()

@@ -1,10 +1,10 @@
 """What clients see of the ledger. Nothing is decided or changed here."""
 
-from distributed_grid.coordinator.core import reasons
-from distributed_grid.coordinator.core.matching import labels
+from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.lifecycle.suspending import put_off
 from distributed_grid.coordinator.core.model import Allocation, Node
+from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.coordinator.core.suspending import put_off
 from distributed_grid.protocol.boosts import title
 from distributed_grid.protocol.jobs import JobView
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView, Withheld

@@ -26,7 +26,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
     UndrainAsked,
 )
-from distributed_grid.coordinator.core.ray_events import RayLooked, Reserved, ReserveRefused
+from distributed_grid.coordinator.core.records.ray_events import RayLooked, Reserved, ReserveRefused
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import MILLI, Grant, format_bytes, format_milli
 

@@ -11,8 +11,8 @@ import msgspec
 import structlog
 
 from distributed_grid.coordinator.core.model import Event, Job, Joined, Left
-from distributed_grid.coordinator.core.sight import Sight
 from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.coordinator.core.visibility import Sight
 from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
 from distributed_grid.coordinator.ray.compare import compared, differs, marked, ray_node
 from distributed_grid.coordinator.ray.exclusive import Groups

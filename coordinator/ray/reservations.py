@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from distributed_grid.coordinator.core.model import Allocation, Event, Node
-from distributed_grid.coordinator.core.ray_events import (
+from distributed_grid.coordinator.core.records.ray_events import (
     OnRay,
     RayLooked,
     Reserve,

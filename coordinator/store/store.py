@@ -16,8 +16,6 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.core.fairness import RecordShare
-from distributed_grid.coordinator.core.kept import RecordReceipt
 from distributed_grid.coordinator.core.model import (
     Allocation,
     Audit,
@@ -32,6 +30,8 @@ from distributed_grid.coordinator.core.model import (
     RecordNode,
     RecordOrders,
 )
+from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.records.held_set import RecordReceipt
 from distributed_grid.coordinator.core.rollback import Point, Traces, joined
 from distributed_grid.coordinator.store import head
 from distributed_grid.coordinator.store import receipts as store_receipts

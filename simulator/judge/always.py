@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from distributed_grid.coordinator.core.retries import TAKEN_BACK
+from distributed_grid.coordinator.core.lifecycle.retries import TAKEN_BACK
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.nodes import NodeOrders
 from distributed_grid.protocol.resources import MILLI, Grant

@@ -13,12 +13,12 @@ can come before who waits, and the first that cannot start has its node, and kee
 from the allocations.
 """
 
-from distributed_grid.coordinator.core.fairness import aged, dominant, weight
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import has_room
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement
+from distributed_grid.coordinator.core.placement.matching import has_room
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.reserving import STARTING, asked
+from distributed_grid.coordinator.core.queue.fairness import aged, dominant, weight
+from distributed_grid.coordinator.core.queue.reservations import STARTING, asked
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.resources import Resources

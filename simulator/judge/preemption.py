@@ -5,7 +5,7 @@ next one."""
 from collections.abc import Callable
 
 from distributed_grid.coordinator.core.model import Allocation
-from distributed_grid.coordinator.core.preemption import may
+from distributed_grid.coordinator.core.preemption.plan import may
 from distributed_grid.protocol.groups import member_id, split_member
 from distributed_grid.protocol.preemption import Place, Receipt
 from distributed_grid.simulator.engine import Violation

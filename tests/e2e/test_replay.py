@@ -81,7 +81,7 @@ def turned_over(events: Path) -> int:
 
 
 BROKEN = """
-from distributed_grid.coordinator.core import serving
+from distributed_grid.coordinator.core.queue import scheduler as serving
 right = serving.match
 def match(state):
     if any(job.spec.name == "poison" for job in state.jobs.values()):

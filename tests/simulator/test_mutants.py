@@ -13,28 +13,17 @@ import pytest
 from distributed_grid.agent.core import table
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import Table
-from distributed_grid.coordinator.core import (
-    agents,
-    constraints,
-    dependencies,
-    events,
-    gangs,
-    groups,
-    holds,
-    matching,
-    outcomes,
-    requests,
-    reserving,
-    retries,
-    serving,
-    stopping,
-    victims,
-)
-from distributed_grid.coordinator.core.catalogue import Catalogue
+from distributed_grid.coordinator.core import events
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lifecycle import outcomes, retries, stopping
 from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Job, JobsSubmitted, Node, Send
 from distributed_grid.coordinator.core.model import State as JobState
-from distributed_grid.coordinator.core.parts import Fate
+from distributed_grid.coordinator.core.nodes import agents
+from distributed_grid.coordinator.core.placement import constraints, matching
+from distributed_grid.coordinator.core.placement.catalogue import Catalogue
+from distributed_grid.coordinator.core.preemption import candidates, held_sets
+from distributed_grid.coordinator.core.queue import admission, dependencies, gangs, groups, reservations, scheduler
+from distributed_grid.coordinator.core.records.gang_part import Fate
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Stale
@@ -122,7 +111,7 @@ def let_strangers_run(patch: Patch) -> None:
 def forget_keys(patch: Patch) -> None:
     def submit(state: GridState, event: JobsSubmitted) -> None:
         kept, state.keys = state.keys, {}
-        requests.submit(state, event)
+        admission.submit(state, event)
         state.keys = kept | state.keys
 
     patch(events, "ON", {**events.ON, JobsSubmitted: submit})
@@ -273,7 +262,7 @@ def _with_labels(look: Callable[..., None]) -> Callable[..., None]:
 def run_jobs_of_everyone_everywhere(patch: Patch) -> None:
     patch(Catalogue, "whose", lambda self, user: None)
     patch(table, "unfit", lambda *told: "")
-    for module in (constraints, matching, victims):
+    for module in (constraints, matching, candidates):
         patch(module, "admitted", lambda facts, request: True)
 
 
@@ -306,22 +295,22 @@ def do_not_wake_who_is_to_end(patch: Patch) -> None:
 
 
 def serve_whoever_came_first_whatever_he_holds(patch: Patch) -> None:
-    patch(serving, "_rank_of", lambda state, standing, now: 0.0)
+    patch(scheduler, "_rank_of", lambda state, standing, now: 0.0)
 
 
 def let_anybody_start_where_a_node_is_kept(patch: Patch) -> None:
-    patch(reserving, "in_the_way", lambda *of: None)
+    patch(reservations, "in_the_way", lambda *of: None)
 
 
 def start_the_members_of_a_gang_elsewhere_than_others_gave_way_for_them(patch: Patch) -> None:
-    whole = holds.whole
+    whole = held_sets.whole
 
     def turned(state: GridState, job: Job, kept: Any) -> Any:
         places = whole(state, job, kept)
         return places[::-1] if places is not None else None
 
-    patch(holds, "whole", turned)
-    patch(holds, "close", _without_words(holds.close))
+    patch(held_sets, "whole", turned)
+    patch(held_sets, "close", _without_words(held_sets.close))
 
 
 def _without_words(close: Callable[..., None]) -> Callable[..., None]:

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core import events, failing, orders
+from distributed_grid.coordinator.core import events
 from distributed_grid.coordinator.core.model import Granted, Node, RecordOrders
+from distributed_grid.coordinator.core.nodes import operator, quarantine
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeOrders
 from distributed_grid.simulator import run
@@ -56,19 +57,19 @@ def take_nothing_back_at_the_deadline(patch: Patch) -> None:
 
 
 def forget_deadlines_at_a_restart(patch: Patch) -> None:
-    restore = orders.restore
+    restore = operator.restore
 
     def forgetful(state: GridState, ordered: Any) -> None:
         restore(state, ordered)
         state.deadlines.armed = {key: at for key, at in state.deadlines.armed.items() if key[0] != "drain"}
 
-    patch(orders, "restore", forgetful)
+    patch(operator, "restore", forgetful)
 
 
 def set_nobody_aside_for_long(patch: Patch) -> None:
     """What is set aside on disk is given jobs all the same."""
-    patch(failing, "_order", order_on_disk_only)
-    patch(failing, "EVERYWHERE", "nowhere")
+    patch(quarantine, "_order", order_on_disk_only)
+    patch(quarantine, "EVERYWHERE", "nowhere")
 
 
 def order_on_disk_only(state: GridState, node: Node, aside: Any) -> None:

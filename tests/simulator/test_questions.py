@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint, explain
+from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Command
 from distributed_grid.coordinator.core.state import GridState
@@ -90,7 +91,7 @@ def ask(rng: random.Random, state: GridState) -> Any:
     user = rng.choice([job.user for job in state.jobs.values()] or ["ann"])
     name = rng.choice(list(state.jobs)) if state.jobs and rng.random() < 0.4 else None
     later = rng.choice((0.0, 0.0, 0.7, 5.0))
-    return explain.why(state, name, None if name else some_request(rng, state), state.now + later, user)
+    return why.why(state, name, None if name else some_request(rng, state), state.now + later, user)
 
 
 def test_questions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from distributed_grid.coordinator.api import lookup
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.core.model import Job, RecordJob
-from distributed_grid.coordinator.core.sight import Sight
+from distributed_grid.coordinator.core.visibility import Sight
 from distributed_grid.protocol.boosts import Boost, needs
 from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
 from distributed_grid.protocol.messages import Boosts, BoostView, ListBoosts, ListJobs, RayNode, joined, next_page

@@ -1,9 +1,7 @@
 """A ledger on a stage: one line is one event, what it answers is printed in short lines, and its invariants are checked
 after each. The vocabulary is in `Scene.say`."""
 
-from distributed_grid.coordinator.core import explain
-from distributed_grid.coordinator.core.fairness import RecordShare
-from distributed_grid.coordinator.core.kept import RecordReceipt
+from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Accepted,
@@ -28,6 +26,8 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.records.held_set import RecordReceipt
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, parse_priority
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Known, NodeFacts, Offer, Sample, Withheld

@@ -2,7 +2,7 @@ import random
 
 import msgspec
 
-from distributed_grid.coordinator.core.room import Room
+from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.protocol.resources import GIB, MILLI, Grant, Resources
 from tests.coordinator.core.scene import facts, offer

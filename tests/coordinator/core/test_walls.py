@@ -2,11 +2,15 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import catalogue, checkpoint, explain, reserving, victims, views
+from distributed_grid.coordinator.core import checkpoint, views
+from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.matching import place
 from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Placement, Rejected, Send, Told
+from distributed_grid.coordinator.core.placement import catalogue
+from distributed_grid.coordinator.core.placement.matching import place
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.preemption import candidates
+from distributed_grid.coordinator.core.queue import reservations
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
 from distributed_grid.protocol.nodes import Known, NodeFacts
@@ -99,7 +103,7 @@ def test_a_gang_takes_nodes_that_run_its_users_jobs() -> None:
 def test_an_urgent_job_takes_no_place_on_a_node_that_does_not_run_its_users_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(victims, "TRIED", 1)  # and such nodes are not among the few that are gone through
+    monkeypatch.setattr(candidates, "TRIED", 1)  # and such nodes are not among the few that are gone through
     ledger = crowded()
     step(ledger, JobsSubmitted(1, (job("eve", Request(WHOLE, Priority.URGENT), user="eve"),)), 100.0)
     assert [ledger.state.jobs[name].state for name in ("ann", "bob")] == [State.RUNNING, State.STOPPING]
@@ -129,13 +133,13 @@ def test_what_others_gave_way_for_is_not_granted_where_the_node_lost_its_walls_m
 
 
 def test_a_node_is_kept_for_who_waits_only_where_it_runs_the_users_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reserving, "LOOKED", 1)
+    monkeypatch.setattr(reservations, "LOOKED", 1)
     ledger = grid(node("n1"), node("n2", "user"), policy=PATIENT)
     for name, user in (("n1", "ann"), ("n2", "bob")):
         asked_for = asked(only=[name])
         step(ledger, JobsSubmitted(1, (job(user, asked_for, user=user, time_limit=60.0),)), 1.0)
         step(ledger, Told(name, Started(f"{user}.1", 7)), 1.0)
-    assert reserving._nearest(ledger.state, Request(WHOLE, user="eve")) == ["n2"]
+    assert reservations._nearest(ledger.state, Request(WHOLE, user="eve")) == ["n2"]
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from distributed_grid.coordinator.core import serving
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Command, Event, Heard, JobsSubmitted, Tick
+from distributed_grid.coordinator.core.queue import scheduler
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.eventlog import write
@@ -225,7 +225,7 @@ async def test_a_ledger_larger_than_the_log_may_be_is_not_written(tmp_path: Path
 
 
 async def test_what_broke_the_ledger_is_in_the_log_and_breaks_it_again(tmp_path: Path, monkeypatch: Any) -> None:
-    right = serving.match
+    right = scheduler.match
 
     def sabotaged(state: GridState) -> None:
         if "j3" in state.jobs:
@@ -238,7 +238,7 @@ async def test_what_broke_the_ledger_is_in_the_log_and_breaks_it_again(tmp_path:
     driver = Driver(log, store, Clock(0.0))
     driver.begin(lambda command: None, [])
     with monkeypatch.context() as broken, capture_logs() as said:
-        broken.setattr(serving, "match", sabotaged)
+        broken.setattr(scheduler, "match", sabotaged)
         for number in range(1, 5):
             driver.put(one_job(number))
             await asyncio.sleep(0.01)

@@ -9,7 +9,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray import sweep
 from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
-from tests.coordinator.core import test_by_ray
+from tests.coordinator.core.placement import test_ray
 from tests.coordinator.core.scene import facts, join
 
 
@@ -36,8 +36,8 @@ class Left(Bridge):
 
 
 async def test_what_is_for_nobody_goes_and_nothing_else() -> None:
-    ledger = test_by_ray.scene()
-    test_by_ray.submit(ledger, "j-a")
+    ledger = test_ray.scene()
+    test_ray.submit(ledger, "j-a")
     ray = Left("grid-job-j-a.1", "grid-job-j-a.0", "grid-job-j-gone.1", "grid-boost-j-a", "grid-boost-j-gone", "grid-x")
     gone = await sweep.sweep(ledger.state, ray)
     assert gone == ["grid-job-j-a.0", "grid-job-j-gone.1", "grid-boost-j-gone"]
@@ -47,7 +47,7 @@ async def test_what_is_for_nobody_goes_and_nothing_else() -> None:
 async def test_a_job_that_ray_has_not_placed_has_no_group() -> None:
     ledger = Ledger()
     join(ledger, facts("lab"))
-    test_by_ray.submit(ledger, "j-a")
+    test_ray.submit(ledger, "j-a")
     assert "j-a.1" in ledger.state.allocations
     ray = Left("grid-job-j-a.1")
     assert await sweep.sweep(ledger.state, ray) == ["grid-job-j-a.1"]

@@ -8,8 +8,8 @@ import pytest
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import CancelAsked, JobsSubmitted, RecordGroup, RecordJob
 from distributed_grid.coordinator.store.store import Record, Store
+from tests.coordinator.core.queue.test_groups import CPU, submitted
 from tests.coordinator.core.scene import job
-from tests.coordinator.core.test_groups import CPU, submitted
 
 
 @pytest.fixture

@@ -1,0 +1,133 @@
+"""What no node of the grid could ever do, and why not, with numbers."""
+
+from difflib import get_close_matches
+
+from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.placement.constraints import Condition, conditions, opened, owners_words
+from distributed_grid.coordinator.core.placement.matching import able, amount, could_ever, labels
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Request
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, LabelRule, Sign, same_model
+from distributed_grid.protocol.resources import Resources, format_bytes
+from distributed_grid.protocol.walls import level_of
+
+ASKED_KEPT = 10_000
+"""Different requests for which it is remembered how many nodes could ever meet them."""
+NAMED = 5
+"""So many values, models or nodes are named in a sentence."""
+FEW = 3
+"""Of so many nodes it is said why they do not run a user's jobs."""
+
+
+def can_fit(state: GridState, request: Request) -> int:
+    """How many of the known nodes could ever meet this."""
+    key = (request.resources, request.constraints, state.index.whose(request.user))
+    count = state.ever.get(key)
+    if count is None:
+        if len(state.ever) >= ASKED_KEPT:
+            state.ever.clear()
+        count = state.ever[key] = sum(able(node, request) for node in state.nodes.values())
+    return count
+
+
+def unknown_name(state: GridState, request: Request) -> str:
+    """A node that the request names and that nobody knows; empty: there is none."""
+    asked = request.constraints
+    names = request.nodes if asked is None else (*request.nodes, *asked.only, *asked.exclude)
+    return next((name for name in names if name not in state.nodes), "")
+
+
+def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
+    """What, why and a hint, with the numbers, for a request that no known node could ever meet."""
+    nodes = list(state.nodes.values())
+    tests = conditions(request, owners=state.index.whose(request.user) is not None)
+    for done, one in enumerate(tests):
+        left = [node for node in nodes if one.met(node.facts, labels(node))]
+        if not left:
+            return _no_node(state, request, nodes, tests[: done + 1])
+        nodes = left
+    return _too_much(nodes, request.resources, " in question" if tests else "")
+
+
+def _no_node(state: GridState, request: Request, nodes: list[Node], tests: list[Condition]) -> tuple[str, str, str]:
+    """None of these nodes, which meet all constraints but the last of these, meets that one."""
+    asked, missed = request.constraints or NO_CONSTRAINTS, tests[-1]
+    so_far = " and ".join(one.step for one in tests[:-1])
+    among = "" if len(nodes) == len(state.nodes) else f" among {_count(nodes)} {so_far}"
+    what = f"asks for a node {missed.step}; there is none{among}"
+    if missed.code in ("not-named", "excluded"):
+        return what, "no node could ever run it", "see `grid nodes`"
+    if missed.code == "owner":
+        some = "; ".join(f"{node.facts.name} {owners_words(node.facts)}" for node in nodes[:FEW])
+        more = f" and so do {len(nodes) - FEW} more" if len(nodes) > FEW else ""
+        return what, some + more, opened(nodes[0].facts.name)
+    if missed.code == "walls":
+        return what, *_about_walls(nodes)
+    if missed.rule is not None:
+        return what, *_about_label(missed.rule, nodes)
+    gpus = [gpu for node in nodes for gpu in node.facts.gpus]
+    models = list(dict.fromkeys(gpu.model for gpu in gpus))
+    if asked.gpu_model and not any(same_model(asked.gpu_model, model) for model in models):
+        near = get_close_matches(asked.gpu_model, models, 1, 0.4)
+        there = f"there are {_some(models)}" if models else "they have no GPU"
+        return what, there, f"did you mean --gpu-model {near[0]!r}?" if near else ""
+    such = [gpu for gpu in gpus if same_model(asked.gpu_model, gpu.model)]
+    if not such:
+        return what, "they have no GPU", "see `grid nodes`"
+    largest = max(such, key=lambda gpu: gpu.memory)
+    return what, f"the largest has {format_bytes(largest.memory)} ({largest.model})", "ask for fewer or smaller GPUs"
+
+
+def _about_walls(nodes: list[Node]) -> tuple[str, str]:
+    """The strongest walls of these nodes, and a hint."""
+    best = max(nodes, key=lambda node: level_of(node.facts.walls).strength).facts
+    level, hint = level_of(best.walls), "`grid agent detect` on a node says why it has no stronger ones"
+    if not level.strength:
+        return "their jobs run without walls", hint
+    return f"the strongest are {level} ({best.name})", f"ask for --walls {level}; {hint}"
+
+
+def _about_label(rule: LabelRule, nodes: list[Node]) -> tuple[str, str]:
+    """What these nodes have instead, and a hint."""
+    all_labels = [labels(node) for node in nodes]
+    values = sorted({one[rule.key] for one in all_labels if rule.key in one})
+    if rule.sign is Sign.IS_NOT:
+        return f"all have {rule.key}={rule.value}", f"leave out --label {rule}"
+    if values:
+        near = get_close_matches(rule.value, values, 1)
+        hint = f"did you mean --label {rule.key}={near[0]}?" if near else "see `grid nodes`"
+        return f"nodes have {_some([f'{rule.key}={value}' for value in values])}", hint
+    keys = sorted({key for one in all_labels for key in one})
+    near = get_close_matches(rule.key, keys, 1)
+    hint = f"did you mean {near[0]}?" if near else "`grid node label NODE K=V` labels one"
+    return f"no node has a label {rule.key}" + (f"; there are {_some(keys)}" if keys else ""), hint
+
+
+def _some(words: list[str]) -> str:
+    return ", ".join(words[:NAMED]) + (f" and {len(words) - NAMED} more" if len(words) > NAMED else "")
+
+
+def _count(nodes: list[Node]) -> str:
+    return f"the {len(nodes)} nodes" if len(nodes) > 1 else "the 1 node"
+
+
+def _too_much(among: list[Node], wanted: Resources, of: str) -> tuple[str, str, str]:
+    nodes = [node.facts for node in among]
+    many = f"the {len(nodes)} nodes{of}" if len(nodes) > 1 else f"the only node{of}"
+    for kind in ("gpu", "cpu", "memory"):
+        single = Resources(**{kind: getattr(wanted, kind)})
+        if single and not any(could_ever(facts, single) for facts in nodes):
+            largest = max(nodes, key=lambda facts: int(getattr(facts.lendable, kind)))
+            most = amount(kind, largest.lendable)
+            has = f"the largest of {many} lends {most}" if len(nodes) > 1 else f"{many} lends {most}"
+            hint = f"ask for {most} or less" if getattr(largest.lendable, kind) else ""
+            return f"asks {amount(kind, wanted)} on one node; {has} ({largest.name})", "no node could ever run it", hint
+    fullest = max(nodes, key=lambda facts: _share(facts.lendable, wanted))
+    what = f"asks {wanted} on one node; none of {many} lends all of it"
+    return what, f"the nearest is {fullest.name} with {fullest.lendable}", "ask for less of one of them"
+
+
+def _share(lendable: Resources, wanted: Resources) -> float:
+    """How much of what is wanted is there, 0..3."""
+    pairs = ((lendable.cpu, wanted.cpu), (lendable.memory, wanted.memory), (lendable.gpu, wanted.gpu))
+    return sum(min(1.0, have / need) for have, need in pairs if need)

@@ -1,0 +1,256 @@
+"""Why jobs wait, in one code and one sentence with numbers. Said of the first of each line of equal requests; those
+behind it wait for their turn. Kept fresh within a second, for the first lines, however long the queue is.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+
+from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits
+from distributed_grid.coordinator.core.lifecycle.suspending import put_off
+from distributed_grid.coordinator.core.model import Job, Node, Placement
+from distributed_grid.coordinator.core.placement.gangs import fits
+from distributed_grid.coordinator.core.placement.matching import amount, blocker, has_room
+from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.preemption.plan import clock
+from distributed_grid.coordinator.core.queue import dependencies, reservations
+from distributed_grid.coordinator.core.queue.queue import Line
+from distributed_grid.coordinator.core.state import REASONS_EVERY, GridState, Members
+from distributed_grid.protocol.jobs import Reason, Request, State
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.placement import called
+from distributed_grid.protocol.resources import Resources
+
+LINES = 64
+"""So many lines are looked at, and so many new jobs are told that they wait."""
+NODES = 200
+"""Up to so many nodes are looked at one by one for a reason; among more, those with the most room speak for all."""
+LAST = (1, math.inf, 0)
+"""Behind all others in the order of service."""
+NAMED = 3
+"""So many nodes are named in a sentence."""
+
+
+def find(state: GridState, request: Request, job: str = "", away: int = -1) -> Reason:
+    """Why this request cannot start now. `job`: whose it is, if it waits already; `away`: how many nodes cannot be
+    reached, where that was counted before."""
+    wanted = request.resources
+    if state.loss:
+        return Reason("Held", "the coordinator's store has lost something, an operator is to choose; see `grid status`")
+    if state.holding:
+        return Reason("Held", "the coordinator cannot store what it would start; see `grid status`")
+    if not state.nodes:
+        return Reason("NoOffers", "no node is known yet; start an agent with `grid agent run`")
+    if not can_fit(state, request):
+        what, why, hint = never_fits(state, request)
+        if state.index.whose(request.user) is not None:
+            return Reason("NeverFits", "; ".join(filter(None, (what, why, hint))))
+        return Reason("NeverFits", what if request.constraints is None else f"{what}; {why}")
+    if can_fit(state, request) < request.gang:
+        return Reason("NeverFits", f"needs {wanted} on each of {request.gang} nodes; {can_fit(state, request)} could")
+    bounds = state.index.homes.bounds(request.constraints)
+    if bounds.missing:
+        return Reason("Affinity", f"waits for {called(bounds.missing)} to have a place, to be near to it")
+    away = away if away >= 0 else _away(state)
+    if away == len(state.nodes):
+        return Reason("NoOffers", f"{f'all {away} nodes' if away > 1 else 'the only node'} cannot be reached")
+    asked = _in_question(state, request)
+    few = len(asked) <= NODES
+    looked = [state.nodes[name] for name in (asked if few else state.index.most())]
+    said: dict[str, list[tuple[Node, str]]] = {}
+    for node in looked:
+        code, text = blocker(node, request, bounds)
+        said.setdefault(code, []).append((node, text))
+    gone = f"; {_nodes(away)} cannot be reached" if away else ""
+    by_ray = _by_ray(state, said.get("ray", ()))
+    if request.gang and len(state.index):
+        return _for_a_gang(state, request, f"{by_ray and f'; {by_ray}'}{gone}")
+    if "" in said:
+        return _kept(state, request, job) or Reason("Resources", "its turn comes with the next pass")
+    if busy := said.get("busy"):
+        own = reservations.kept_for(state, job) if job else None
+        kept = f"; {reservations.words(state, own)}" if own is not None else ""
+        unmoved = state.preempting.said.get(request, "")
+        more = "".join(f"; {one}" for one in (unmoved, by_ray) if one)
+        return Reason("Resources", f"needs {wanted}; {_rooms(busy, wanted)}{kept}{gone}{more}")
+    if by_ray:
+        return Reason("Ray", f"{by_ray}{gone}")
+    for code in ("withheld", "declined"):
+        if found := said.get(code):
+            names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
+            return Reason("Thresholds", f"{names}{_more(len(found))}{gone}")
+    if beside := [*said.get("not-near", ()), *said.get("not-apart", ())]:
+        return Reason("Affinity", f"{_names(beside)}{gone}")
+    for code, name in (("set-aside", "SetAside"), ("drained", "Drained")):
+        if closed := said.get(code):
+            return Reason(name, f"{_names(closed)}{gone}")
+    if not len(state.index):
+        return Reason("NoOffers", f"{_nodes(len(state.nodes) - away)} can be reached, and nothing is offered now{gone}")
+    if not few:
+        return Reason("Resources", f"needs {wanted}; none of {_nodes(len(state.index))} that offer has it free{gone}")
+    able = sum(len(found) for code, found in said.items() if code not in ("too-small", "not-asked"))
+    return Reason("NoOffers", f"needs {wanted}; {_nodes(able)} could ever lend it, and none offers it now{gone}")
+
+
+def _for_a_gang(state: GridState, request: Request, gone: str) -> Reason:
+    """Some node may have room: how many are missing."""
+    fitting = fits(state.nodes, state.index, request, state.policy)
+    if len(fitting) >= request.gang:
+        return Reason("Resources", "its turn comes with the next pass")
+    names = ", ".join(fitting[:NAMED]) + _more(len(fitting)) or "no node"
+    has = "have" if len(fitting) > 1 else "has"
+    unmoved = state.preempting.said.get(request, "")
+    wanted = f"{request.resources} on each of {request.gang} nodes at once"
+    return Reason("Resources", f"needs {wanted}; {names} {has} it free{gone}{unmoved and f'; {unmoved}'}")
+
+
+def _kept(state: GridState, request: Request, job: str) -> Reason | None:
+    """For whom a node is kept that has room for this."""
+    for kept in state.reservations.by_job.values():
+        node = state.nodes[kept.node]
+        if node.room is None or not has_room(node, request, state.index):
+            continue
+        placement = Placement(kept.node, node.room.choose(request.resources, request.constraints), 0.0, {})
+        ask = reservations.asked(state, job) if job else reservations.Ask(request, 0.0, LAST)
+        if reservations.in_the_way(state, state.reservations, ask, placement, state.now) is not None:
+            first = state.jobs[kept.job]
+            what = f"{kept.node} is kept for {kept.job}, which needs {first.request.resources}"
+            if kept.at == math.inf:
+                return Reason("Reserved", what)
+            until = clock(kept.at)
+            return Reason("Reserved", f"{what} and starts there by {until}; a time limit that ends before would do")
+    return None
+
+
+def _away(state: GridState) -> int:
+    """How many nodes cannot be reached."""
+    return sum(node.state is not NodeState.UP for node in state.nodes.values())
+
+
+def _in_question(state: GridState, request: Request) -> Collection[str]:
+    """The nodes that are what is asked for, as far as that is known without looking at each."""
+    if request.constraints is not None and request.constraints.only:
+        return [name for name in request.constraints.only if name in state.nodes]
+    trait = state.index.trait(request)
+    if trait is None:
+        return state.nodes
+    having = state.index.having(trait)
+    return sorted(having) if len(having) <= NODES else having
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _by_ray(state: GridState, found: Sequence[tuple[Node, str]]) -> str:
+    """Why Ray lets nothing start on these nodes; empty: there are none."""
+    if found and state.ray_trouble:
+        return f"Ray is to reserve it, and cannot be asked: {state.ray_trouble}"
+    return _names(found) if found else ""
+
+
+def _names(found: Sequence[tuple[Node, str]]) -> str:
+    """What is said of the first of these nodes."""
+    return "; ".join(f"{node.facts.name} {text}" for node, text in found[:NAMED]) + _more(len(found))
+
+
+def _more(count: int) -> str:
+    return f" and {count - NAMED} more" if count > NAMED else ""
+
+
+def _rooms(busy: list[tuple[Node, str]], wanted: Resources) -> str:
+    """What is free on the nodes that are nearest to it."""
+    kinds = [kind for kind in ("gpu", "cpu", "memory") if getattr(wanted, kind)]
+    rooms = []
+    for node, _ in busy:
+        assert node.room is not None
+        left = node.room.left
+        rooms.append((tuple(-getattr(left, kind) for kind in kinds), node.facts.name, left))
+    rooms.sort(key=lambda room: room[:2])
+    free = [f"{name} has {' and '.join(amount(kind, left) for kind in kinds)} free" for _, name, left in rooms[:NAMED]]
+    return ", ".join(free) + _more(len(rooms))
+
+
+def now_for(state: GridState, job: Job) -> Reason | None:
+    """Why this job waits, as of now; None if it does not wait."""
+    if job.state is not State.WAITING:
+        return None
+    if state.is_held(job):
+        return dependencies.reason(state, job)
+    if job.kept is not None:
+        return held_sets.reason(job)
+    line = state.queue.line(job.id)
+    if state.queue.head(line)[1] == job.id:
+        return _taken(state, job, line.reason or find(state, job.request, job.id))
+    return _taken(state, job, _behind(state, job))
+
+
+def _taken(state: GridState, job: Job, why: Reason) -> Reason:
+    """With a word about who has the place that was taken from this job, as long as that one lives."""
+    taker = state.jobs.get(job.taken_by)
+    if taker is None:
+        return why
+    until = "it ends"
+    if taker.started and taker.spec.time_limit:
+        until = f"{clock(taker.started + taker.spec.time_limit + put_off(taker, state.now))} at the latest"
+    who = f"{taker.id} ({taker.request.priority.word}, {taker.user})"
+    return Reason(why.code, f"{who} has its place until {until}; {why.text}")
+
+
+def of_group(state: GridState, members: Members) -> Reason | None:
+    """Why those members of a group wait that do: as it was last told of the first of them that is in the queue."""
+    if not members.states.get(State.WAITING):
+        return None
+    last = None
+    for name in members.live:
+        last = state.jobs[name]
+        if last.id in state.queue:
+            return state.queue.line(last.id).reason
+    return dependencies.reason(state, last) if last is not None else None
+
+
+def _behind(state: GridState, job: Job) -> Reason:
+    ahead = state.queue.ahead(job.id)
+    return Reason("Priority", f"{'1 job is' if ahead == 1 else f'{ahead} jobs are'} ahead in the queue")
+
+
+def announce(state: GridState, refused: list[Line], fresh: dict[str, None]) -> None:
+    """After a pass: say of the lines that were refused, and of the jobs that are new, why they wait."""
+    away = _away(state) if any(line.reason is None for line in refused[:LINES]) else 0
+    for line in refused[:LINES]:
+        if line.reason is None:
+            line.reason = find(state, line.request, state.queue.head(line)[1], away)
+        _publish(state, line)
+    told = 0
+    for name in fresh:
+        job = state.jobs.get(name)
+        if job is not None and job.state is State.WAITING and job.reason is None:
+            job.reason = now_for(state, job)
+            state.publish(job)
+            told += 1
+            if told == LINES:
+                break
+    if state.queue.lines:
+        state.deadlines.arm("reasons", "", state.now + REASONS_EVERY)
+
+
+def _publish(state: GridState, line: Line) -> None:
+    job = state.jobs[state.queue.head(line)[1]]
+    why = _taken(state, job, line.reason) if line.reason is not None else None
+    if job.reason != why:
+        job.reason = why
+        state.publish(job)
+
+
+def renew(state: GridState, line: Line) -> None:
+    """Something else is known of why this line waits."""
+    line.reason = find(state, line.request, state.queue.head(line)[1])
+    _publish(state, line)
+
+
+def refresh(state: GridState) -> None:
+    """Look again why the first lines wait, since something has changed."""
+    lines, away = list(state.queue.lines.values())[:LINES], _away(state)
+    for line in lines:
+        if line.blocked:
+            line.reason = find(state, line.request, state.queue.head(line)[1], away)
+            _publish(state, line)

@@ -1,0 +1,243 @@
+"""Why a job is where it is, or where a request would go: with the functions that decide it, so that what is said is
+what is done. Nothing is changed here.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from heapq import nsmallest
+from itertools import islice
+
+import msgspec
+
+from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.explain.changes import changes
+from distributed_grid.coordinator.core.model import Job, Node, Refusal
+from distributed_grid.coordinator.core.placement import ray_capacity
+from distributed_grid.coordinator.core.placement.constraints import admitted, conditions, marked, opened
+from distributed_grid.coordinator.core.placement.matching import able, amount, blocker, candidates, could_ever
+from distributed_grid.coordinator.core.placement.scoring import confidence, scores
+from distributed_grid.coordinator.core.preemption import execute
+from distributed_grid.coordinator.core.queue.reservations import Places, asked, places_for
+from distributed_grid.coordinator.core.queue.scheduler import would
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Reason, Request, State
+from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
+from distributed_grid.protocol.nodes import AllocationView, NodeState
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, called
+from distributed_grid.protocol.resources import Resources
+
+HOLDERS = 20
+"""So many who hold what is lacking are named."""
+NAMED = 5
+"""So many nodes that a condition leaves out are named."""
+VERDICTS = 200
+"""So many nodes are judged in words; the funnel counts them all."""
+
+
+def why(state: GridState, job_id: str | None, request: Request | None, now: float, user: str = "") -> Why:
+    """The explanation for a live job, or for a request that this user has not made yet; its `id` is the caller's to
+    set."""
+    if job_id is None:
+        assert request is not None, "neither a job nor a request is asked about"
+        return _wanted(state, marked(state.policy, ray_capacity.marked(state.policy, request), user), None, user, now)
+    job = state.jobs.get(job_id)
+    if job is None:
+        return Why(id=0, reason=Reason("Ended", f"{job_id} has ended; see its outcome and story"))
+    if job.state is State.WAITING:
+        return _wanted(state, job.request, job, user, now)
+    return _placed(state, job)
+
+
+def _placed(state: GridState, job: Job) -> Why:
+    said = state.placements.get(job.allocation)
+    verdict = NodeVerdict(job.node, True, "it was granted before the coordinator started")
+    if said is not None:
+        verdict = NodeVerdict(said.node, True, "the best of the nodes that had room", said.confidence, said.scores)
+    waits = ", once Ray has reserved it" if state.allocations[job.allocation].awaits_ray else ""
+    return Why(
+        id=0,
+        reason=Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"),
+        verdicts=(verdict,),
+        chosen=job.node,
+        grant=job.grant,
+        job=job.view(None),
+        snapshot=state.snapshot,
+        epoch=state.epoch,
+    )
+
+
+def _placing(state: GridState, job: Job | None, user: str, now: float) -> Callable[[Request], Places]:
+    """What says where a request goes that this job, or a new one of this user, asks for; of a gang, each member."""
+    if job is None:
+        return lambda request: would(state, request, user, 0.0, now)
+    if job.id not in state.queue:
+        return lambda request: Refusal(len(state.index))
+    ask = asked(state, job.id)
+    return lambda request: places_for(state, state.reservations, msgspec.structs.replace(ask, request=request), now)
+
+
+def _wanted(state: GridState, request: Request, job: Job | None, user: str, now: float) -> Why:
+    if job is not None and state.is_held(job):
+        return _pending(state, job)
+    place = _placing(state, job, user, now)
+    found = place(request)
+    chosen = None if isinstance(found, Refusal) else found[0]
+    ahead = _ahead(state, request, job)
+    if job is not None:
+        reason = reasons.now_for(state, job) or Reason("Resources")
+    elif not isinstance(found, Refusal):
+        reason = Reason("Fits", f"it would start now on {', '.join(one.node for one in found)}")
+    else:
+        reason = reasons.find(state, request)
+    preempts = None
+    if job is None and chosen is None:
+        reason, preempts = execute.foresee(state, request, reason, now)
+    other = changes(state, request, place) if chosen is None else []
+    hint = "" if chosen is not None else other[0].text if other else _hint(state, request)
+    return Why(
+        id=0,
+        reason=reason,
+        funnel=_funnel(state, request),
+        verdicts=_verdicts(state, request),
+        chosen=chosen.node if chosen is not None else "",
+        grant=chosen.grant if chosen is not None else None,
+        ahead=ahead,
+        hint=hint,
+        holders=_holders(state, request) if chosen is None else (),
+        snapshot=state.snapshot,
+        epoch=state.epoch,
+        job=job.view(reason) if job is not None else None,
+        preempts=preempts,
+    )
+
+
+def _pending(state: GridState, job: Job) -> Why:
+    """It waits for something that no node has to do with."""
+    reason = reasons.now_for(state, job) or Reason("Resources")
+    view = job.view(reason)
+    return Why(id=0, reason=reason, snapshot=state.snapshot, epoch=state.epoch, job=view)
+
+
+def _ahead(state: GridState, request: Request, job: Job | None) -> int:
+    """How many waiting jobs are served before this one, or would be before a new one."""
+    if job is not None:
+        return state.queue.ahead(job.id) if job.id in state.queue else 0
+    return sum(line.count for line in state.queue.lines.values() if line.request.priority >= request.priority)
+
+
+def _funnel(state: GridState, request: Request) -> tuple[FunnelStep, ...]:
+    """From all nodes to those that fit, one condition after the other."""
+    wanted = request.resources
+    nodes = list(state.nodes.values())
+    steps = [FunnelStep("known", len(nodes))]
+    labels = state.index.labels_of
+    for one in conditions(request, owners=state.index.whose(request.user) is not None):
+        nodes = _step(steps, one.step, nodes, [node for node in nodes if one.met(node.facts, labels(node.facts.name))])
+    nodes = _step(steps, "large enough", nodes, [node for node in nodes if could_ever(node.facts, wanted)])
+    up = [node for node in nodes if node.state is NodeState.UP]
+    away: dict[str, int] = {}
+    for node in nodes:
+        if node.state is not NodeState.UP:
+            away[node.state.value] = away.get(node.state.value, 0) + 1
+    steps.append(FunnelStep("up", len(up), ", ".join(f"{count} {state}" for state, count in away.items())))
+    left = _step(steps, "offering", up, [node for node in up if node.facts.name in state.index])
+    bounds, asked = state.index.homes.bounds(request.constraints), request.constraints or NO_CONSTRAINTS
+    for word in asked.near:
+        near = [] if bounds.missing else [one for one in left if bounds.near is None or one.facts.name in bounds.near]
+        left = _step(steps, f"where {called(word)} is", left, near)
+    for word in asked.apart:
+        there = state.index.homes.nodes(word)
+        left = _step(steps, f"apart from {called(word)}", left, [one for one in left if one.facts.name not in there])
+    for kind in ("gpu", "cpu", "memory"):
+        if getattr(wanted, kind):
+            single = _only(wanted, kind)
+            what = f"with {amount(kind, wanted)} free"
+            left = _step(steps, what, left, [n for n in left if n.room is not None and n.room.fits(single, asked)])
+    if request.ray:
+        left = _step(steps, "where Ray has room", left, [one for one in left if ray_capacity.fits(one, request)])
+    return tuple(steps)
+
+
+def _only(wanted: Resources, kind: str) -> Resources:
+    return Resources(**{kind: getattr(wanted, kind)})
+
+
+def _step(steps: list[FunnelStep], what: str, before: list[Node], after: list[Node]) -> list[Node]:
+    """One condition more: `after` are those of the nodes `before` that meet it, in the same order."""
+    lost = len(before) - len(after)
+    names = list(islice(_left_out(before, after), min(lost, NAMED)))
+    more = f" and {lost - NAMED} more" if lost > NAMED else ""
+    steps.append(FunnelStep(what, len(after), ", ".join(names) + more))
+    return after
+
+
+def _left_out(before: list[Node], after: list[Node]) -> Iterator[str]:
+    rest = iter(after)
+    next_one = next(rest, None)
+    for node in before:
+        if node is next_one:
+            next_one = next(rest, None)
+        else:
+            yield node.facts.name
+
+
+def _verdicts(state: GridState, request: Request) -> tuple[NodeVerdict, ...]:
+    """What is said of each node: those that fit first, the surest foremost."""
+    good: list[NodeVerdict] = []
+    bad: list[NodeVerdict] = []
+    weights = state.policy.weights_of(request.strategy)
+    bounds = state.index.homes.bounds(request.constraints)
+    compared = candidates(state.nodes, state.index, request, state.policy)
+    others = candidates(state.nodes, state.index, msgspec.structs.replace(request, nodes=()), state.policy, VERDICTS)
+    for name in list(dict.fromkeys((*compared, *others)))[:VERDICTS]:
+        node = state.nodes[name]
+        assert node.room is not None
+        parts = scores(node, node.room, request, weights)
+        good.append(NodeVerdict(name, True, "", confidence(parts, weights), parts))
+    for name, node in state.nodes.items():
+        if len(good) + len(bad) >= VERDICTS:
+            break
+        code, text = blocker(node, request, bounds)
+        if code:
+            bad.append(NodeVerdict(name, False, text))
+    good.sort(key=lambda verdict: (-verdict.confidence, verdict.node))
+    return tuple(good + bad)
+
+
+def _holders(state: GridState, request: Request) -> tuple[AllocationView, ...]:
+    """Who holds what this lacks, on the nodes that could lend it if nobody did: who ends first comes first, and those
+    of whom that is not known come last."""
+    wanted = request.resources
+    found: list[AllocationView] = []
+    for node in state.nodes.values():
+        if node.allocations and node.usable and able(node, request):
+            assert node.room is not None
+            fits, asked = node.room.fits, request.constraints
+            lacking = {kind for kind in ("cpu", "memory", "gpu") if not fits(_only(wanted, kind), asked)}
+            found += [
+                views.allocation_view(state, one)
+                for one in node.allocations.values()
+                if any(getattr(one.grant.resources, kind) for kind in lacking)
+            ]
+    return tuple(nsmallest(HOLDERS, found, key=lambda one: (one.ends or math.inf, one.since, one.id)))
+
+
+def _hint(state: GridState, request: Request) -> str:
+    """What else would help, where no change of the request does."""
+    if not state.nodes:
+        return "start an agent on a machine that may lend: grid agent run"
+    away = [node for node in state.nodes.values() if node.state is not NodeState.UP]
+    gone = next((node.facts.name for node in away if able(node, request)), "")
+    if gone:
+        return f"bring back {gone}: it could lend this"
+    closed = (node for node in state.nodes.values() if not node.orders.open)
+    shut = next((node.facts.name for node in closed if able(node, request)), "")
+    if shut:
+        return f"grid node undrain {shut}: it could lend this"
+    if not request.user:
+        return ""
+    anybody = msgspec.structs.replace(request, user="")
+    others = (node for node in state.nodes.values() if not admitted(node.facts, request))
+    closed_to = next((node.facts.name for node in others if able(node, anybody)), "")
+    return f"{opened(closed_to)}: it could lend this" if closed_to else ""

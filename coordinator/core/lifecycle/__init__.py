@@ -1,0 +1,1 @@
+"""What becomes of a job, from its submission to its end."""

@@ -1,0 +1,418 @@
+"""What happens when an agent comes, speaks, falls silent or goes. Only the agent's word, or a silence beyond all
+patience, ends an allocation: what has not been given back is in use.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core import boosts, idle
+from distributed_grid.coordinator.core.lifecycle import attempts, granting, retries, suspending
+from distributed_grid.coordinator.core.model import (
+    AckExits,
+    Allocation,
+    Audit,
+    Heard,
+    Job,
+    Node,
+    NodeDown,
+    NodeUp,
+    RecordAllocation,
+    RecordJob,
+    RecordNode,
+    Send,
+    Told,
+)
+from distributed_grid.coordinator.core.nodes import backoff, contradictions, lost_records, quarantine
+from distributed_grid.coordinator.core.placement import ray
+from distributed_grid.coordinator.core.placement.matching import labels
+from distributed_grid.coordinator.core.preemption import execute
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Cause, Outcome, State, bounded
+from distributed_grid.protocol.messages import (
+    Exited,
+    InUse,
+    Inventory,
+    Noted,
+    Recalled,
+    Stale,
+    Started,
+    Stop,
+    Suspended,
+)
+from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
+from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.walls import Walls
+
+_LEVELS = frozenset(map(str, Walls))
+
+
+# --- the link ------------------------------------------------------------------------------------------------------
+
+
+def know(state: GridState, facts: NodeFacts) -> Node:
+    """Keep the facts of a node, new or known."""
+    node = state.nodes.get(facts.name)
+    if node is None:
+        node = state.nodes[facts.name] = Node(facts, heard=state.now)
+        state.shares.know(Resources(), facts.lendable)
+        arm(state, node)
+    elif node.facts != facts:
+        state.shares.know(node.facts.lendable, facts.lendable)
+        node.facts = facts
+    else:
+        return node
+    state.ever.clear()
+    state.index.learn(node, labels(node))
+    return node
+
+
+def node_up(state: GridState, event: NodeUp) -> None:
+    """An agent is there; what it knows of comes next, and until then it is given no work."""
+    old = state.nodes.get(event.facts.name)
+    before = old.facts.unknown if old is not None else ""
+    if old is None or old.facts != event.facts:
+        state.out.append(RecordNode(event.facts))
+    if old is not None and old.facts.boot_id != event.facts.boot_id:
+        old.sample = None  # its clock has begun anew
+    node = know(state, event.facts)
+    node.session, node.heard, node.state = event.session, state.now, NodeState.UP
+    node.synced, node.offer = False, None
+    if event.facts.unknown not in ("", before):
+        state.out.append(Audit(event.facts.name, event.facts.unknown))
+    node.strays.clear()  # what was on its way on the old connection is gone; what runs is taken off the next offer
+    state.rebuild(node)
+    arm(state, node)
+
+
+def node_down(state: GridState, event: NodeDown) -> None:
+    """The connection is closed. Agents are restarted and links break: the node gets the time a silent one gets."""
+    node = state.nodes.get(event.node)
+    if node is None or node.session != event.session:
+        return
+    node.session, node.synced, node.offer = "", False, None
+    if node.state is NodeState.UP:
+        node.state = NodeState.SUSPECT
+    state.rebuild(node)
+    arm(state, node)
+
+
+def arm(state: GridState, node: Node) -> None:
+    """Have the node's silence looked at when its patience is over."""
+    if node.state is NodeState.LOST:
+        return
+    policy = state.policy
+    patience = policy.suspect_after if node.state is NodeState.UP else policy.disconnected_after
+    if state.now >= node.heard + policy.disconnected_after:
+        patience = policy.disconnected_after + policy.lost_after
+    state.deadlines.arm("silence", node.facts.name, node.heard + patience)
+
+
+def silence(state: GridState, name: str) -> None:
+    """Look how long a node has been silent; it only ever gets worse here, never better."""
+    node = state.nodes[name]
+    now, policy = state.now, state.policy
+    if now >= node.heard + policy.disconnected_after + policy.lost_after:
+        if node.state is not NodeState.LOST:
+            # Its jobs are ended here and may run on there: only an offer made after that says what is free.
+            node.state, node.offer = NodeState.LOST, None
+            state.rebuild(node)
+            _give_up(state, node)
+    elif now >= node.heard + policy.disconnected_after:
+        if node.state is not NodeState.LOST:
+            node.state = NodeState.DISCONNECTED
+            state.refresh(node)
+            silent = f"{name} has been silent for {policy.disconnected_after:g} s"
+            for allocation in list(node.allocations.values()):
+                if allocation.awaits_ray:
+                    ray.never_began(state, allocation, silent)
+                elif allocation.state is not State.LOST:
+                    _lose(state, allocation, silent)
+            execute.abandon(state, node)
+    elif now >= node.heard + policy.suspect_after and node.state is NodeState.UP:
+        node.state = NodeState.SUSPECT
+        state.refresh(node)
+    arm(state, node)
+
+
+def _lose(state: GridState, allocation: Allocation, text: str) -> None:
+    state.move(allocation, State.LOST, text)
+    state.changed(state.jobs[allocation.job], allocation)
+
+
+def _give_up(state: GridState, node: Node) -> None:
+    """The node is taken for lost. Whatever still runs there is told to stop if the node can be reached after all."""
+    if state.loss:
+        return  # an operator chooses first
+    silence = state.policy.disconnected_after + state.policy.lost_after
+    for allocation in list(node.allocations.values()):
+        if allocation.state is not State.LOST:
+            state.move(allocation, State.LOST, "")
+        node.strays[allocation.id] = allocation.grant
+        # Its lease ends nothing there where the node does not know of it.
+        over = retries.is_over(allocation, state.policy) and not lost_records.held(node.facts, allocation)
+        after = "its lease has run out there" if over else "the job may have run on there"
+        text = f"{node.facts.name} was not heard for {silence:g} s; {after}"
+        _end_lost(state, allocation, Cause.NODE_LOST, text, again=over)
+        state.out.append(Send(node.facts.name, Stop(allocation=allocation.id, cause=Cause.NODE_LOST.value, text=text)))
+
+
+def _end_lost(state: GridState, allocation: Allocation, cause: Cause, text: str, again: bool) -> None:
+    # It counts as started also where that was not heard of: it may have been, and "it never ran" is only said for sure.
+    outcome = Outcome(cause=cause, text=text)
+    attempts.over(state, state.jobs[allocation.job], outcome, allocation, text, again)
+
+
+def heard(state: GridState, event: Heard) -> None:
+    """A heartbeat of a node that was not up."""
+    _alive(state, state.nodes[event.node])
+
+
+def _alive(state: GridState, node: Node) -> None:
+    """A node that was silent on its connection speaks again. Nothing was lost on it, so all is as it was there."""
+    if not node.session or node.state is NodeState.UP:
+        return
+    node.state = NodeState.UP
+    arm(state, node)
+    state.refresh(node)
+    if node.synced:
+        for allocation in list(node.allocations.values()):
+            # A launch still on its way arrives. Sent a second time, it could follow the agent's stale and start then.
+            known = allocation.started or allocation.stop is not None
+            if allocation.state is State.LOST and known and not lost_records.held(node.facts, allocation):
+                _found(state, node, allocation, running=allocation.started > 0)
+
+
+# --- what agents tell ----------------------------------------------------------------------------------------------
+
+
+def told(state: GridState, event: Told) -> None:
+    """A message about offers or allocations."""
+    node = state.nodes.get(event.node)
+    if node is None or not node.session:
+        state.out.append(Audit(event.node, f"{type(event.message).__name__} from a node that is not connected"))
+        return
+    node.heard = state.now
+    if node.state is not NodeState.UP:
+        _alive(state, node)
+    _ON[type(event.message)](state, node, event.message)
+
+
+def _offer(state: GridState, node: Node, offer: Offer) -> None:
+    node.offer, node.offer_until = offer, state.now + offer.expires_in
+    state.rebuild(node)
+    state.deadlines.arm("offer", node.facts.name, node.offer_until)
+
+
+def offer_due(state: GridState, name: str) -> None:
+    """An offer may have expired."""
+    node = state.nodes[name]
+    if node.offer is None:
+        return
+    if state.now >= node.offer_until:
+        node.offer = None
+        state.rebuild(node)
+    else:
+        state.deadlines.arm("offer", name, node.offer_until)
+
+
+def _of(state: GridState, node: Node, allocation: str) -> Allocation | None:
+    """The live allocation of this id, if it is on this node."""
+    found = state.allocations.get(allocation)
+    return found if found is not None and found.node == node.facts.name else None
+
+
+def _inventory(state: GridState, node: Node, inventory: Inventory) -> None:
+    """The whole set of what the agent knows, after every hello: compared one by one with what is held there."""
+    node.synced = True
+    known = {item.allocation: item for item in inventory.known}
+    for allocation in list(node.allocations.values()):
+        _reconcile(state, node, allocation, known.pop(allocation.id, None))
+    for item in known.values():
+        _stranger(state, node, item)
+    state.refresh(node)
+
+
+def _reconcile(state: GridState, node: Node, allocation: Allocation, item: Known | None) -> None:
+    name = node.facts.name
+    if allocation.awaits_ray:
+        allocation.boot, allocation.instance = node.facts.boot_id, node.facts.instance  # it is told of it first
+    elif item is not None and item.outcome is not None:
+        _behind(state.jobs[allocation.job], allocation, item.walls)
+        _exited(state, node, Exited(allocation=allocation.id, outcome=item.outcome))
+    elif item is not None and item.state is State.ENDED:
+        pass  # how it ended is told by itself, right after
+    elif item is not None:
+        _behind(state.jobs[allocation.job], allocation, item.walls)
+        allocation.instance = node.facts.instance  # it is known also where other records were lost
+        _found(state, node, allocation, item.state is not State.STARTING, item.started_for)
+    elif state.loss:
+        pass  # what it came to may be lost: nothing is said of it before an operator has chosen
+    elif lost_records.lost(node.facts, allocation):
+        if not node.facts.unknown:
+            text = f"{name} lost its records of it, and nothing of it lives there"
+            _end_lost(state, allocation, Cause.NODE_LOST, text, again=True)
+        elif allocation.state is not State.LOST:
+            _lose(state, allocation, f"{name} does not know what became of it: {node.facts.unknown}")
+    elif allocation.boot not in ("", node.facts.boot_id):
+        # Also where nothing is known to have started: it may have, and ended with the node.
+        _end_lost(state, allocation, Cause.REBOOTED, f"{name} was rebooted", again=True)
+    elif allocation.instance not in ("", node.facts.instance):
+        # It may have started, and may run on, and who is there now cannot know. So nothing is started again either.
+        text = f"{name} has an agent with another state directory; the job may have run on there"
+        _end_lost(state, allocation, Cause.NODE_LOST, text, again=False)
+    elif allocation.started:
+        _end_lost(state, allocation, Cause.NODE_LOST, f"{name} does not know it any more", again=True)
+    else:
+        _found(state, node, allocation, running=False)
+
+
+def _found(state: GridState, node: Node, allocation: Allocation, running: bool, started_for: float = 0.0) -> None:
+    """The node is back with this allocation, `running` or not started yet (or not even heard of)."""
+    name, job = node.facts.name, state.jobs[allocation.job]
+    before = allocation.state
+    if running and not allocation.started:
+        allocation.started = job.started = _began(state, allocation, started_for)
+    if allocation.stop is not None:
+        if allocation.state is State.LOST:
+            state.move(allocation, State.STOPPING, f"{name} is back, it is told to stop again")
+        state.out.append(Send(name, allocation.stop))
+    elif running and boosts.awaited(job):
+        boosts.found(state, job, allocation)
+    elif running and allocation.state is not State.RUNNING:
+        state.move(allocation, State.RUNNING, "started" if before is State.STARTING else f"{name} is back, it runs on")
+    elif not running and not state.loss:
+        # The launch may have been lost with the connection. An agent that has it already starts nothing again.
+        state.out.append(Send(name, granting.launch(state, job, allocation)))
+    if allocation.state is not before:
+        state.changed(job, allocation)
+
+
+def _stranger(state: GridState, node: Node, item: Known) -> None:
+    name = node.facts.name
+    if item.outcome is not None:
+        state.out.append(Audit(name, _over_there(item.allocation, item.outcome)))
+        state.out.append(AckExits(name, (item.allocation,)))
+        return
+    if item.state is State.ENDED:
+        return  # its Exited follows
+    if state.loss:
+        state.out.append(Audit(name, f"{item.allocation} is {item.state.value} there and not known here: it runs on"))
+        return
+    if item.state is not State.STARTING and state.now - item.started_for < state.unknown_before:
+        state.out.append(Audit(name, f"{item.allocation} is from before the backup was restored: it may run on"))
+        return
+    text = "the grid does not count on it any more"
+    state.out.append(Audit(name, f"{item.allocation} is {item.state.value} there and not known here: told to stop"))
+    state.out.append(Send(name, Stop(allocation=item.allocation, cause=Cause.NODE_LOST.value, text=text)))
+
+
+def _started(state: GridState, node: Node, message: Started) -> None:
+    allocation = _of(state, node, message.allocation)
+    if allocation is None or allocation.started:
+        if allocation is None or allocation.state is not State.RUNNING:
+            state.out.append(Audit(node.facts.name, f"{message.allocation} started, which was not awaited"))
+        return
+    job = state.jobs[allocation.job]
+    allocation.started = job.started = state.now
+    _behind(job, allocation, message.walls)
+    backoff.started(node, allocation)
+    if node.failed or node.orders.aside is not None or state.failing:
+        quarantine.started(state, node, job)
+    if boosts.awaited(job) and allocation.state is State.STARTING:
+        boosts.started(state, job, allocation)
+    elif allocation.state is State.STARTING or (allocation.state is State.LOST and allocation.stop is None):
+        walls = f", walls {allocation.walls}" if allocation.walls else ""
+        state.move(allocation, State.RUNNING, f"started on {node.facts.name}{walls}")
+        state.changed(job, allocation, soon=True)
+    else:  # the stop is on its way to it
+        state.tell(job, f"started on {node.facts.name}, and will be stopped")
+        state.out += (RecordAllocation(allocation, soon=True), RecordJob(job, soon=True))
+
+
+def _behind(job: Job, allocation: Allocation, walls: str) -> None:
+    """Its node tells behind which walls it runs: the first word counts, an agent may have others after a restart."""
+    if walls in _LEVELS and not allocation.walls:
+        allocation.walls = job.walls = walls
+
+
+def _stale(state: GridState, node: Node, message: Stale) -> None:
+    allocation = _of(state, node, message.allocation)
+    if allocation is None or allocation.started:
+        state.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
+        _stray_over(state, node, message.allocation, returned=False)
+        return
+    backoff.decline(state, node, message.device)
+    ray.never_began(state, allocation, f"{node.facts.name} did not start it: {message.reason}")
+
+
+def _exited(state: GridState, node: Node, message: Exited) -> None:
+    if (bound := bounded(message.outcome)) is not message.outcome:
+        message = replace(message, outcome=bound)
+    allocation = _of(state, node, message.allocation)
+    if allocation is None:
+        if not contradictions.ended_there(state, node, message):
+            state.out.append(Audit(node.facts.name, _over_there(message.allocation, message.outcome)))
+        _stray_over(state, node, message.allocation, message.returned)
+    else:
+        if message.returned:
+            node.counting.pop(allocation.id, None)  # so that the room grows by it
+        job = state.jobs[allocation.job]
+        if message.outcome.started and not job.started:
+            allocation.started = job.started = _began(state, allocation, message.outcome.seconds)
+        if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
+            backoff.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
+        quarantine.ended(state, node, job, message.outcome)
+        outcome = boosts.told(job, message.outcome)
+        attempts.over(state, job, outcome, allocation, _words(outcome))
+    state.out.append(AckExits(node.facts.name, (message.allocation,)))
+
+
+def _began(state: GridState, allocation: Allocation, seconds: float) -> float:
+    """When it began that has run for so long, as its node tells it."""
+    return min(state.now, max(allocation.granted, state.now - seconds))
+
+
+def _stray_over(state: GridState, node: Node, name: str, returned: bool) -> None:
+    grant = node.strays.pop(name, None)
+    if grant is not None:
+        if returned:
+            node.counting.pop(name, None)
+        state.give_back(node, name, grant)
+
+
+def _over_there(name: str, outcome: Outcome) -> str:
+    return f"{name} is over there ({_words(outcome)}), and was ended here already, or never known"
+
+
+def _words(outcome: Outcome) -> str:
+    if outcome.cause is Cause.EXITED:
+        return f"exited with code {outcome.code}"
+    ending = f"{outcome.cause.value} by signal {outcome.signal}" if outcome.signal else outcome.cause.value
+    return f"{ending}: {outcome.text}" if outcome.text else ending
+
+
+def _noted(state: GridState, node: Node, message: Noted) -> None:
+    """What the node has to say of it goes to the job's events, once."""
+    allocation = node.allocations.get(message.allocation)
+    if allocation is None:
+        return
+    job = state.jobs[allocation.job]
+    text = f"{node.facts.name}: {message.text}"
+    if all(step.text != text for step in job.story):
+        state.tell(job, text)
+        state.changed(job, soon=True)
+
+
+_ON: dict[type, Callable[[GridState, Node, Any], None]] = {
+    Offer: _offer,
+    Inventory: _inventory,
+    Started: _started,
+    Stale: _stale,
+    Exited: _exited,
+    Suspended: suspending.suspended,
+    Recalled: suspending.recalled,
+    Noted: _noted,
+    InUse: idle.told,
+}

@@ -1,0 +1,207 @@
+"""What the operator orders for nodes: no new jobs, jobs again, labels, and to be forgotten. For all the named nodes, or
+for none of them; what was ordered is on disk before it is answered, and stands until it is ordered otherwise, whoever
+restarts meanwhile.
+
+Nothing that may still be in use is forgotten: a node that is connected, or on which something is held, stays. A
+forgotten node that comes back is a new one.
+"""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.lifecycle import stopping
+from distributed_grid.coordinator.core.model import (
+    Audit,
+    DrainAsked,
+    ForgetAsked,
+    Granted,
+    LabelAsked,
+    Node,
+    NodeDoubted,
+    RecordForgotten,
+    RecordOrders,
+    Rejected,
+    UndrainAsked,
+)
+from distributed_grid.coordinator.core.nodes import quarantine
+from distributed_grid.coordinator.core.placement.matching import drained_words, labels
+from distributed_grid.coordinator.core.queue.admission import unknown_node
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.nodes import NO_ORDERS, Drain, NodeOrders
+from distributed_grid.protocol.resources import Resources
+
+THE_GRID = "the grid"
+"""Who drains a node that says what cannot be."""
+NAMED = 5
+"""So many nodes are named in an answer."""
+
+
+def restore(state: GridState, orders: Mapping[str, NodeOrders]) -> None:
+    """Take up what was ordered before the start."""
+    for name, one in orders.items():
+        if (node := state.nodes.get(name)) is not None:
+            node.orders = one
+            state.index.learn(node, labels(node))
+            _arm(state, node)
+            quarantine.arm(state, node)
+
+
+def drain(state: GridState, event: DrainAsked) -> None:
+    """No new job starts on these nodes. Said again of a drained node, the new order replaces the old one; its reason
+    stays where none is given."""
+    nodes = _known(state, event)
+    jobs = 0
+    deadline = state.now + event.deadline if event.deadline >= 0 else 0.0
+    for node in nodes:
+        before = node.orders.drain
+        order = Drain(
+            since=before.since if before is not None else state.now,
+            by=event.by,
+            reason=event.reason or (before.reason if before is not None else ""),
+            deadline=deadline,
+        )
+        _set(state, node, replace(node.orders, drain=order))
+        _arm(state, node)
+        jobs += len(node.allocations)
+    if nodes:
+        still = f"; {_count(jobs, 'job')} still there" if jobs else ", and no job is there"
+        when = f"in {event.deadline:g} s" if event.deadline else "now"
+        until = f", and taken back {when}" if jobs and deadline else ""
+        state.out.append(Granted(event.token, f"{_names(nodes)} drained{still}{until}"))
+
+
+def _arm(state: GridState, node: Node) -> None:
+    drain = node.orders.drain
+    if drain is not None and drain.deadline:
+        state.deadlines.arm("drain", node.facts.name, drain.deadline)
+
+
+def drain_due(state: GridState, name: str) -> None:
+    """The deadline of a drained node may have come: what still runs there is taken back. Where an order came in
+    between, that one counts."""
+    node = state.nodes[name]
+    drain = node.orders.drain
+    if drain is None or not drain.deadline:
+        return
+    if state.now < drain.deadline:
+        _arm(state, node)
+        return
+    text = f"{name} {drained_words(drain)}"
+    for allocation in list(node.allocations.values()):
+        stopping.ask(state, allocation, Cause.DRAINED, text, state.jobs[allocation.job].spec.grace)
+
+
+def doubted(state: GridState, event: NodeDoubted) -> None:
+    """A node says what cannot be, and cannot prove it: it gets no new job until an operator says otherwise. An order
+    that it has already stays."""
+    node = state.nodes.get(event.node)
+    if node is None:
+        return
+    state.out.append(Audit(event.node, f"it cannot prove what it says: {event.found}"))
+    if node.orders.drain is None:
+        why = f"it says what it cannot prove: {event.found}"
+        _set(state, node, replace(node.orders, drain=Drain(since=state.now, by=THE_GRID, reason=why)))
+
+
+def undrain(state: GridState, event: UndrainAsked) -> None:
+    """Jobs start on these nodes again, also on those that were set aside: all is forgotten."""
+    nodes = _known(state, event)
+    changed = [node for node in nodes if not node.orders.open]
+    for node in nodes:
+        node.failed.clear()
+        if node.orders.drain is not None or node.orders.aside is not None:
+            _set(state, node, replace(node.orders, drain=None, aside=None))
+    if nodes:
+        text = f"{_names(changed)} given jobs again" if changed else f"{_names(nodes)} not drained"
+        state.out.append(Granted(event.token, text))
+
+
+def label(state: GridState, event: LabelAsked) -> None:
+    """These nodes have these labels. One that is removed is kept in mind only where the node's agent tells it."""
+    nodes = _known(state, event)
+    for node in nodes:
+        both = {**node.orders.labels, **event.labels}
+        told = node.facts.labels
+        kept = {key: value for key, value in both.items() if value is not None or key in told}
+        _set(state, node, replace(node.orders, labels=kept))
+    if nodes:
+        state.ever.clear()
+        state.out.append(Granted(event.token, f"{_names(nodes)} labelled"))
+
+
+def _known(state: GridState, event: DrainAsked | UndrainAsked | LabelAsked) -> list[Node]:
+    """The nodes that are named, each once; none of them if one is not known, which is answered."""
+    for name in event.nodes:
+        if name not in state.nodes:
+            state.out.append(unknown_node(state, event.token, name))
+            return []
+    return [state.nodes[name] for name in dict.fromkeys(event.nodes)]
+
+
+def _set(state: GridState, node: Node, orders: NodeOrders) -> None:
+    node.orders = orders
+    state.index.learn(node, labels(node))
+    state.out.append(RecordOrders(node.facts.name, orders))
+    state.refresh(node)
+
+
+def _names(nodes: list[Node]) -> str:
+    names = [node.facts.name for node in nodes]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more + (" is" if len(names) == 1 else " are")
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what} is" if number == 1 else f"{number} {what}s are"
+
+
+DUE = ("silence", "offer", "decline", "drain", "aside")
+"""What is due for nodes."""
+
+
+def forget(state: GridState, event: ForgetAsked) -> None:
+    """These nodes are no more; all of them, or none."""
+    nodes = []
+    for name in dict.fromkeys(event.nodes):
+        node = state.nodes.get(name)
+        refusal = unknown_node(state, event.token, name) if node is None else _refusal(event.token, node)
+        if node is None or refusal is not None:
+            assert refusal is not None
+            state.out.append(refusal)
+            return
+        nodes.append(node)
+    for node in nodes:
+        _drop(state, node)
+    names = ", ".join(node.facts.name for node in nodes)
+    state.out.append(Granted(event.token, f"{names} {'is' if len(nodes) == 1 else 'are'} forgotten"))
+
+
+def _refusal(token: int, node: Node) -> Rejected | None:
+    name = node.facts.name
+    if node.session:
+        hint = f"stop its agent first, or have it out at once: grid access revoke agent {name}"
+        return Rejected(token, "connected", f"{name} cannot be forgotten", "its agent is connected", hint)
+    held = len(node.allocations) or len(node.kept)
+    if held:
+        why = f"{held} job{'s' if held > 1 else ''} may still run there, or hold a place there"
+        hint = f"drain it, or wait until they count as lost: grid node drain {name} --deadline 0"
+        return Rejected(token, "in-use", f"{name} cannot be forgotten", why, hint)
+    return None
+
+
+def _drop(state: GridState, node: Node) -> None:
+    name = node.facts.name
+    for job in [one.job for one in state.reservations.by_job.values() if one.node == name]:
+        state.unreserve(job)
+    for kind in DUE:
+        state.deadlines.disarm(kind, name)
+    state.shares.know(node.facts.lendable, Resources())
+    state.grown.pop(name, None)
+    state.index.forget(name)
+    state.ever.clear()
+    del state.nodes[name]
+    if node.orders != NO_ORDERS:
+        state.out.append(RecordOrders(name, NO_ORDERS))
+    state.out.append(RecordForgotten(name))

@@ -1,0 +1,1 @@
+"""Where a request goes: the nodes by their free capacity, constraints, scores, and Ray."""

@@ -1,0 +1,99 @@
+"""Placement by Ray (`placement: ray`): what the ledger has granted is reserved by Ray before it is launched, and let go
+of when the allocation is over. Until Ray has answered, an allocation is STARTING and its node has not heard of it: so
+what comes between ends or requeues it here, and nobody has to be asked.
+
+Boosts are lent to Ray, and not reserved by it.
+"""
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.lifecycle import attempts, granting, outcomes
+from distributed_grid.coordinator.core.model import Allocation, Node, Send
+from distributed_grid.coordinator.core.nodes import backoff
+from distributed_grid.coordinator.core.placement.ray_capacity import REFUSED
+from distributed_grid.coordinator.core.queue import gangs
+from distributed_grid.coordinator.core.records.ray_events import RayLooked, Reserved, ReserveRefused, Unreserve
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Cause, Outcome
+from distributed_grid.protocol.nodes import NodeState
+
+FIRST, MOST = 1.0, 10.0
+"""Seconds for which a node is left alone after Ray has refused something there, doubled from the one to the other."""
+
+
+def restore(state: GridState) -> None:
+    """Of some that were granted before the start nobody knows whether Ray has reserved them: it is asked again."""
+    for allocation in state.allocations.values():
+        if allocation.awaits_ray:
+            granting.reserve(state, allocation)
+
+
+# --- what Ray says ----------------------------------------------------------------------------------------------------
+
+
+def reserved(state: GridState, event: Reserved) -> None:
+    """Ray has reserved it: it is launched, or ended where that was asked meanwhile."""
+    allocation = state.allocations.get(event.allocation)
+    if allocation is None:
+        state.out.append(Unreserve(event.allocation))
+        return
+    if allocation.ray is None or allocation.ray.granted:
+        return
+    node, job = state.nodes[allocation.node], state.jobs[allocation.job]
+    allocation.ray = replace(allocation.ray, granted=True)
+    state.deadlines.disarm("reserve", allocation.id)
+    if node.declined.pop(REFUSED, None) is not None:
+        state.rebuild(node)
+    if allocation.stop is not None:
+        never_began(state, allocation, "")
+        return
+    state.tell(job, f"Ray reserved it on its node {allocation.ray.node[:12]}")
+    state.changed(job, allocation, soon=True)  # what is not known after a crash, is asked again
+    if node.state is NodeState.UP and node.synced:  # else when its agent has told what it knows
+        state.out.append(Send(allocation.node, granting.launch(state, job, allocation)))
+
+
+def refused(state: GridState, event: ReserveRefused) -> None:
+    """Ray has not reserved it: it waits again, and goes elsewhere or there a little later."""
+    allocation = state.allocations.get(event.allocation)
+    if allocation is None:
+        state.out.append(Unreserve(event.allocation))  # it may have done so after all
+    elif allocation.awaits_ray:
+        _leave_alone(state, state.nodes[allocation.node], event.why)
+        never_began(state, allocation, f"Ray did not reserve it on {allocation.node}: {event.why}")
+
+
+def due(state: GridState, name: str) -> None:
+    """Ray should have answered by now."""
+    refused(state, ReserveRefused(name, f"it did not answer within {state.policy.reserve_within:g} s"))
+
+
+def _leave_alone(state: GridState, node: Node, why: str) -> None:
+    node.ray_said = why
+    backoff.leave_alone(state, node, REFUSED, FIRST, MOST)
+
+
+def never_began(state: GridState, allocation: Allocation, text: str) -> None:
+    """It is over, and was never launched: the job waits again, or ends where that was asked."""
+    job = state.jobs[allocation.job]
+    stop = allocation.stop
+    if stop is not None and stop.cause != Cause.GANG.value:
+        outcome = Outcome(cause=Cause(stop.cause), text=stop.text, started=False)
+        attempts.over(state, job, outcome, allocation, f"{stop.cause}: {stop.text}" if stop.text else stop.cause)
+    elif job.request.gang:
+        gangs.part_over(state, job, allocation, None, text or "its gang is to end")
+    else:
+        outcomes.requeue(state, job, allocation, text)
+
+
+def looked(state: GridState, event: RayLooked) -> None:
+    """Who was refused may have a place now, where Ray has more for us than before."""
+    before, state.ray_trouble = state.ray_trouble, event.trouble
+    told = dict.fromkeys(state.nodes) if event.trouble else event.nodes
+    for name, on in told.items():
+        node = state.nodes.get(name)
+        if node is not None and on != node.ray:
+            node.ray = on
+            state.refresh(node)
+    if before != event.trouble and state.queue.lines:
+        state.deadlines.arm("reasons", "", state.now)

@@ -1,0 +1,180 @@
+"""Who could give way to an urgent request, node by node: what preemption plans are made of (plan.py). Nothing is
+changed here.
+
+All nodes are looked at, in two steps. What is free on a node and what those hold there who may give way is compared
+with the request as mere amounts; that is cheap, and what fails it can never make room. The nodes that pass are then
+gone through one by one, those first where something was granted last: there is the least to lose.
+"""
+
+from distributed_grid.coordinator.core.lifecycle.suspending import put_off
+from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.placement import ray_capacity
+from distributed_grid.coordinator.core.placement.affinity import Bounds
+from distributed_grid.coordinator.core.placement.constraints import admitted
+from distributed_grid.coordinator.core.placement.gangs import fits
+from distributed_grid.coordinator.core.placement.matching import able
+from distributed_grid.coordinator.core.preemption.plan import View, hold_for, may, work
+from distributed_grid.coordinator.core.queue import gangs
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Priority, Request, State
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.preemption import Victim
+from distributed_grid.protocol.resources import MILLI
+
+NODES = 64
+"""Of so many nodes where victims would make room the cheapest is taken."""
+TRIED = 1024
+"""So many nodes are gone through one by one for that. Whoever is not found by then holds enough only as an amount, and
+not on any one core or device."""
+
+
+def _sum(state: GridState, node: Node) -> tuple[int, str, int, int, int, float]:
+    cpu = memory = gpu = 0
+    newest = -1.0
+    for one in node.allocations.values():
+        if one.stop is not None or may(Priority.URGENT, state.jobs[one.job].request.priority):
+            has = one.grant.resources
+            cpu, memory, gpu, newest = cpu + has.cpu, memory + has.memory, gpu + has.gpu, one.granted
+    return len(node.allocations), next(reversed(node.allocations)), cpu, memory, gpu, newest
+
+
+def views(state: GridState, request: Request, now: float) -> list[View]:
+    """The nodes where victims would make room for this (`NODES` of them, for a gang so many more as it has members),
+    and as many others where somebody may give way, but not enough of it or not yet. For a gang, foremost the nodes
+    where a member fits as it is."""
+    passed = _large_enough(state, request)
+    bounds = state.index.homes.bounds(request.constraints)
+    free = _free(state, request) if request.gang else {}
+    most = NODES + request.gang
+    enough: list[View] = list(free.values())
+    others: list[View] = []
+    for _, name in passed[: TRIED + len(free) + 2 * request.gang]:
+        node = state.nodes[name]
+        lets = name not in free and (not request.ray or ray_capacity.fits(node, request, alone=True))
+        if lets and node.usable and able(node, request) and _in_bounds(bounds, name):
+            view = _view(state, node, request, now)
+            if view.makes_room(request):
+                enough.append(view)
+                if len(enough) >= most:
+                    break
+            elif len(others) < NODES:
+                others.append(view)
+    return enough + others
+
+
+def _free(state: GridState, request: Request) -> dict[str, View]:
+    """The nodes that have room for a member of a gang as they are, and are not kept for another urgent request."""
+    first = (state.jobs[one.job].request for one in state.reservations.by_job.values())
+    waiting = zip(state.reservations.by_job.values(), first, strict=True)
+    kept = {one.node for one, its in waiting if its.priority is Priority.URGENT and its != request}
+    found: dict[str, View] = {}
+    for name in fits(state.nodes, state.index, request, state.policy):
+        room = state.nodes[name].room
+        if name not in kept and room is not None:
+            found[name] = View(name, room, ())
+    return found
+
+
+def _large_enough(state: GridState, request: Request) -> list[tuple[float, str]]:
+    """The nodes where somebody may give way or ends already and has, with what is free there, as much as is asked for:
+    those with the newest first."""
+    wanted, known = request.resources, state.preempting.gives.known
+    found: list[tuple[float, str]] = []
+    for name, node in state.nodes.items():
+        held, room = node.allocations, node.room
+        if not held or room is None:
+            continue
+        there = known.get(name)
+        if there is None or there[0] != len(held) or there[1] != next(reversed(held)):
+            there = known[name] = _sum(state, node)
+        _, _, cpu, memory, gpu, newest = there
+        if (
+            newest >= 0
+            and len(room.free) * MILLI + cpu + sum(room.parts.values()) >= wanted.cpu
+            and room.memory + memory >= wanted.memory
+            and room.whole_gpus * MILLI + gpu + sum(room.gpu_parts.values()) >= wanted.gpu
+            and admitted(node.facts, request)
+        ):
+            found.append((-newest, name))
+    found.sort()
+    return found
+
+
+def _in_bounds(bounds: Bounds, node: str) -> bool:
+    """Whether the node is near to what the request wants to be near to, and apart from what it does not."""
+    return not bounds.missing and (bounds.near is None or node in bounds.near) and node not in bounds.apart
+
+
+def _view(state: GridState, node: Node, request: Request, now: float) -> View:
+    room = node.room
+    assert room is not None
+    who: list[Victim] = []
+    ending, young = 0, 0.0
+    for one in node.allocations.values():
+        job = state.jobs[one.job]
+        if one.state is State.STOPPING:
+            if end_of(state, one, now):
+                room = room.copy()
+                room.give(one.grant)
+                ending += 1
+        elif may(request.priority, job.request.priority) and _whole(state, job, one):
+            able_at, lost = _to_lose(state, job, one, now)
+            if able_at > now:
+                young = min(young or able_at, able_at)
+            else:
+                seconds = ran(job, one, now)
+                many = job.request.gang
+                urgency = job.request.priority
+                victim = Victim(one.id, one.job, job.user, urgency, one.grant, seconds, lost, many, walls=one.walls)
+                who.append(victim)
+    return View(node.facts.name, room, tuple(who), ending, young)
+
+
+def _whole(state: GridState, job: Job, allocation: Allocation) -> bool:
+    """Whether this holds a place that can be given now; of a gang, with which all members end, each that has one."""
+    if not job.request.gang:
+        return _can_give(allocation)
+    return all(
+        _can_give(held) and state.nodes[held.node].state is NodeState.UP
+        for member in gangs.members(state, job)
+        if (held := state.allocations.get(member.allocation)) is not None
+    )
+
+
+def _can_give(allocation: Allocation) -> bool:
+    return allocation.state in (State.STARTING, State.RUNNING)
+
+
+def _to_lose(state: GridState, job: Job, allocation: Allocation, now: float) -> tuple[float, float]:
+    """From when on this may be made to give way, and the core-seconds that would be lost; of a gang, by all members,
+    those of whose part is over as well: all of it is run again."""
+    policy = state.policy.preempting
+    if not job.request.gang:
+        lost = ran(job, allocation, now) * work(allocation.grant, state.nodes[allocation.node].facts.lendable)
+        return allocation.granted + hold_for(policy, job.taken_back), lost
+    able_at = total = 0.0
+    for member in gangs.members(state, job):
+        held = state.allocations.get(member.allocation)
+        if held is not None:
+            able_at = max(able_at, held.granted + hold_for(policy, member.taken_back))
+        if member.grant is not None:
+            worth = work(member.grant, state.nodes[member.node].facts.lendable)
+            total += (ran(member, held, now) if held is not None else _part_ran(member)) * worth
+    return able_at, total
+
+
+def ran(job: Job, allocation: Allocation, now: float) -> float:
+    """Seconds that an attempt has run, without those it was frozen."""
+    return max(0.0, now - allocation.started - put_off(job, now)) if allocation.started else 0.0
+
+
+def _part_ran(member: Job) -> float:
+    """Seconds that a member has run whose part is over."""
+    return max(0.0, member.part.at - member.started) if member.part is not None and member.started else 0.0
+
+
+def end_of(state: GridState, stopping: Allocation, now: float) -> float:
+    """By when one that was told to stop has ended; 0: not soon, or it should have and did not."""
+    policy = state.policy.preempting
+    end = stopping.stopped + (stopping.stop.grace if stopping.stop is not None else 0.0)
+    return end if now - policy.hold < end <= now + policy.grace_most else 0.0

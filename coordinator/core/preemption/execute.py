@@ -1,0 +1,243 @@
+"""Preemption from the plan to its end: its victims are told to stop, what they free is kept for the one they give way
+to, and it starts on that, or those who have given way for nothing resume first on what they gave.
+"""
+
+import math
+from itertools import islice
+
+from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.lifecycle import granting, stopping
+from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.preemption.candidates import end_of, views
+from distributed_grid.coordinator.core.preemption.gang_plan import plan as plan_for_all
+from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, plan
+from distributed_grid.coordinator.core.queue import gangs
+from distributed_grid.coordinator.core.records.held_set import Kept, RecordReceipt
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
+from distributed_grid.protocol.preemption import Place, Preemption, Receipt, Victim
+
+EVERY = 1.0
+"""Seconds between two looks at whether somebody may give way to the same job."""
+JOBS = 16
+"""So many urgent jobs are looked at in a pass."""
+PLANS = 2
+"""So many plans are tried in a pass; where many may give way on thousands of nodes each takes 20 to 30 ms."""
+HOUR = 3600.0
+
+
+# --- looking for victims -------------------------------------------------------------------------------------------
+
+
+def look(state: GridState) -> None:
+    """After all who fit were placed: see whether others may give way to the urgent ones that are left."""
+    book = state.preempting
+    if state.halted:
+        return
+    if not book.urgent:
+        book.said.clear()
+        return
+    refused: dict[Request, NoPlan] = {}
+    later = 0.0
+    for name in list(islice(book.urgent, JOBS)):
+        job = state.jobs.get(name)
+        if job is None or name not in state.queue:
+            del book.urgent[name]
+            continue
+        at = book.urgent[name]
+        if at <= state.now:
+            if len(refused) == PLANS and job.request not in refused:
+                later = min(later or math.inf, state.now + EVERY / 4)
+                continue
+            found = refused.get(job.request) or _plan(state, job.request, state.now)
+            if isinstance(found, Plan) and job.request.gang and not _can_meet(state, job, found):
+                found = NoPlan("no-port", "no preemption: no port is left where its gang could meet")
+            if isinstance(found, Plan):
+                del book.urgent[name]
+                _open(state, job, found)
+                continue
+            refused[job.request] = found
+            _say(state, job, found)
+            at = state.now + EVERY
+            at = min(at, found.again or at)
+            del book.urgent[name]  # it goes behind the others, so that many of them keep nobody from being looked at
+            book.urgent[name] = at
+        later = min(later or at, at)
+    if later:
+        state.deadlines.arm("preempt", "", later)
+    elif not book.urgent:
+        book.said.clear()
+
+
+def _can_meet(state: GridState, job: Job, found: Plan) -> bool:
+    return gangs.meet(state, job, [place.node for place in found.places]) is not None
+
+
+def due(state: GridState, name: str) -> None:
+    """It is time to look again, which is done after each matching."""
+
+
+def _say(state: GridState, job: Job, found: NoPlan) -> None:
+    book = state.preempting
+    if book.said.get(job.request) != found.text:
+        book.said[job.request] = found.text
+        reasons.renew(state, state.queue.line(job.id))
+
+
+def _plan(state: GridState, request: Request, now: float) -> Plan | NoPlan:
+    make = plan_for_all if request.gang else plan
+    return make(views(state, request, now), request, state.policy.preempting, spent(state, now))
+
+
+def foresee(state: GridState, request: Request, why: Reason, now: float) -> tuple[Reason, Preemption | None]:
+    """Who would give way to a request that was only asked about and has no place now, by the functions that a pass
+    uses; and `why` it does not start, with a word about that. Nothing is changed."""
+    if request.priority is not Priority.URGENT or request.immediate or state.halted:
+        return why, None
+    found = _plan(state, request, now)
+    if isinstance(found, NoPlan):
+        return Reason(why.code, f"{why.text}; {found.text}"), None
+    within = _ends(state, found, now) - now
+    lost = f"{found.lost:.0f} core-seconds would be lost"
+    on = ", ".join(place.node for place in found.places)
+    text = f"it would start on {on} once {_jobs(len(found.victims))} given way, within {within:g} s; {lost}"
+    would = Preemption(
+        node=found.node,
+        grant=found.grant,
+        victims=found.victims,
+        lost=found.lost,
+        within=within,
+        alternatives=found.alternatives,
+        more=found.more,
+    )
+    return Reason("Preempts", text), would
+
+
+def spent(state: GridState, now: float) -> float:
+    """Core-seconds that preemption has cost within the last hour."""
+    total = 0.0
+    for at, lost in state.preempting.spent:
+        if at > now - HOUR:
+            total += lost
+    return total
+
+
+def _grace(state: GridState, victim: Victim) -> float:
+    """Seconds between the SIGTERM and the SIGKILL of one that gives way."""
+    policy = state.policy.preempting
+    return min(policy.grace_most, policy.notice + state.jobs[victim.job].spec.grace)
+
+
+def _ends(state: GridState, found: Plan, now: float) -> float:
+    """By when all have ended that a plan waits for, if it is carried out now."""
+    held = (one for place in found.places for one in state.nodes[place.node].allocations.values())
+    others = [end_of(state, one, now) for one in held if one.state is State.STOPPING]
+    return max(now, *others, *(now + _grace(state, victim) for victim in found.victims))
+
+
+def _jobs(count: int) -> str:
+    return "1 job has" if count == 1 else f"{count} jobs have"
+
+
+# --- a plan is carried out -----------------------------------------------------------------------------------------
+
+
+def _open(state: GridState, job: Job, found: Plan) -> None:
+    """The victims are told to stop; what they free is kept for the job."""
+    book, policy = state.preempting, state.policy.preempting
+    job.plans += 1
+    receipt = Receipt(
+        id=f"{job.id}.p{job.plans}",
+        job=job.id,
+        user=job.user,
+        priority=job.request.priority,
+        wanted=job.request.resources,
+        node=found.node,
+        grant=found.grant,
+        at=state.now,
+        victims=found.victims,
+        lost=found.lost,
+        why=f"needs {job.request.resources}{_each(job.request)}, which nobody had free; least is lost by these",
+        alternatives=found.alternatives,
+        more=found.more,
+    )
+    book.spent = [one for one in book.spent if one[0] > state.now - HOUR]
+    book.spent.append((state.now, found.lost))
+    ends = _ends(state, found, state.now)
+    for victim in found.victims:
+        allocation, loser = state.allocations[victim.allocation], state.jobs[victim.job]
+        book.takers[victim.allocation] = job.id
+        for one in gangs.members(state, loser) if loser.request.gang else (loser,):
+            one.taken_by = job.id
+        words = f"gives way to {job.id} ({job.request.priority.word}, {job.user})"
+        stopping.ask(state, allocation, Cause.PREEMPTED, words, _grace(state, victim))
+    held_sets.keep(state, job, Kept(found.node, found.grant, ends + policy.hold, receipt, ends, found.more))
+    state.out.append(RecordReceipt(receipt))
+    on = ", ".join(dict.fromkeys(victim.node or found.node for victim in found.victims))
+    state.tell(job, f"{_jobs(len(found.victims))} to give way on {on}, {found.lost:.0f} core-seconds are lost")
+    job.reason = held_sets.reason(job)
+    state.changed(job)
+
+
+def _each(request: Request) -> str:
+    return f" on each of {request.gang} nodes" if request.gang else ""
+
+
+def serve(state: GridState) -> None:
+    """Before anybody else is placed: start those for whom a set is kept that is whole now."""
+    for name in list(state.grown) if not state.halted else ():
+        for waiting in list(state.nodes[name].kept):
+            job = state.jobs[waiting]
+            assert job.kept is not None
+            places = held_sets.whole(state, job, job.kept)
+            if places is not None:
+                _start(state, job, places)
+
+
+def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
+    """The set is whole: the job starts on it, of a gang all members on theirs."""
+    meeting = gangs.meet(state, job, [place.node for place in places]) if job.request.gang else ()
+    if meeting is None:
+        _wait_again(state, job, "no port is left where its gang could meet")
+        return
+    kept = held_sets.drop(state, job)
+    if kept.receipt is not None:
+        text = "" if places == kept.places else "on another part of the node, since that had changed"
+        held_sets.close(state, kept.receipt, "started", text)
+    if job.request.gang:
+        gangs.start(state, job, [held_sets.placement(state, job, place) for place in places], meeting)
+    else:
+        granting.start(state, job, held_sets.placement(state, job, places[0]))
+
+
+# --- it comes to nothing -------------------------------------------------------------------------------------------
+
+
+def kept_due(state: GridState, name: str) -> None:
+    """A set was kept for so long that it is not waited for any more."""
+    job = state.jobs.get(name)
+    if job is None or job.kept is None:
+        return
+    if state.now < job.kept.until:
+        state.deadlines.arm("kept", name, job.kept.until)
+        return
+    receipt = job.kept.receipt
+    stuck = [one.job for one in receipt.victims if one.allocation in state.allocations] if receipt else []
+    words = f"{' and '.join(stuck[:3])} did not end" if stuck else "it did not become free as a whole"
+    on = ", ".join(place.node for place in job.kept.places)
+    _wait_again(state, job, f"{words} on {on} in time")
+
+
+def abandon(state: GridState, node: Node) -> None:
+    """The node is cut off: who waits for a set there waits in the queue again."""
+    for name in list(node.kept):
+        _wait_again(state, state.jobs[name], f"{node.facts.name} is {node.state.value}")
+
+
+def _wait_again(state: GridState, job: Job, why: str) -> None:
+    held_sets.give_back(state, job, why)
+    job.reason = None
+    state.tell(job, f"{why}: it waits for any place again")
+    state.enqueue(job)
+    state.changed(job)

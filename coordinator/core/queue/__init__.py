@@ -1,0 +1,1 @@
+"""Who waits, in what order they are served, and the groups that they are in."""

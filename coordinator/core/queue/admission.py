@@ -1,0 +1,146 @@
+"""What users ask for: jobs to take, jobs to end, signals to send. Every request is answered by exactly one command."""
+
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
+from distributed_grid.coordinator.core.lifecycle import transitions
+from distributed_grid.coordinator.core.model import (
+    Accepted,
+    CancelAsked,
+    Granted,
+    Job,
+    JobsSubmitted,
+    Rejected,
+    Send,
+    SignalAsked,
+)
+from distributed_grid.coordinator.core.placement.constraints import marked
+from distributed_grid.coordinator.core.placement.matching import amount
+from distributed_grid.coordinator.core.queue import groups
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol import text
+from distributed_grid.protocol.jobs import Request, State
+from distributed_grid.protocol.messages import Signal
+from distributed_grid.protocol.resources import MILLI
+
+# --- submit ---------------------------------------------------------------------------------------------------------
+
+
+def which(number: int, count: int, name: str) -> str:
+    """Which of the jobs of one call is spoken of; nothing where it is the only one."""
+    called = f" ({name})" if name else ""
+    return f"job {number} of {count}{called}: " if count > 1 else ""
+
+
+def submit(state: GridState, event: JobsSubmitted) -> None:
+    """Take these jobs, all or none. A key that is known stands for the job that is there."""
+    ids: list[str] = []
+    new: dict[str, Job] = {}
+    keys: dict[tuple[str, str], str] = {}
+    sound: set[Request] = set()
+    stands_for: dict[str, str] = {}
+    groups_of = {group.id: group for group in event.groups}
+    for number, job in enumerate(event.jobs, 1):
+        key = (job.user, job.key)
+        known = state.keys.get(key) or state.past_keys.get(key) or keys.get(key)
+        if known is not None:
+            ids.append(known)
+            stands_for[job.id] = known
+            continue
+        refused, job.request = None, marked(state.policy, job.request, job.user)
+        if job.id in state.jobs or job.id in state.groups or job.id in new:
+            refused = Rejected(event.token, "bad-value", f"there is a job {job.id} already", "ids are never used twice")
+        elif job.request not in sound:
+            refused = refusal(state, event.token, job.request)
+            sound.add(job.request)
+        if refused is not None:
+            what = which(number, len(event.jobs), job.spec.name) + refused.what
+            state.out.append(replace(refused, what=what))
+            return
+        ids.append(job.id)
+        new[job.id] = job
+        keys[key] = job.id
+    for job in new.values():
+        if stands_for and job.after:
+            job.after = tuple(replace(one, on=stands_for.get(one.on, one.on)) for one in job.after)
+        if (group := groups_of.get(job.id)) is not None:
+            group.after = job.after
+            transitions.submitted_group(state, group, job)
+        else:
+            transitions.submitted(state, job)
+    fit = can_fit(state, event.jobs[0].request) if event.jobs else 0
+    state.out.append(Accepted(event.token, tuple(ids), fit, len(state.nodes)))
+
+
+def refusal(state: GridState, token: int, request: Request) -> Rejected | None:
+    """Why this can never be done, if so."""
+    wanted = request.resources
+    if not wanted:
+        return Rejected(token, "bad-value", "nothing is asked for", "every amount is zero", "ask for 1 cpu")
+    if wanted.gpu > MILLI and wanted.gpu % MILLI:
+        return Rejected(
+            token,
+            "bad-value",
+            f"{amount('gpu', wanted)} cannot be granted",
+            "a part of a GPU comes from one device, so above 1 only whole GPUs can be asked for",
+            f"ask for {wanted.gpu // MILLI + 1}",
+        )
+    if not state.nodes:
+        return None  # the first agents may be about to come
+    if name := unknown_name(state, request):
+        return unknown_node(state, token, name)
+    able = can_fit(state, request)
+    if not able:
+        what, why, hint = never_fits(state, request)
+        return Rejected(token, "never-fits", what, why, hint)
+    if request.gang > able:
+        what = f"asks {wanted} on each of {request.gang} nodes; {able} of {len(state.nodes)} could ever run it"
+        why, hint = "the members of a gang run on different nodes", f"ask for {able} nodes or less"
+        return Rejected(token, "never-fits", what, why, hint)
+    return None
+
+
+def unknown_node(state: GridState, token: int, name: str) -> Rejected:
+    """The answer to who names a node that is not known."""
+    unknown = text.unknown_node(name, state.nodes)
+    return Rejected(token, "bad-value", unknown.what, unknown.why, unknown.hint)
+
+
+# --- cancel and signal ----------------------------------------------------------------------------------------------
+
+
+def cancel(state: GridState, event: CancelAsked) -> None:
+    """End these jobs. Names are resolved outside, so an id that is not here is that of a job that has ended."""
+    asked = over = 0
+    for name in event.jobs:
+        one = state.jobs.get(name)
+        members = state.groups.get(one.group if one is not None and one.request.gang else name)  # a gang ends as one
+        found = [state.jobs[each] for each in members.live] if members is not None else [one]
+        for job in found:
+            if job is None:
+                over += 1
+                continue
+            asked += 1
+            if job.id in state.jobs:
+                groups.end(state, job, event.reason or "cancelled", event.grace)
+    some = f"{over} of {asked + over} had ended already" if over else ""
+    state.out.append(Granted(event.token, some if asked else "already ended"))
+
+
+def signal(state: GridState, event: SignalAsked) -> None:
+    """Send a signal to a job that runs."""
+    job = state.jobs.get(event.job)
+    if job is None:
+        state.out.append(Rejected(event.token, "not-allowed", f"{event.job} has ended", "there is nothing to signal"))
+        return
+    if job.state is not State.RUNNING:
+        what = f"{job.id} is {job.state.value} and cannot be sent a signal"
+        hint = "wait until it runs, or cancel it" if job.state in (State.WAITING, State.STARTING) else ""
+        state.out.append(Rejected(event.token, "unavailable", what, "signals go to running jobs only", hint))
+        return
+    if not state.nodes[job.node].session:
+        what, why = f"{job.node} cannot be reached", "its agent is not connected"
+        state.out.append(Rejected(event.token, "unavailable", what, why, "try again when it is back"))
+        return
+    state.out.append(Send(job.node, Signal(allocation=job.allocation, signal=event.signal)))
+    state.out.append(Granted(event.token))

@@ -1,0 +1,273 @@
+"""What has to happen before a job, or a whole array, is let into the queue: other jobs have started or ended, and a
+time has come. Who waits for that is not in the queue and costs a pass nothing; whom an end or a start concerns is found
+by its id, so it costs what it changes.
+
+A condition that is met is taken off the record of who waits in the same transaction as what met it. So what is left of
+them after a restart is what has not happened yet.
+"""
+
+from distributed_grid.coordinator.core.lifecycle import outcomes
+from distributed_grid.coordinator.core.model import Group, Job, RecordGroup, RecordJob
+from distributed_grid.coordinator.core.queue import groups
+from distributed_grid.coordinator.core.records.conditions import Condition, End
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import After, Cause, Outcome, Reason
+
+ENDS_KEPT = 4096
+"""Ends that are remembered here, until the shell is sure to find them on disk."""
+_SAYS = {After.STARTED: "to start", After.OK: "to exit with 0", After.ENDED: "to end"}
+
+
+def forget(state: GridState, name: str) -> None:
+    """This waiter is held no more."""
+    held = state.held
+    for condition in held.unmet.pop(name, ()):
+        if (waiters := held.on[condition.kind].get(condition.on)) is not None:
+            waiters.pop(name, None)
+            if not waiters:
+                del held.on[condition.kind][condition.on]
+                if condition.kind is After.STARTED:
+                    held.unstarted.pop(condition.on, None)
+
+
+# --- what happens -----------------------------------------------------------------------------------------------------
+
+
+def look(state: GridState, name: str) -> None:
+    """Look at a new waiter: which of its conditions are met, and can all of them be?"""
+    if (waiter := _waiter(state, name)) is None or name not in state.held.unmet:
+        return
+    unmet = []
+    for condition in waiter.after:
+        verdict = _judge(state, condition)
+        if isinstance(verdict, End):
+            _fail(state, waiter, condition, verdict)
+            return
+        if not verdict:
+            unmet.append(condition)
+    _set(state, waiter, tuple(unmet))
+    for condition in unmet:
+        state.held.on[condition.kind].setdefault(condition.on, {})[name] = condition
+    if waiter.begin > state.now:
+        state.deadlines.arm("begin", name, waiter.begin)
+    _let_go(state, waiter)
+    if isinstance(waiter, Job) and name in state.held.unmet:
+        waiter.reason = reason(state, waiter)
+        state.publish(waiter)
+
+
+def begin_due(state: GridState, name: str) -> None:
+    """The time may have come at which this waiter may begin."""
+    waiter = _waiter(state, name)
+    if waiter is None or name not in state.held.unmet:
+        return
+    if waiter.begin > state.now:
+        state.deadlines.arm("begin", name, waiter.begin)
+    else:
+        _let_go(state, waiter)
+
+
+def follow_start(state: GridState, job: Job) -> None:
+    """What follows from a start."""
+    _settle(state, After.STARTED, job.id, None)
+    if job.group in state.held.unstarted:
+        _has_started(state, job)
+
+
+def follow_end(state: GridState, job: Job) -> None:
+    """What follows from the end of a job for those that wait for it, or for its group."""
+    outcome = job.outcome
+    assert outcome is not None
+    held = state.held
+    if job.id in held.unmet:
+        forget(state, job.id)
+    root = held.roots.pop(job.id, "")
+    ok = outcome.cause is Cause.EXITED and outcome.code == 0
+    end = End(ok, outcome.started or job.has_begun, end_words(outcome), root)
+    if not job.group:  # a member's is found by its group
+        remember(state, job.id, end)
+    _settle_all(state, job.id, end)
+    if not job.group:
+        return
+    if not ok and held.on[After.OK].get(job.group):
+        _settle(state, After.OK, job.group, End(False, True, f"has failed: {job.id} {end.text}", root))
+    if job.group in held.unstarted:
+        if end.started:
+            _has_started(state, job)
+        else:
+            end = End(False, False, f"cannot start whole: {job.id} {end.text}", root)
+            _settle(state, After.STARTED, job.group, end)
+
+
+def follow_group(state: GridState, group: Group) -> None:
+    """What follows from the end of a whole group."""
+    if group.id in state.held.unmet:
+        forget(state, group.id)
+    end = group_end(group)
+    remember(state, group.id, end)
+    _settle_all(state, group.id, end)
+
+
+def remember(state: GridState, name: str, end: End) -> None:
+    """Keep an end for those that are about to ask for it."""
+    ends = state.held.ends
+    ends[name] = end
+    if len(ends) > ENDS_KEPT:
+        del ends[next(iter(ends))]
+
+
+def resume(state: GridState, waiters: list[str], ends: dict[str, End]) -> None:
+    """Hold these again, of a ledger that is made of a checkpoint."""
+    held = state.held
+    held.ends = ends
+    for name in waiters:
+        waiter = _waiter(state, name)
+        assert waiter is not None
+        held.unmet[name] = dict.fromkeys(waiter.after)
+        for condition in waiter.after:
+            held.on[condition.kind].setdefault(condition.on, {})[name] = condition
+            if condition.kind is After.STARTED and (members := state.groups.get(condition.on)) is not None:
+                held.unstarted[condition.on] = {one for one in members.live if not state.jobs[one].has_begun}
+
+
+# --- ends in words ----------------------------------------------------------------------------------------------------
+
+
+def group_end(group: Group) -> End:
+    """How a group ended."""
+    bad = group.failed + group.cancelled
+    return End(not bad, not group.never, f"has {bad} of {group.count} that did not exit with 0" if bad else "")
+
+
+def end_words(outcome: Outcome) -> str:
+    """How a job ended, behind its name."""
+    match outcome.cause:
+        case Cause.EXITED:
+            return f"exited with {outcome.code}"
+        case Cause.SIGNALLED:
+            return f"was killed by signal {outcome.signal}"
+        case Cause.CANCELLED:
+            return "was cancelled"
+        case Cause.DEPENDENCY_FAILED:
+            return "was not run"
+        case _:
+            return f"ended by {outcome.cause.replace('-', ' ')}"
+
+
+def reason(state: GridState, job: Job) -> Reason:
+    """Why a job is held."""
+    waiter: Job | Group = state.groups[job.group].group if job.group else job
+    unmet = state.held.unmet.get(waiter.id)
+    if unmet is None:
+        return groups.reason(state, job)
+    if unmet:
+        first = next(iter(unmet))
+        more = f", and {len(unmet) - 1} more" if len(unmet) > 1 else ""
+        return Reason("Dependency", f"waits for {_label(first)} {_SAYS[first.kind]}{more}")
+    return Reason("Begin", f"is to begin in {max(0.0, waiter.begin - state.now):.0f} s")
+
+
+def _label(condition: Condition) -> str:
+    return f"{condition.on} ({condition.name})" if condition.name else condition.on
+
+
+# --- within -----------------------------------------------------------------------------------------------------------
+
+
+def _waiter(state: GridState, name: str) -> Job | Group | None:
+    members = state.groups.get(name)
+    return members.group if members is not None else state.jobs.get(name)
+
+
+def _judge(state: GridState, condition: Condition) -> bool | End:
+    """Whether it is met; the end by which it can never be."""
+    end = condition.end or state.held.ends.get(condition.on)
+    if (job := state.jobs.get(condition.on)) is not None:
+        return condition.kind is After.STARTED and job.has_begun
+    if (members := state.groups.get(condition.on)) is not None:
+        so_far = group_end(members.group)
+        if condition.kind is After.ENDED:
+            return False
+        if condition.kind is After.OK:
+            return False if so_far.ok else so_far
+        if not so_far.started:
+            return so_far
+        unstarted = {name for name in members.live if not state.jobs[name].has_begun}
+        if unstarted:
+            state.held.unstarted[condition.on] = unstarted
+        return not unstarted
+    if end is None:
+        return End(False, False, "is not known any more")
+    return _meets(condition.kind, end) or end
+
+
+def _meets(kind: After, end: End) -> bool:
+    return kind is After.ENDED or (end.ok if kind is After.OK else end.started)
+
+
+def _settle_all(state: GridState, name: str, end: End) -> None:
+    for kind, waited_for in state.held.on.items():
+        if name in waited_for:
+            _settle(state, kind, name, None if _meets(kind, end) else end)
+
+
+def _settle(state: GridState, kind: After, name: str, bad: End | None) -> None:
+    """What so many waited for has come, or (`bad`) never will."""
+    if kind is After.STARTED:
+        state.held.unstarted.pop(name, None)
+    for who, condition in state.held.on[kind].pop(name, {}).items():
+        waiter = _waiter(state, who)
+        if waiter is None or condition not in state.held.unmet.get(who, ()):
+            continue
+        if bad is not None:
+            _fail(state, waiter, condition, bad)
+            continue
+        _set(state, waiter, tuple(one for one in waiter.after if one != condition))
+        _let_go(state, waiter)
+        if isinstance(waiter, Job) and who in state.held.unmet:
+            waiter.reason = reason(state, waiter)
+            state.publish(waiter)
+
+
+def _has_started(state: GridState, member: Job) -> None:
+    unstarted = state.held.unstarted[member.group]
+    unstarted.discard(member.id)
+    if not unstarted:
+        _settle(state, After.STARTED, member.group, None)
+
+
+def _set(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) -> None:
+    """From now on these are its conditions."""
+    state.held.unmet[waiter.id] = dict.fromkeys(unmet)
+    if waiter.after == unmet:
+        return
+    waiter.after = unmet
+    state.out.append(RecordGroup(waiter) if isinstance(waiter, Group) else RecordJob(waiter, soon=True))
+
+
+def _let_go(state: GridState, waiter: Job | Group) -> None:
+    if state.held.unmet[waiter.id] or waiter.begin > state.now:
+        return
+    del state.held.unmet[waiter.id]
+    if isinstance(waiter, Group):
+        groups.let_go(state, state.groups[waiter.id])
+    else:
+        waiter.reason = None
+        state.enqueue(waiter)
+
+
+def _fail(state: GridState, waiter: Job | Group, condition: Condition, end: End) -> None:
+    """It can never run: it ends, and says by whom."""
+    text = f"{_label(condition)} was not run, since {end.root}" if end.root else f"{_label(condition)} {end.text}"
+    root = end.root or text
+    forget(state, waiter.id)
+    outcome = Outcome(cause=Cause.DEPENDENCY_FAILED, text=text, started=False)
+    if isinstance(waiter, Group):
+        members = state.groups[waiter.id]
+        members.ending = True
+        jobs = [state.jobs[name] for name in members.live]
+    else:
+        jobs = [waiter]
+    for job in jobs:
+        state.held.roots[job.id] = root
+        outcomes.conclude(state, job, outcome)

@@ -1,0 +1,110 @@
+"""Groups: many jobs of one submission. The rules that go beyond a single job are here:
+how many are let into the queue at once, when the rest is ended, and when the whole is over.
+
+A member that was not let go yet waits and is not in the queue, so it costs a matching pass nothing.
+"""
+
+from distributed_grid.coordinator.core.lifecycle import attempts, stopping
+from distributed_grid.coordinator.core.model import Group, Job
+from distributed_grid.coordinator.core.preemption import held_sets
+from distributed_grid.coordinator.core.queue import gangs
+from distributed_grid.coordinator.core.records.conditions import dependencies
+from distributed_grid.coordinator.core.state import GridState, Members
+from distributed_grid.protocol.groups import GroupView
+from distributed_grid.protocol.jobs import Cause, Outcome, Reason, State
+
+
+def enter(state: GridState, job: Job) -> None:
+    """A member is there, new or from the disk."""
+    members = state.groups[job.group]
+    members.live[job.id] = None
+    members.states[job.state] = members.states.get(job.state, 0) + 1
+    if job.request.gang:
+        if gangs.leads(job) and job.state is State.WAITING and job.part is None:
+            members.pending.append(job.id)
+        return
+    if job.state is State.WAITING and not job.tries and job.kept is None:
+        members.pending.append(job.id)
+        return
+    members.active += 1
+    if job.state is State.WAITING:  # again
+        held_sets.wait(state, job)
+
+
+def go_on(state: GridState) -> None:
+    """All members were entered: let go those that may be."""
+    for members in state.groups.values():
+        let_go(state, members)
+
+
+def let_go(state: GridState, members: Members) -> None:
+    """Put into the queue as many members as may be there."""
+    if members.group.id in state.held.unmet:
+        return
+    while members.pending and (not members.most or members.active < members.most):
+        job = state.jobs.get(members.pending.popleft())
+        if job is not None:
+            members.active += not job.request.gang
+            job.reason = None
+            held_sets.wait(state, job)
+
+
+def reason(state: GridState, job: Job) -> Reason:
+    """Why a member waits that is not in the queue."""
+    if job.request.gang:
+        return gangs.reason(state, job)
+    members = state.groups[job.group]
+    return Reason("ArrayLimit", f"{members.active} of its array are at work, and at most {members.most} may be at once")
+
+
+def follow_end(state: GridState, job: Job) -> None:
+    """What the end of a member means to the others: the next is let go, or the rest is ended."""
+    members = state.groups.get(job.group)
+    if members is None:
+        return
+    array, failed = members.group.array, members.group.failed
+    if array is not None and 0 <= array.max_fails < failed:
+        if members.ending:
+            return
+        members.ending = True
+        text = f"{failed} of its array have failed, and --max-fails is {array.max_fails}"
+        for name in list(members.live):
+            end(state, state.jobs[name], text, -1.0)
+    else:
+        let_go(state, members)
+
+
+def end(state: GridState, job: Job, text: str, grace: float) -> None:
+    """Have a job end, as its owner's cancel does; `grace` below zero: its own."""
+    allocation = state.allocations.get(job.allocation)
+    if job.state is State.WAITING or allocation is None:
+        # An attempt before may have run: then nobody is told that it never did.
+        attempts.finish(
+            state, job, Outcome(cause=Cause.CANCELLED, text=text, started=job.retried > 0 or job.taken_back > 0)
+        )
+    else:
+        stopping.ask(state, allocation, Cause.CANCELLED, text, job.spec.grace if grace < 0 else grace)
+
+
+def view(group: Group, states: dict[State, int], why: Reason | None = None) -> GroupView:
+    """A group as clients see it."""
+    counted = {state.value: number for state, number in states.items() if number and state is not State.ENDED}
+    if over := group.count - sum(counted.values()):
+        counted[State.ENDED.value] = over
+    return GroupView(
+        id=group.id,
+        user=group.user,
+        kind=group.kind,
+        spec=group.spec,
+        request=group.request,
+        submitted=group.submitted,
+        count=group.count,
+        array=group.array,
+        states=counted,
+        failed=group.failed,
+        cancelled=group.cancelled,
+        ended=group.ended,
+        reason=why,
+        after=dependencies(group.after),
+        begin=group.begin,
+    )

@@ -1,0 +1,230 @@
+"""A pass over those who wait: who can be placed is started, in order. A line of equal requests that was refused is not
+looked at again before a node has grown that has room for it, and a pass ends where there is no room left for anybody.
+"""
+
+import copy
+from heapq import heapify, heappop, heappush, heapreplace
+
+from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.lifecycle import attempts, granting
+from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
+from distributed_grid.coordinator.core.placement.matching import has_room
+from distributed_grid.coordinator.core.queue import gangs
+from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged
+from distributed_grid.coordinator.core.queue.queue import Line, Reranked, Standing, lesser
+from distributed_grid.coordinator.core.queue.reservations import (
+    Ask,
+    Places,
+    keep_first,
+    keep_for,
+    places_for,
+    places_of,
+    review,
+)
+from distributed_grid.coordinator.core.state import GridState
+from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
+from distributed_grid.protocol.placement import Constraints
+from distributed_grid.protocol.resources import Resources
+
+CLASSES = tuple(Priority)
+Hopeless = tuple[Resources, Constraints | None, bool, str | None]
+"""What nobody has room for: how much, of which nodes, whether Ray was to reserve it, and whose jobs they run."""
+HOPELESS_KEPT = 8
+"""Refused amounts that are remembered within a pass."""
+
+
+def match(state: GridState) -> None:
+    """Place who can be placed: classes by their priority, users by their share, their lines by the turn of the first
+    job."""
+    if not state.queue.lines and not state.reservations.by_job:  # nobody waits
+        state.fresh, state.grown = {}, {}
+        return
+    fresh, state.fresh = state.fresh, {}
+    state.reservations, free = review(state, state.queue.least, state.now)
+    names, state.grown = [*state.grown, *(name for name in free if name in state.index)], {}
+    grown = [state.nodes[name] for name in names]
+    _rank(state)
+    refused = _serve_all(state, grown) if grown else _serve_new(state, fresh)
+    for name in fresh:
+        waiting = state.jobs.get(name)
+        if waiting is not None and waiting.state is State.WAITING and name not in state.fresh:
+            state.queue.line(name).blocked = True
+            if waiting.request.immediate and not _was_placed(state, waiting):
+                why = reasons.find(state, waiting.request, name).text
+                attempts.finish(state, waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
+    reasons.announce(state, [line for line in refused if line.count], fresh)
+
+
+def _was_placed(state: GridState, waiting: Job) -> bool:
+    """Whether it was placed at once, as was asked, and waits again since."""
+    whole = gangs.members(state, waiting) if waiting.request.gang else (waiting,)
+    return any(one.retried or one.taken_back for one in whole)
+
+
+# --- who comes before whom --------------------------------------------------------------------------------------------
+
+
+def _rank(state: GridState) -> None:
+    """Rank those whose share has changed, and now and then all: shares change by themselves. Who is alone comes first
+    with any rank, and is ranked when somebody else waits."""
+    if len(state.queue.standings) < 2:
+        return
+    standings = _to_rank(state, state.now)
+    state.shares.ranked = _as_of(state, state.now)
+    for standing in standings:
+        state.queue.rank(standing, _rank_of(state, standing, state.shares.ranked))
+    state.shares.stale = {}
+
+
+def _as_of(state: GridState, now: float) -> float:
+    """When all are ranked anew, or were last. Also who is ranked between is ranked as of then: a second's age more
+    would take them past others, and past their own jobs that were refused on account of those."""
+    return now if now >= state.shares.ranked + RANKED_EVERY else state.shares.ranked
+
+
+def _to_rank(state: GridState, now: float) -> list[Standing]:
+    if now >= state.shares.ranked + RANKED_EVERY:
+        return list(state.queue.standings.values())
+    return [standing for user in state.shares.stale for standing in _standings(state, user)]
+
+
+def _standings(state: GridState, user: str) -> list[Standing]:
+    standings = state.queue.standings
+    return [standings[key] for priority in CLASSES if (key := (priority, user)) in standings]
+
+
+def _rank_of(state: GridState, standing: Standing, at: float) -> float:
+    line = state.queue.first_line(standing)
+    if line is None:  # all of it was passed in this pass
+        return standing.rank
+    waits_since = state.jobs[state.queue.head(line)[1]].submitted
+    sharing = state.policy.sharing
+    return state.shares.share(standing.user, at, sharing) - aged(at - waits_since, sharing)
+
+
+def would(state: GridState, request: Request, user: str, lasts: float, now: float) -> Places:
+    """Where a job of this user would start if it were submitted now; nothing is changed. `lasts`: seconds it takes at
+    the most, with its grace; 0: nobody knows."""
+    at = _as_of(state, now)
+    ranks = {standing: _rank_of(state, standing, at) for standing in _to_rank(state, now)}
+    seen = copy.copy(state)  # shares all with it, but for what is put in its place here
+    queue = seen.queue = Reranked(state.queue, ranks)
+    there = queue.standings.get((request.priority, user))
+    rank = state.shares.share(user, at, state.policy.sharing) if there is None else queue.rank_of(there)
+    least = lesser(queue.least, request.resources) if queue.lines else request.resources
+    kept = keep_first(seen, review(seen, least, now)[0], least, now)
+    return places_for(seen, kept, Ask(request, lasts, (-request.priority, rank, state.next_turn)), now)
+
+
+# --- a pass -----------------------------------------------------------------------------------------------------------
+
+
+def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
+    """No room has grown: only lines with a new job can have anybody to place. Those that could not."""
+    lines = {id(line): line for line in map(state.queue.line, fresh) if not line.blocked}
+    heads = [(*_place(state, line), line) for line in lines.values()]
+    heapify(heads)
+    hopeless: list[Hopeless] = []
+    refused: list[Line] = []
+    state.reservations = keep_first(state, state.reservations, state.queue.least, state.now)
+    while heads:
+        line = heads[0][-1]
+        others = len(heads) > 1
+        if others and (now := _place(state, line)) != heads[0][:-1]:  # its user was granted something
+            heapreplace(heads, (*now, line))
+        elif not _serve(state, line, hopeless):
+            refused.append(heappop(heads)[-1])
+            if state.queue.first_line(line.standing) is line:
+                _waits(state, line, set())
+        elif not line.count:
+            heappop(heads)
+        elif others:
+            heapreplace(heads, (*_place(state, line), line))
+    return refused
+
+
+def _place(state: GridState, line: Line) -> tuple[int, float, int]:
+    """Where the first of a line stands in the order of service."""
+    return -line.request.priority, line.standing.rank, state.queue.head(line)[0]
+
+
+def _serve_all(state: GridState, grown: list[Node]) -> list[Line]:
+    """The rooms of these nodes have grown. All lines in order, but for those refused before that none of them has room
+    for, and only until there is no room for anybody. Those that were refused."""
+    queue, hopeless = state.queue, list[Hopeless]()
+    passed: list[tuple[int, Line]] = []
+    done: list[tuple[float, int, Standing]] = []
+    refused: list[Line] = []
+    heads_of = set[int]()
+    full = False
+    for priority, order in queue.order.items():
+        while (standing := queue.first(priority)) is not None:
+            line = queue.first_line(standing)
+            if line is None:
+                done.append(heappop(order))
+            elif line.blocked and not _has_grown(state, grown, line.request):
+                passed.append(heappop(standing.lines))
+                _waits(state, line, heads_of)
+            elif not _serve(state, line, hopeless):
+                passed.append(heappop(standing.lines))
+                refused.append(line)
+                _waits(state, line, heads_of)
+            elif len(queue.lines) > 1 and not state.index.candidates(queue.least, 1):
+                full = True
+                break
+        if full:
+            break
+    for turn, line in passed:
+        if line.entered == turn:
+            heappush(line.standing.lines, (turn, line))
+    for rank, turn, standing in done:
+        if standing.place == (rank, turn):
+            heappush(queue.order[standing.priority], (rank, turn, standing))
+    return refused
+
+
+def _has_grown(state: GridState, grown: list[Node], request: Request) -> bool:
+    return any(has_room(node, request, state.index) for node in grown)
+
+
+def _waits(state: GridState, line: Line, heads: set[int]) -> None:
+    """This line cannot start. For the first of a user in a class a node is kept."""
+    if id(line.standing) not in heads:
+        heads.add(id(line.standing))
+        state.reservations = keep_for(state, state.reservations, line, state.queue.least, state.now)
+
+
+def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
+    """Start the first job of a line, if there is room; of a gang, all members or none. Within a pass room only shrinks:
+    what is at least as much as something hopeless need not be tried, if that was asked of any node, or of the same."""
+    wanted, nodes, by_ray = line.request.resources, line.request.constraints, line.request.ray
+    # Where it was hopeless among the nodes that run one user's jobs, it is among those that run everyone's.
+    user = state.index.whose(line.request.user)
+    if not hopeless or not any(
+        less.fits(wanted) and (of is None or of == nodes) and (by_ray or not ray) and (whose == user or not user)
+        for less, of, ray, whose in hopeless
+    ):
+        job = state.jobs[state.queue.head(line)[1]]
+        found = places_of(state, job)
+        if not isinstance(found, Refusal):
+            if _start(state, job, found):
+                line.blocked = False
+                if len(state.queue.standings) > 1:  # else it is ranked later: see `_rank`
+                    for standing in _standings(state, job.user):
+                        state.queue.rank(standing, _rank_of(state, standing, state.shares.ranked))
+                return True
+        elif not found.kept_for and not line.request.gang and len(hopeless) < HOPELESS_KEPT:
+            hopeless.append((wanted, nodes, by_ray, user))
+    line.blocked = True
+    return False
+
+
+def _start(state: GridState, job: Job, found: tuple[Placement, ...]) -> bool:
+    """False: a gang has no port left to meet at."""
+    if not job.request.gang:
+        granting.start(state, job, found[0])
+        return True
+    met = gangs.meet(state, job, [placement.node for placement in found])
+    if met is not None:
+        gangs.start(state, job, found, met)
+    return met is not None

@@ -1,0 +1,1 @@
+"""Parts of jobs, groups and nodes as they are stored, and the events and commands about them."""

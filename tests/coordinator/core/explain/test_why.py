@@ -1,0 +1,109 @@
+"""What is said of a request is what is done with it."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.explain import why
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Accepted, DrainAsked, JobsSubmitted, NodeDown, Rejected, Told
+from distributed_grid.coordinator.core.records.conditions import Condition
+from distributed_grid.protocol.jobs import After, Request, State
+from distributed_grid.protocol.messages import Started
+from distributed_grid.protocol.resources import GIB, Resources
+from tests.coordinator.core.scene import facts, job, join, step
+
+AMOUNT = st.builds(
+    Resources,
+    cpu=st.sampled_from([500, 1000, 2000, 3000]),
+    memory=st.sampled_from([0, GIB, 6 * GIB]),
+    gpu=st.sampled_from([0, 500, 1000, 2000]),
+)
+NODES = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8), st.integers(0, 2), st.booleans()), max_size=4)
+
+
+def grid(nodes: list[tuple[int, int, int, bool]], running: list[Resources]) -> Ledger:
+    ledger = Ledger()
+    for number, (cores, memory, gpus, up) in enumerate(nodes):
+        join(ledger, facts(f"n{number}", cores, memory * GIB, gpus))
+        if not up:
+            step(ledger, NodeDown(f"n{number}", f"session-n{number}"), 0.0)
+    for number, amount in enumerate(running):
+        step(ledger, JobsSubmitted(1, (job(f"r{number}", Request(amount, immediate=True)),)), 0.0)
+    return ledger
+
+
+@settings(max_examples=300, deadline=None)
+@given(NODES, st.lists(AMOUNT, max_size=4), AMOUNT)
+def test_a_dry_run_foretells_what_the_submit_does(
+    nodes: list[tuple[int, int, int, bool]], running: list[Resources], wanted: Resources
+) -> None:
+    ledger = grid(nodes, running)
+    said = why.why(ledger.state, None, Request(wanted), 1.0)
+    assert said.funnel[0].left == len(nodes)
+    assert [step.left for step in said.funnel] == sorted((step.left for step in said.funnel), reverse=True)
+    assert {v.node for v in said.verdicts if v.ok} == ({said.chosen} | {v.node for v in said.verdicts if v.ok}) - {""}
+    answers = step(ledger, JobsSubmitted(1, (job("a", Request(wanted)),)), 1.0)
+    if said.reason.code == "NeverFits":
+        assert any(isinstance(answer, Rejected) and answer.code == "never-fits" for answer in answers)
+        return
+    assert any(isinstance(answer, Accepted) for answer in answers)
+    if said.chosen:
+        assert said.reason.code == "Fits" and said.funnel[-1].left > 0
+        assert ledger.state.jobs["a"].node == said.chosen and ledger.state.jobs["a"].grant == said.grant
+    else:
+        assert ledger.state.jobs["a"].state is State.WAITING and not any(verdict.ok for verdict in said.verdicts)
+        view = views.job(ledger.state, "a")
+        assert view is not None and view.reason == said.reason
+
+
+def test_many_nodes_are_all_counted_and_some_judged() -> None:
+    ledger = grid([(1, 1, 0, True)] * 300, [])
+    said = why.why(ledger.state, None, Request(Resources(cpu=1000)), 1.0)
+    assert [(step.what, step.left) for step in said.funnel][-1] == ("with 1 cpu free", 300)
+    assert len(said.verdicts) == why.VERDICTS
+
+
+def test_a_placed_job_shows_the_scores_it_was_placed_by() -> None:
+    ledger = grid([(2, 2, 0, True)], [])
+    step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000))),)), 1.0)
+    said = why.why(ledger.state, "a", None, 2.0)
+    assert said.chosen == "n0" and said.reason.code == "Placed"
+    assert set(said.verdicts[0].scores) == {"fit", "gpus-spared", "quiet", "preferred", "priority"}
+    assert 0.0 < said.verdicts[0].confidence <= 1.0
+    assert why.why(ledger.state, "gone", None, 2.0).reason.code == "Ended"
+
+
+def test_who_holds_what_it_needs_is_named_and_who_ends_first_comes_first() -> None:
+    ledger = grid([(2, 4, 0, True), (1, 4, 1, True)], [])
+    for name, limit, wanted in (("long", 900.0, 1000), ("short", 60.0, 1000), ("open", 0.0, 1000)):
+        step(ledger, JobsSubmitted(1, (job(name, Request(Resources(cpu=wanted)), time_limit=limit),)), 0.0)
+        step(ledger, Told(ledger.state.jobs[name].node, Started(allocation=f"{name}.1")), 1.0)
+    said = why.why(ledger.state, None, Request(Resources(cpu=1000)), 2.0)
+    assert [(one.job, one.ends) for one in said.holders] == [("short", 61.0), ("long", 901.0), ("open", 0.0)]
+    assert not why.why(ledger.state, None, Request(Resources(memory=GIB)), 2.0).holders
+
+
+def test_an_explanation_names_the_state_of_the_ledger_that_it_was_made_of() -> None:
+    ledger = grid([(1, 1, 0, True)], [])
+    first = why.why(ledger.state, None, Request(Resources(cpu=1000)), 1.0).snapshot
+    assert why.why(ledger.state, None, Request(Resources(cpu=1000)), 9.0).snapshot == first
+    ledger.settle(10.0)
+    assert why.why(ledger.state, None, Request(Resources(cpu=1000)), 10.0).snapshot == first + 1
+
+
+def test_where_a_drained_node_could_serve_that_is_what_would_help() -> None:
+    ledger = grid([(2, 4, 0, True)], [])
+    step(ledger, DrainAsked(1, ("n0",), "ann", "new disk"), 1.0)
+    said = why.why(ledger.state, None, Request(Resources(cpu=1000)), 2.0)
+    assert (said.reason.code, said.hint) == ("Drained", "grid node undrain n0: it could lend this")
+
+
+def test_a_job_that_waits_for_another_is_not_said_to_wait_for_nodes() -> None:
+    ledger = grid([(2, 4, 0, True)], [])
+    step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000))),)), 1.0)
+    later = job("b", Request(Resources(cpu=1000)))
+    later.after = (Condition("a", After.ENDED),)
+    step(ledger, JobsSubmitted(2, (later,)), 1.0)
+    said = why.why(ledger.state, "b", None, 2.0)
+    assert said.reason.code == "Dependency" and not (said.funnel or said.verdicts or said.hint or said.chosen)
