@@ -5,21 +5,25 @@ Generated parts stand between `<!-- generated: NAME -->` and `<!-- end -->`.
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from distributed_grid.cli.main import main as grid
 from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS
 from distributed_grid.config.text import show
-from distributed_grid.coordinator.core.model import MOVES
+from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.jobs import HOLDING
+from distributed_grid.protocol.jobs import HOLDING, State
+from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.roles import AGENTS, TABLE
 
 DOCS = Path(__file__).parent
+S = TypeVar("S", bound=Enum)
 
 
 def states() -> str:
@@ -33,9 +37,19 @@ def states() -> str:
 
 def moves() -> str:
     """The law of job states as a picture (Mermaid)."""
-    rows = ["```mermaid", "stateDiagram-v2", "    [*] --> WAITING"]
-    for state, targets in MOVES.items():
-        rows += [f"    {state.name} --> {other.name}" for other in MOVES if other in targets]
+    return picture(MOVES, State.WAITING)
+
+
+def node_moves() -> str:
+    """The law of node states as a picture (Mermaid)."""
+    return picture(NODE_MOVES, NodeState.DISCONNECTED)
+
+
+def picture(law: Mapping[S, Collection[S]], first: S) -> str:
+    """A state diagram of a table of moves."""
+    rows = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first.name}"]
+    for state, targets in law.items():
+        rows += [f"    {state.name} --> {other.name}" for other in law if other in targets]
         rows += [] if targets else [f"    {state.name} --> [*]"]
     return "\n".join([*rows, "```"])
 
@@ -133,6 +147,7 @@ from generate_walls import attacks  # noqa: E402
 PARTS: dict[str, Callable[[], str]] = {
     "states": states,
     "moves": moves,
+    "links": node_moves,
     "map": source_map,
     "wire": wire,
     "roles": roles,

@@ -81,6 +81,14 @@ MOVES: dict[State, frozenset[State]] = {
     State.ENDED: frozenset(),
 }
 
+# A node is silent for longer and longer, and may be looked at late; or it is there again. LOST is never left otherwise.
+NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
+    NodeState.UP: frozenset({NodeState.SUSPECT, NodeState.DISCONNECTED, NodeState.LOST}),
+    NodeState.SUSPECT: frozenset({NodeState.UP, NodeState.DISCONNECTED, NodeState.LOST}),
+    NodeState.DISCONNECTED: frozenset({NodeState.UP, NodeState.LOST}),
+    NodeState.LOST: frozenset({NodeState.UP}),
+}
+
 
 class Allocation(msgspec.Struct, kw_only=True, gc=False):
     """Resources of one node granted to one job, for one attempt. Never used twice: a retry is a new allocation.

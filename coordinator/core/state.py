@@ -13,6 +13,7 @@ import msgspec
 from distributed_grid.coordinator.core.deadlines import Deadlines
 from distributed_grid.coordinator.core.model import (
     MOVES,
+    NODE_MOVES,
     Allocation,
     Command,
     Group,
@@ -33,7 +34,8 @@ from distributed_grid.coordinator.core.queue.queue import Queue, key_of
 from distributed_grid.coordinator.core.records.conditions import Condition, End
 from distributed_grid.coordinator.core.records.ray_events import Unreserve
 from distributed_grid.protocol.groups import Gang
-from distributed_grid.protocol.jobs import After, Cause, Priority, Request, State, Step
+from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step
+from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.preemption import Receipt
 from distributed_grid.protocol.resources import Grant, Resources
@@ -290,6 +292,12 @@ class GridState:
             self.has_started(job)
         self.tell(job, text)
 
+    def move_node(self, node: Node, to: NodeState) -> None:
+        """Change what is thought of a node's link; that it is what it was may be said again."""
+        name, was = node.facts.name, node.state
+        assert to is was or to in NODE_MOVES[was], f"{name} cannot go from {was.value} to {to.value}"
+        node.state = to
+
     def has_started(self, job: Job) -> None:
         """It runs, or has run."""
         job.begun = True
@@ -310,6 +318,10 @@ class GridState:
             self.out.append(RecordAllocation(allocation, soon))
         self.out.append(RecordJob(job, soon=soon))
         self.publish(job)
+
+    def waits_for(self, job: Job, reason: Reason | None) -> None:
+        """This is why a job waits, as it was told last; None: it does not, or nobody was told yet."""
+        job.reason = reason
 
     def publish(self, job: Job) -> None:
         """Tell who watches. A view costs as much as the change itself, and most jobs are watched by nobody."""
@@ -448,7 +460,8 @@ class GridState:
         self.placements[allocation.id] = placement
         self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
         self._share_changed(job.user)
-        job.allocation, job.node, job.grant, job.reason = allocation.id, placement.node, placement.grant, None
+        job.allocation, job.node, job.grant = allocation.id, placement.node, placement.grant
+        self.waits_for(job, None)
         job.unused = job.walls = ""
         assert node.room is not None
         node.room.take(placement.grant)

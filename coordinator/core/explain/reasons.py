@@ -224,7 +224,7 @@ def announce(state: GridState, refused: list[Line], fresh: dict[str, None]) -> N
     for name in fresh:
         job = state.jobs.get(name)
         if job is not None and job.state is State.WAITING and job.reason is None:
-            job.reason = now_for(state, job)
+            state.waits_for(job, now_for(state, job))
             state.publish(job)
             told += 1
             if told == LINES:
@@ -237,7 +237,7 @@ def _publish(state: GridState, line: Line) -> None:
     job = state.jobs[state.queue.head(line)[1]]
     why = _taken(state, job, line.reason) if line.reason is not None else None
     if job.reason != why:
-        job.reason = why
+        state.waits_for(job, why)
         state.publish(job)
 
 

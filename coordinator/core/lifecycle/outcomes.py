@@ -17,7 +17,8 @@ def conclude(
         held_sets.give_back(state, job, f"{job.id} was ended")
     elif active:
         state.dequeue(job)
-    job.outcome, job.ended, job.reason, job.suspended = outcome, state.now, None, None
+    job.outcome, job.ended, job.suspended = outcome, state.now, None
+    state.waits_for(job, None)
     state.move(job, State.ENDED, text or outcome.text or outcome.cause.value)
     state.remove(job, active)
     state.changed(job, allocation)

@@ -77,7 +77,8 @@ def node_up(state: GridState, event: NodeUp) -> None:
     if old is not None and old.facts.boot_id != event.facts.boot_id:
         old.sample = None  # its clock has begun anew
     node = know(state, event.facts)
-    node.session, node.heard, node.state = event.session, state.now, NodeState.UP
+    node.session, node.heard = event.session, state.now
+    state.move_node(node, NodeState.UP)
     node.synced, node.offer = False, None
     if event.facts.unknown not in ("", before):
         state.out.append(Audit(event.facts.name, event.facts.unknown))
@@ -93,7 +94,7 @@ def node_down(state: GridState, event: NodeDown) -> None:
         return
     node.session, node.synced, node.offer = "", False, None
     if node.state is NodeState.UP:
-        node.state = NodeState.SUSPECT
+        state.move_node(node, NodeState.SUSPECT)
     state.rebuild(node)
     arm(state, node)
 
@@ -116,12 +117,13 @@ def silence(state: GridState, name: str) -> None:
     if now >= node.heard + policy.disconnected_after + policy.lost_after:
         if node.state is not NodeState.LOST:
             # Its jobs are ended here and may run on there: only an offer made after that says what is free.
-            node.state, node.offer = NodeState.LOST, None
+            state.move_node(node, NodeState.LOST)
+            node.offer = None
             state.rebuild(node)
             _give_up(state, node)
     elif now >= node.heard + policy.disconnected_after:
         if node.state is not NodeState.LOST:
-            node.state = NodeState.DISCONNECTED
+            state.move_node(node, NodeState.DISCONNECTED)
             state.refresh(node)
             silent = f"{name} has been silent for {policy.disconnected_after:g} s"
             for allocation in list(node.allocations.values()):
@@ -131,7 +133,7 @@ def silence(state: GridState, name: str) -> None:
                     _lose(state, allocation, silent)
             execute.abandon(state, node)
     elif now >= node.heard + policy.suspect_after and node.state is NodeState.UP:
-        node.state = NodeState.SUSPECT
+        state.move_node(node, NodeState.SUSPECT)
         state.refresh(node)
     arm(state, node)
 
@@ -173,7 +175,7 @@ def _alive(state: GridState, node: Node) -> None:
     """A node that was silent on its connection speaks again. Nothing was lost on it, so all is as it was there."""
     if not node.session or node.state is NodeState.UP:
         return
-    node.state = NodeState.UP
+    state.move_node(node, NodeState.UP)
     arm(state, node)
     state.refresh(node)
     if node.synced:

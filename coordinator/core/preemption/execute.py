@@ -176,7 +176,7 @@ def _open(state: GridState, job: Job, found: Plan) -> None:
     state.out.append(RecordReceipt(receipt))
     on = ", ".join(dict.fromkeys(victim.node or found.node for victim in found.victims))
     state.tell(job, f"{_jobs(len(found.victims))} to give way on {on}, {found.lost:.0f} core-seconds are lost")
-    job.reason = held_sets.reason(job)
+    state.waits_for(job, held_sets.reason(job))
     state.changed(job)
 
 
@@ -237,7 +237,7 @@ def abandon(state: GridState, node: Node) -> None:
 
 def _wait_again(state: GridState, job: Job, why: str) -> None:
     held_sets.give_back(state, job, why)
-    job.reason = None
+    state.waits_for(job, None)
     state.tell(job, f"{why}: it waits for any place again")
     state.enqueue(job)
     state.changed(job)

@@ -135,7 +135,7 @@ def _resume(state: GridState, loser: Job, name: str, victim: Victim) -> None:
     if loser.kept is None and not loser.request.gang and state.nodes[name].usable:
         keep(state, loser, Kept(name, victim.grant, state.now + state.policy.preempting.hold))
         state.tell(loser, f"gave way for nothing, and is the first to have its place on {name} again")
-        loser.reason = reason(loser)
+        state.waits_for(loser, reason(loser))
         state.changed(loser)
 
 

@@ -52,7 +52,7 @@ def look(state: GridState, name: str) -> None:
         state.deadlines.arm("begin", name, waiter.begin)
     _let_go(state, waiter)
     if isinstance(waiter, Job) and name in state.held.unmet:
-        waiter.reason = reason(state, waiter)
+        state.waits_for(waiter, reason(state, waiter))
         state.publish(waiter)
 
 
@@ -225,7 +225,7 @@ def _settle(state: GridState, kind: After, name: str, bad: End | None) -> None:
         _set(state, waiter, tuple(one for one in waiter.after if one != condition))
         _let_go(state, waiter)
         if isinstance(waiter, Job) and who in state.held.unmet:
-            waiter.reason = reason(state, waiter)
+            state.waits_for(waiter, reason(state, waiter))
             state.publish(waiter)
 
 
@@ -252,7 +252,7 @@ def _let_go(state: GridState, waiter: Job | Group) -> None:
     if isinstance(waiter, Group):
         groups.let_go(state, state.groups[waiter.id])
     else:
-        waiter.reason = None
+        state.waits_for(waiter, None)
         state.enqueue(waiter)
 
 

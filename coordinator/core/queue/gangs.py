@@ -71,7 +71,7 @@ def part_over(
         return
     if fate is not Fate.DONE:
         stopping.ask_gang(state, job, f"{job.id} of its gang: {text}", -1.0)
-    job.reason = reason(state, job)
+    state.waits_for(job, reason(state, job))
     state.changed(job)
 
 
@@ -165,7 +165,8 @@ def _wait_again(state: GridState, whole: list[Job], first: Job, fate: Fate, requ
         one.retried += fate is Fate.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
         one.taken_back += fate is not Fate.TO_RETRY and began
-        one.node, one.grant, one.started, one.suspended_for, one.reason = "", None, 0.0, 0.0, None
+        one.node, one.grant, one.started, one.suspended_for = "", None, 0.0, 0.0
+        state.waits_for(one, None)
         one.request = request
         state.tell(one, text)
         if leads(one):

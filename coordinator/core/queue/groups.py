@@ -45,7 +45,7 @@ def let_go(state: GridState, members: Members) -> None:
         job = state.jobs.get(members.pending.popleft())
         if job is not None:
             members.active += not job.request.gang
-            job.reason = None
+            state.waits_for(job, None)
             held_sets.wait(state, job)
 
 
