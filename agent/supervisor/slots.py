@@ -320,7 +320,7 @@ class Slots:
             os.unlink(os.path.join(self._notes, _LOST))
 
     def noted_exit(self, place: Place, key: str) -> int | None:
-        """The wait status of a job's main process, where its spawner has noted it since there was no supervisor."""
+        """The wait status of a job's main process, where it was the last one of its spawner."""
         self._read_exits(os.path.join(self._notes, place.name))
         return self._exits.get(key)
 
@@ -333,7 +333,7 @@ class Slots:
     def _open_note(self, name: str) -> int:
         """A file a spawner, so that the next supervisor finds them all. A disk that refuses it costs that certainty."""
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(os.path.join(self._notes, name), flags, 0o600)
         except OSError:
             return os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)

@@ -76,8 +76,8 @@ class ForkServer:
 
     def make(self, slot: Slot, note: int) -> socket.socket:
         """The supervisor's end of a new spawner's channel. Its first message is `made` with its pid, or `failed`. It
-        appends to `note` the exits of which it cannot tell the supervisor. Raises wire.Closed where no fork server can
-        be had."""
+        writes behind what is in `note` how the main process of its last job ended. Raises wire.Closed where no fork
+        server can be had."""
         ours, theirs = wire.pair()
         try:
             self._ask({"op": "make", "slot": slot.message()}, (theirs.fileno(), note))
@@ -193,11 +193,15 @@ def _enter_group(door: str) -> None:
             os.close(fd)
 
 
-def _check_user(uid: int) -> None:
-    """Hold that nobody becomes a person or root by a service that has its capabilities for users of slots only. Raises
-    PermissionError."""
-    if os.geteuid() not in (0, uid) and not uids.is_own(uid):
+def _check_user(uid: int, gid: int, groups: Collection[int] = ()) -> None:
+    """Hold that nobody becomes a person or root, or a member of a group, by a service that has its capabilities for
+    users of slots only. Raises PermissionError."""
+    if os.geteuid() == 0 or (uid, gid) == (os.geteuid(), os.getegid()):
+        return
+    if not uids.is_own(uid):
         raise PermissionError(errno.EPERM, f"user {uid} is none of a slot")
+    if gid != uid or groups:
+        raise PermissionError(errno.EPERM, f"groups {sorted({gid, *groups} - {uid})} are not for user {uid} of a slot")
 
 
 def _do(message: wire.Message, fds: list[int]) -> None:
@@ -207,7 +211,7 @@ def _do(message: wire.Message, fds: list[int]) -> None:
     slot = enclosure.slot(message["slot"])
     peer = socket.socket(fileno=fds[0])
     try:
-        _check_user(slot.uid)
+        _check_user(slot.uid, slot.gid, slot.groups)
         _make_folder(slot)
         if slot.own and message["op"] == "make" and os.geteuid() == 0:
             with contextlib.suppress(OSError, ValueError):  # it has no name then, and the node's facts say why
@@ -270,7 +274,7 @@ def _make_folder(slot: Slot) -> None:
 def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
     if uid == os.geteuid():
         return  # `end` would hit what is not a job's
-    _check_user(uid)
+    _check_user(uid, gid)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

@@ -22,6 +22,7 @@ from distributed_grid.agent.walls import landlock, leavings, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
 
 _FOLDERS = "grid-r-"  # how the names of raylets' folders begin (raylet_folder.py)
+_NOTE_LINE = 255
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SETTLED = 1.0
 """Seconds without a job after which what the last one left on disks is looked for, too."""
@@ -40,12 +41,13 @@ class CannotStart(Exception):
 
 
 class Spawner:
-    """Serves one channel to the supervisor until that ends and no job is left. An exit that it cannot tell goes to the
-    file `note`, for the next supervisor."""
+    """Serves one channel to the supervisor until that ends and no job is left. The file `note` says how the main
+    process of its last job ended, for the next supervisor."""
 
     def __init__(self, slot: Slot, channel: socket.socket, note: int) -> None:
         self._slot = slot
         self._note = note
+        self._note_from = 0  # behind what the supervisor has written of us before our first order
         self._channel: socket.socket | None = channel
         self._all_cores = os.sched_getaffinity(0)
         self._main = 0
@@ -120,10 +122,6 @@ class Spawner:
         if self._channel is not None:
             with suppress(wire.Closed):  # seen at the next read
                 wire.send(self._channel, message, fds)
-                return
-        if "status" in message:
-            with suppress(OSError):
-                os.write(self._note, json.dumps([message["id"], message["status"]]).encode() + b"\n")
 
     # --- a start ------------------------------------------------------------------------------------------------------
 
@@ -175,6 +173,7 @@ class Spawner:
             return
         status = None
         left = True
+        self._write_down()
         while left:
             try:
                 pid, found, usage = os.wait4(-1, os.WNOHANG)
@@ -201,6 +200,19 @@ class Spawner:
             said["spoiled"] = "a process of its own user changed its limits or its place in the schedule"
         self._tell(said)
         self._tidy(leavings.MEMORY)
+
+    def _write_down(self) -> None:
+        """Note how the main process ended, before anybody can see that it is gone: what is told may be told to a
+        supervisor that is killed before it reads, and the next one finds it here. The line of an earlier job goes."""
+        if not self._main:
+            return
+        with suppress(OSError):
+            seen = os.waitid(os.P_PID, self._main, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is not None:
+                status = seen.si_status << 8 if seen.si_code == os.CLD_EXITED else seen.si_status  # as wait4 has it
+                self._note_from = self._note_from or os.fstat(self._note).st_size
+                line = json.dumps([self._job, status]).ljust(_NOTE_LINE) + "\n"
+                os.pwrite(self._note, line.encode(), self._note_from)
 
 
 def _limits() -> list[object]:

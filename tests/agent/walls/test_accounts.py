@@ -212,7 +212,7 @@ def test_what_is_mounted_later_is_seen_where_mounts_are_shared(tmp_path: Path) -
         "subprocess.run(['mount', '-t', 'tmpfs', 'none', sys.argv[1]], check=True)\n"
         "open(sys.argv[1] + '/later', 'w').close()\n"
         "os.write(go, b'x'); os.wait()\n"
-        "print('ann' in open('/etc/passwd').read(), os.listdir(sys.argv[2]))\n"
+        f"print('ann:x:{ANN}:' in open('/etc/passwd').read(), os.listdir(sys.argv[2]))\n"
     )
     try:
         command = ["unshare", "--mount", "--propagation", "shared", sys.executable]

@@ -312,15 +312,25 @@ def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_
     assert node.run("echo next") == (0, "next\n")
 
 
-def test_the_fork_server_of_a_service_makes_nobody_a_person_or_root(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("user", "why"),
+    [
+        ({"uid": 0, "gid": 0, "groups": []}, "user 0 is none of a slot"),
+        ({"uid": uids.FIRST, "gid": 0, "groups": []}, "groups [0] are not"),
+        ({"uid": uids.FIRST, "gid": uids.FIRST, "groups": [42]}, "groups [42] are not"),
+    ],
+    ids=["root", "group of root", "group of shadow"],
+)
+def test_the_fork_server_of_a_service_makes_nobody_a_person_or_root(
+    node: Node, user: dict[str, object], why: str
+) -> None:
     if node.walls != "user" or node.as_root:
         pytest.skip("needs the capabilities of the unit")
-    (folder := node.state / "jobs" / "ofroot").mkdir(mode=0o755)
-    node.tell(op="launch", id="j-root.1", argv=["/usr/bin/id"], cwd="/", cores=[], limit=9.0, grace=1.0, lease=0.0,
-              env={}, lease_from=0.0, submitter="ann", user={"uid": 0, "gid": 0, "groups": []}, limits={})  # fmt: skip
-    code, said = node.ended("j-root.1")
-    assert (code, "user 0 is none of a slot" in said) == (-1, True), said
-    folder.rmdir()
+    id = f"j-{abs(hash(why))}.1"
+    node.tell(op="launch", id=id, argv=["/usr/bin/id"], cwd="/", cores=[], limit=9.0, grace=1.0, lease=0.0,
+              env={}, lease_from=0.0, submitter="ann", user=user, limits={})  # fmt: skip
+    code, said = node.ended(id)
+    assert (code, why in said) == (-1, True), said
 
 
 def test_only_the_fork_server_of_a_service_has_capabilities(node: Node) -> None:
