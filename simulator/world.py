@@ -10,7 +10,6 @@ from distributed_grid.coordinator.core.placement.matching import could_ever
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.nodes import NodeFacts, NodeState
-from distributed_grid.simulator import faults
 from distributed_grid.simulator.agent import Agent
 from distributed_grid.simulator.clients import Client
 from distributed_grid.simulator.coordinator import Coordinator
@@ -29,10 +28,11 @@ PEACE = 900.0
 
 
 class World:
-    """One grid. `go` runs it to its end; a Violation comes out of that."""
+    """One grid. `go` runs it to its end; a Violation comes out of that. `begin` lets a planned fault happen."""
 
-    def __init__(self, plan: Plan, recording: bool = False) -> None:
+    def __init__(self, plan: Plan, begin: Callable[["World", FaultPlan], None], recording: bool = False) -> None:
         self.plan = plan
+        self._begin = begin
         self.engine = Engine(recording)
         self.judge = Judge(plan.jobs, plan.nodes)
         self.weather = Weather()
@@ -158,7 +158,7 @@ class World:
 
     def _fault(self, fault: FaultPlan) -> None:
         if not self.machines[fault.node].gone:
-            faults.begin(self, fault)
+            self._begin(self, fault)
 
     def until(self, fault: FaultPlan, act: Callable[..., Any], *args: Any) -> None:
         """Have this done when the fault is over, or peace comes before."""

@@ -156,9 +156,6 @@ PATH_CALLS = {"open", "io.open", "os.open", "os.truncate"}
 PATH_MODULES = {"shutil"}
 PATH_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch"}
 
-# Modules that are in a circle still, by types only, and are to come out of it.
-CIRCLES = {"simulator.faults", "simulator.world", "simulator.judge.always", "simulator.judge.many"}
-
 BARE_NAMES = {"agent", "cli", "coordinator", "protocol", "simulator", "standins", "systemd"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "shelve", "marshal"}
 FORBIDDEN_CALLS = {"os.system", "os.popen", "yaml.load", "eval", "exec"}
@@ -400,7 +397,7 @@ def modules_in_circles(sources: list[Source]) -> Iterator[str]:
             if target in names and target != one.name:
                 needs[one.name].setdefault(target, seen.line)
     for one in sources:
-        if one.name not in CIRCLES and (back := _way_back(needs, one.name)):
+        if back := _way_back(needs, one.name):
             yield one.at(needs[one.name][back[0]], f"is in a circle: {' -> '.join((one.name, *back))}")
 
 
