@@ -5,14 +5,15 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 ARGS   ?=
 
-.PHONY: help demo test lint format types bench chaos abuse fuzz docs install clean
+.PHONY: help demo test test-all lint format types wheel bench chaos abuse fuzz docs install clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     the whole grid on this machine, with a job run on borrowed capacity"
 	@echo "make test     all tests this machine can run (pytest's arguments: ARGS='-k name'; two at once: ARGS='-n 2')"
+	@echo "make test-all the tests with Python 3.11, 3.12 and 3.13, those that are here"
 	@echo "make lint     ruff: rules and format       make format   put both right"
-	@echo "make types    mypy --strict"
+	@echo "make types    mypy --strict                make wheel    build wheel and sdist into dist/ and try the wheel"
 	@echo "make bench    measure                      make docs     write the generated pages"
 	@echo "make chaos    kill, stop and cut off a real grid under load, and judge it (ARGS='--minutes 20 --seed 1')"
 	@echo "make abuse    attack a grid by its peers and by its jobs, under all walls (ARGS='--levels user --no-siege')"
@@ -36,6 +37,9 @@ test: $(STAMP) $(VENV)/.ray
 	@scripts/system-packages.sh || true
 	@$(PY) -m pytest $(ARGS)
 
+test-all:
+	@scripts/test-all.sh
+
 lint: $(STAMP)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -46,6 +50,9 @@ format: $(STAMP)
 
 types: $(STAMP)
 	@scripts/types.sh $(VENV)
+
+wheel: $(STAMP)
+	@$(PY) scripts/wheel.py
 
 bench: $(STAMP)
 	@$(PY) bench/run.py $(ARGS)

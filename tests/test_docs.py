@@ -16,7 +16,8 @@ from distributed_grid.config import text as config_text
 from distributed_grid.config.schema import MOVED
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FRONT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in FRONT), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -120,6 +121,14 @@ def test_files_of_ours_that_are_named_are_there(page: Path) -> None:
 
 
 USERS_FILES = {"train.py", "answer.py"}
+WORDS = 800
+"""That the first page may have: who reads it wants to know what this is, and where the rest stands."""
+
+
+def test_the_first_page_is_short_and_the_index_names_every_page() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= WORDS
+    named = set(LINK.findall((ROOT / "docs/index.md").read_text()))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= named
 
 
 class Command(NamedTuple):
@@ -171,7 +180,7 @@ def understood(words: list[str]) -> str:
 
 
 def targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def test_the_pages_name_only_commands_that_there_are() -> None:
