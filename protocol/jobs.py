@@ -1,5 +1,5 @@
 """What a job is, on the wire and on disk: what was asked for and what it waits for (`Dependency`), its limits
-(`JobLimits`), where it stands, what it uses (`Used`), and how it ended.
+(`JobLimits`), where it stands and why it waits (`Reason`), what it uses (`Used`), and how it ended.
 """
 
 from collections.abc import Iterable
@@ -15,6 +15,33 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.placement import Constraints, Local, Strategy
 from distributed_grid.protocol.resources import MILLI, Grant, Resources
 from distributed_grid.protocol.text import parse_duration
+
+WAITING: dict[str, str] = {
+    "Dependency": "it waits for other jobs (--after, --after-ok, --after-any)",
+    "Begin": "its time to begin has not come (--begin)",
+    "ArrayLimit": "as many of its array are at work as may be at once (--array …%N)",
+    "Gang": "it is part of a gang that begins as a whole",
+    "Preempting": "others end for it, and what they leave is kept for it (docs/preemption.md)",
+    "Returning": "it gave its place to somebody who did not take it, and what it gave is kept for it",
+    "Priority": "others are served before it: a class above, a user with a smaller share, or earlier jobs of its user",
+    "Held": "the coordinator cannot store what it would start: its disk is full or fails",
+    "NeverFits": "no node of the grid could ever run it, whatever became free",
+    "NoOffers": "no node is known, can be reached, or offers anything that could serve",
+    "Reserved": "there is room, and it is kept for who comes before it",
+    "Resources": "what it needs is in use",
+    "Ray": "Ray is to reserve it, and has no room, no node there, or cannot be asked (docs/placement-by-ray.md)",
+    "Thresholds": "what it needs is there and not lent now: a node's owner uses it, or refused a moment ago",
+    "Affinity": "where the jobs are that it is to be near to, or apart from, leaves no room for it",
+    "SetAside": "the nodes that could run it are set aside, since launches failed there",
+    "Drained": "the nodes that could run it are drained",
+}
+OTHER: dict[str, str] = {
+    "Fits": "a request that was only asked about would start now",
+    "Preempts": "a request that was only asked about would start when others have given way (docs/preemption.md)",
+    "Placed": "the job has its place",
+    "Ended": "the job is over",
+}
+
 
 MOST_AFTER = 1000
 """Jobs that one job may wait for. An array counts as one."""

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Accepted, Job, Rejected
-from distributed_grid.coordinator.core.records.conditions import Condition
+from distributed_grid.coordinator.core.records import Condition
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine

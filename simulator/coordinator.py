@@ -27,7 +27,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
-from distributed_grid.coordinator.core.records.conditions import Condition, End
+from distributed_grid.coordinator.core.records import Condition, End
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.link import PROTOCOL, SILENCE

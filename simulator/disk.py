@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.model import (
     RecordOrders,
 )
 from distributed_grid.coordinator.core.queue.fairness import RecordShare
-from distributed_grid.coordinator.core.records.held_set import RecordReceipt
+from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 from distributed_grid.protocol.preemption import Receipt

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import msgspec
 
-from distributed_grid.agent.core.ends import was_over
 from distributed_grid.agent.core.owner import Running
 from distributed_grid.agent.core.spare.lender import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
@@ -19,6 +18,13 @@ from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Sign
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
 from distributed_grid.protocol.resources import MILLI, Grant, format_milli
 from distributed_grid.protocol.walls import unfit
+
+
+def was_over(cause: str) -> Outcome:
+    """It was over, and its end acknowledged. `cause`: as it was asked to end now."""
+    known = Cause(cause) if cause in [*Cause] else Cause.CANCELLED
+    return Outcome(known, text="it was over and acknowledged before; nothing is started twice", started=False)
+
 
 D = TypeVar("D")
 

@@ -59,7 +59,7 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
     config = invocation.whole_config({"coordinator.state_dir": state_dir} if state_dir else {})
     from distributed_grid.cli import formatting
     from distributed_grid.cli.connection import user_name
-    from distributed_grid.coordinator.access.founding import found, hosts_of
+    from distributed_grid.coordinator.access.joining import found, hosts_of
     from distributed_grid.identity.member import contexts, use_context
 
     folder = Path(config.coordinator_state_dir())

@@ -102,7 +102,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     if not (options["no_ship"] or options["workdir"]):
         import msgspec
 
-        from distributed_grid.cli.attach.transfer import ship
+        from distributed_grid.cli.attach.results import ship
 
         spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, here()))
     submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request, **many)

@@ -30,8 +30,7 @@ def submit(path: str) -> None:
 
     import msgspec
 
-    from distributed_grid.cli.attach.results import here
-    from distributed_grid.cli.attach.transfer import ship
+    from distributed_grid.cli.attach.results import here, ship
     from distributed_grid.protocol.codec import BULK_BYTES, encode
     from distributed_grid.protocol.messages import Submission, Submit, Submitted
 

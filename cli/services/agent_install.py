@@ -13,7 +13,7 @@ from distributed_grid.cli.context import Invocation, common, current
 from distributed_grid.cli.services import agent_status, agent_stop, systemd
 from distributed_grid.cli.services import words as service_words
 from distributed_grid.cli.services.agent import _check_url, _settings, _settings_options
-from distributed_grid.cli.services.agent_door import status_of
+from distributed_grid.cli.services.agent_status import status_of
 from distributed_grid.cli.services.units import Unit, program
 from distributed_grid.protocol.errors import GridError
 

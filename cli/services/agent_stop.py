@@ -12,7 +12,7 @@ from click.termui import prompt
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.dev import processes
 from distributed_grid.cli.services import systemd, words
-from distributed_grid.cli.services.agent_door import AgentDoor, NoAgent, status_of
+from distributed_grid.cli.services.agent_status import AgentDoor, NoAgent, status_of
 from distributed_grid.protocol.errors import GridError
 
 SECONDS = 30.0

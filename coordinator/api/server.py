@@ -33,6 +33,7 @@ from distributed_grid.coordinator.api.relay import Agent, Relay
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import People
 from distributed_grid.coordinator.audit.log import RequestLog
+from distributed_grid.coordinator.core.commands import Reserve, Unreserve
 from distributed_grid.coordinator.core.model import (
     Accepted,
     AckExits,
@@ -48,7 +49,6 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Told,
 )
-from distributed_grid.coordinator.core.records.ray_events import Reserve, Unreserve
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.connection import Connection, Wire

@@ -16,7 +16,7 @@ from distributed_grid.coordinator.core.placement.affinity import Homes
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.admission import which
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
-from distributed_grid.coordinator.core.records.conditions import Condition, End
+from distributed_grid.coordinator.core.records import Condition, End
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.visibility import Sight
 from distributed_grid.coordinator.driver import Driver

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.preemption.held_sets import takers_of
 from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Queue, key_of
-from distributed_grid.coordinator.core.records.conditions import End
+from distributed_grid.coordinator.core.records import End
 from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle, Members, Reservations
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.nodes import GpuOffer

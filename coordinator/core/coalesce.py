@@ -19,7 +19,7 @@ from distributed_grid.coordinator.core.model import (
     Send,
 )
 from distributed_grid.coordinator.core.queue.fairness import RecordShare
-from distributed_grid.coordinator.core.records.held_set import RecordReceipt
+from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.protocol.messages import Launch, Stop
 
 LINES_KEPT = 1000

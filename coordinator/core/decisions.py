@@ -17,6 +17,7 @@ A decision is a tuple of plain things. It begins with what kind it is and whom i
 from collections.abc import Iterable
 from typing import Any
 
+from distributed_grid.coordinator.core.commands import Reserve, Unreserve
 from distributed_grid.coordinator.core.model import (
     Accepted,
     AckExits,
@@ -30,7 +31,6 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     Send,
 )
-from distributed_grid.coordinator.core.records.ray_events import Reserve, Unreserve
 from distributed_grid.protocol.messages import Launch, Renewed
 
 Decision = tuple[Any, ...]

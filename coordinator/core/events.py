@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distributed_grid.coordinator.core import boosts
+from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
@@ -28,7 +29,6 @@ from distributed_grid.coordinator.core.nodes import agents, backoff, contradicti
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.queue import accounts, admission, dependencies
-from distributed_grid.coordinator.core.records.ray_events import RayLooked, Reserved, ReserveRefused
 from distributed_grid.coordinator.core.state import GridState
 
 

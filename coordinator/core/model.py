@@ -8,24 +8,14 @@ from typing import get_args
 
 import msgspec
 
-from distributed_grid.coordinator.core.placement.capacity import Room
-from distributed_grid.coordinator.core.queue.fairness import RecordShare
-from distributed_grid.coordinator.core.records.boost_events import ExtendAsked as ExtendAsked
-from distributed_grid.coordinator.core.records.boost_events import Joined as Joined
-from distributed_grid.coordinator.core.records.boost_events import Left as Left
-from distributed_grid.coordinator.core.records.conditions import Condition, dependencies
-from distributed_grid.coordinator.core.records.gang_part import Part
-from distributed_grid.coordinator.core.records.group import Group as Group
-from distributed_grid.coordinator.core.records.held_set import Kept, RecordReceipt
-from distributed_grid.coordinator.core.records.node_events import DrainAsked as DrainAsked
-from distributed_grid.coordinator.core.records.node_events import ForgetAsked as ForgetAsked
-from distributed_grid.coordinator.core.records.node_events import LabelAsked as LabelAsked
-from distributed_grid.coordinator.core.records.node_events import NodeDoubted as NodeDoubted
-from distributed_grid.coordinator.core.records.node_events import RecordForgotten as RecordForgotten
-from distributed_grid.coordinator.core.records.node_events import RecordNode as RecordNode
-from distributed_grid.coordinator.core.records.node_events import RecordOrders as RecordOrders
-from distributed_grid.coordinator.core.records.node_events import UndrainAsked as UndrainAsked
-from distributed_grid.coordinator.core.records.ray_events import (
+from distributed_grid.coordinator.core.commands import DrainAsked as DrainAsked
+from distributed_grid.coordinator.core.commands import ExtendAsked as ExtendAsked
+from distributed_grid.coordinator.core.commands import ForgetAsked as ForgetAsked
+from distributed_grid.coordinator.core.commands import Joined as Joined
+from distributed_grid.coordinator.core.commands import LabelAsked as LabelAsked
+from distributed_grid.coordinator.core.commands import Left as Left
+from distributed_grid.coordinator.core.commands import NodeDoubted as NodeDoubted
+from distributed_grid.coordinator.core.commands import (
     OnRay,
     RayLooked,
     RayPlace,
@@ -34,6 +24,14 @@ from distributed_grid.coordinator.core.records.ray_events import (
     ReserveRefused,
     Unreserve,
 )
+from distributed_grid.coordinator.core.commands import RecordForgotten as RecordForgotten
+from distributed_grid.coordinator.core.commands import RecordNode as RecordNode
+from distributed_grid.coordinator.core.commands import RecordOrders as RecordOrders
+from distributed_grid.coordinator.core.commands import UndrainAsked as UndrainAsked
+from distributed_grid.coordinator.core.placement.capacity import Room
+from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.records import Condition, Kept, Part, RecordReceipt, dependencies
+from distributed_grid.coordinator.core.records import Group as Group
 from distributed_grid.coordinator.core.rollback import Alarm as Alarm
 from distributed_grid.coordinator.core.rollback import LossFound as LossFound
 from distributed_grid.coordinator.core.rollback import RecordLoss as RecordLoss

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from distributed_grid.coordinator.core.commands import Unreserve
 from distributed_grid.coordinator.core.deadlines import Deadlines
 from distributed_grid.coordinator.core.model import (
     MOVES,
@@ -31,8 +32,7 @@ from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Queue, key_of
-from distributed_grid.coordinator.core.records.conditions import Condition, End
-from distributed_grid.coordinator.core.records.ray_events import Unreserve
+from distributed_grid.coordinator.core.records import Condition, End
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step
 from distributed_grid.protocol.nodes import NodeState

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     DrainAsked,
@@ -26,7 +27,6 @@ from distributed_grid.coordinator.core.model import (
     Told,
     UndrainAsked,
 )
-from distributed_grid.coordinator.core.records.ray_events import RayLooked, Reserved, ReserveRefused
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import MILLI, Grant, format_bytes, format_milli
 

@@ -9,15 +9,8 @@ from typing import Any
 
 import structlog
 
+from distributed_grid.coordinator.core.commands import OnRay, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
 from distributed_grid.coordinator.core.model import Allocation, Event, Node
-from distributed_grid.coordinator.core.records.ray_events import (
-    OnRay,
-    RayLooked,
-    Reserve,
-    Reserved,
-    ReserveRefused,
-    Unreserve,
-)
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray.agreed import JOBS
 from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay

@@ -31,7 +31,7 @@ from distributed_grid.coordinator.core.model import (
     RecordOrders,
 )
 from distributed_grid.coordinator.core.queue.fairness import RecordShare
-from distributed_grid.coordinator.core.records.held_set import RecordReceipt
+from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.coordinator.core.rollback import Point, Traces, joined
 from distributed_grid.coordinator.store import head
 from distributed_grid.coordinator.store import receipts as store_receipts

@@ -23,7 +23,7 @@ from distributed_grid.coordinator.core.placement import constraints, matching
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.preemption import candidates, held_sets
 from distributed_grid.coordinator.core.queue import admission, dependencies, gangs, groups, reservations, scheduler
-from distributed_grid.coordinator.core.records.gang_part import Fate
+from distributed_grid.coordinator.core.records import Fate
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Stale

@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.core.commands import RayPlace, Reserve
 from distributed_grid.coordinator.core.lifecycle import retries
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement, Send
 from distributed_grid.coordinator.core.placement.ray_capacity import bundle
-from distributed_grid.coordinator.core.records.ray_events import RayPlace, Reserve
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang, GroupKind
 from distributed_grid.protocol.jobs import JobSpec, State

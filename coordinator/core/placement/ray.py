@@ -7,12 +7,12 @@ Boosts are lent to Ray, and not reserved by it.
 
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused, Unreserve
 from distributed_grid.coordinator.core.lifecycle import attempts, granting, outcomes
 from distributed_grid.coordinator.core.model import Allocation, Node, Send
 from distributed_grid.coordinator.core.nodes import backoff
 from distributed_grid.coordinator.core.placement.ray_capacity import REFUSED
 from distributed_grid.coordinator.core.queue import gangs
-from distributed_grid.coordinator.core.records.ray_events import RayLooked, Reserved, ReserveRefused, Unreserve
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.nodes import NodeState

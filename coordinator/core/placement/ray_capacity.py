@@ -7,9 +7,9 @@ of its tasks can then come to the GPU that the job runs on, and until the job en
 
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.core.commands import OnRay
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.records.ray_events import OnRay
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.resources import Resources, format_bytes, format_milli
 

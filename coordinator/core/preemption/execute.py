@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core.preemption.candidates import end_of, view
 from distributed_grid.coordinator.core.preemption.gang_plan import plan as plan_for_all
 from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, plan
 from distributed_grid.coordinator.core.queue import gangs
-from distributed_grid.coordinator.core.records.held_set import Kept, RecordReceipt
+from distributed_grid.coordinator.core.records import Kept, RecordReceipt
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
 from distributed_grid.protocol.preemption import Place, Preemption, Receipt, Victim

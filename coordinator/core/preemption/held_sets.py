@@ -13,7 +13,7 @@ from distributed_grid.coordinator.core.model import Allocation, Job, Node, Place
 from distributed_grid.coordinator.core.placement.matching import able
 from distributed_grid.coordinator.core.placement.scoring import confidence, scores
 from distributed_grid.coordinator.core.preemption.plan import clock, ending_words
-from distributed_grid.coordinator.core.records.held_set import Kept, RecordReceipt
+from distributed_grid.coordinator.core.records import Kept, RecordReceipt
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Reason, State
 from distributed_grid.protocol.preemption import Place, Receipt, Victim

@@ -14,7 +14,7 @@ from distributed_grid.coordinator.core.explain.feasible import can_fit
 from distributed_grid.coordinator.core.lifecycle import granting, oom, outcomes, retries, stopping
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement, RecordAllocation
 from distributed_grid.coordinator.core.placement.gangs import meeting
-from distributed_grid.coordinator.core.records.gang_part import Fate, Part
+from distributed_grid.coordinator.core.records import Fate, Part
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State

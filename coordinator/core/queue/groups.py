@@ -8,7 +8,7 @@ from distributed_grid.coordinator.core.lifecycle import attempts, stopping
 from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.queue import gangs
-from distributed_grid.coordinator.core.records.conditions import dependencies
+from distributed_grid.coordinator.core.records import dependencies
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, State

@@ -6,17 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from distributed_grid.agent.core import table as books
-from distributed_grid.agent.core.table import (
-    Command,
-    Forget,
-    Kill,
-    Prepare,
-    Ready,
-    Report,
-    Run,
-    SendSignal,
-    Table,
-)
+from distributed_grid.agent.core.table import Command, Forget, Kill, Prepare, Ready, Report, Run, SendSignal, Table
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Stamp

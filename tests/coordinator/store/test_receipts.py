@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.records.held_set import RecordReceipt
+from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.coordinator.store import receipts as store_receipts
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Priority

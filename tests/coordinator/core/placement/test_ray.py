@@ -3,6 +3,15 @@
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint, views
+from distributed_grid.coordinator.core.commands import (
+    OnRay,
+    RayLooked,
+    RayPlace,
+    Reserve,
+    Reserved,
+    ReserveRefused,
+    Unreserve,
+)
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
@@ -20,15 +29,6 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.records.ray_events import (
-    OnRay,
-    RayLooked,
-    RayPlace,
-    Reserve,
-    Reserved,
-    ReserveRefused,
-    Unreserve,
-)
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started

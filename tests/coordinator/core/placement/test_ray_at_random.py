@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from distributed_grid.coordinator.core.commands import OnRay, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
@@ -21,14 +22,6 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.records.ray_events import (
-    OnRay,
-    RayLooked,
-    Reserve,
-    Reserved,
-    ReserveRefused,
-    Unreserve,
-)
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Sample

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy, Preempting
-from distributed_grid.coordinator.core.records.held_set import RecordReceipt
+from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample

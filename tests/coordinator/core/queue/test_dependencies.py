@@ -17,7 +17,7 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
-from distributed_grid.coordinator.core.records.conditions import Condition, End
+from distributed_grid.coordinator.core.records import Condition, End
 from distributed_grid.protocol.groups import GroupKind, count, parse_array
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Started

@@ -24,7 +24,7 @@ from distributed_grid.coordinator.core.model import (
 )
 from distributed_grid.coordinator.core.nodes import restore
 from distributed_grid.coordinator.core.policy import Policy
-from distributed_grid.coordinator.core.records.conditions import Condition
+from distributed_grid.coordinator.core.records import Condition
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop

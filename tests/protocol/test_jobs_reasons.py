@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from distributed_grid.protocol.reasons import OTHER, WAITING
+from distributed_grid.protocol.jobs import OTHER, WAITING
 
 ROOT = Path(__file__).parents[2]
 SAID = re.compile(r"""\bReason\(\s*"([A-Za-z]+)"|\(\s*"[a-z-]+", "([A-Z][A-Za-z]+)"\)""")
@@ -11,7 +11,7 @@ SAID = re.compile(r"""\bReason\(\s*"([A-Za-z]+)"|\(\s*"[a-z-]+", "([A-Z][A-Za-z]
 
 def test_every_reason_that_is_said_is_in_the_table_and_every_one_of_the_table_is_said() -> None:
     said = set()
-    for path in (ROOT / "coordinator" / "core").glob("*.py"):
+    for path in (ROOT / "coordinator" / "core").rglob("*.py"):
         said |= {one or other for one, other in SAID.findall(path.read_text())}
     assert said == set(WAITING) | set(OTHER)
 

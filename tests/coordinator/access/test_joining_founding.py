@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.access.founding import found
+from distributed_grid.coordinator.access.joining import found
 from distributed_grid.coordinator.access.pki import Pki
 from distributed_grid.coordinator.backup.state import content, looking_into
 from distributed_grid.identity.tls import client_context, server_context

@@ -1,1 +1,0 @@
-"""Parts of jobs, groups and nodes as they are stored, and the events and commands about them."""
