@@ -240,6 +240,7 @@ class Launcher:
         return {
             "submitter": launch.user,
             "trusted": launch.user in self.owners,
+            "gpus": bool(launch.grant.gpus),
             "user": account and {"uid": account.uid, "gid": account.gid, "groups": account.groups},
             "limits": {
                 "memory": launch.grant.memory,

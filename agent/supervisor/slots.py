@@ -18,7 +18,7 @@ from typing import Any
 from distributed_grid.agent.cgroups.slots import SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Place
-from distributed_grid.agent.walls import accounts, uids, wire
+from distributed_grid.agent.walls import accounts, devices, uids, wire
 from distributed_grid.agent.walls.enclosure import NAMESPACE, USER, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer
 
@@ -99,7 +99,8 @@ class Slots:
         """A spawner for this order, idle or just being made. Raises OSError where none can be made."""
         account, submitter = order.get("user"), order.get("submitter", "")
         limits = order.get("limits") or {}
-        key = (submitter, _hashed(account), limits.get("pids", 0), limits.get("nice", 0), order.get("trusted", False))
+        bounds = limits.get("pids", 0), limits.get("nice", 0)
+        key = (submitter, _hashed(account), *bounds, order.get("trusted", False), order.get("gpus", False))
         idle = self._idle.get(key, [])
         found = idle.pop() if idle else self._make(key, account)
         found.taken, found.since = allocation, procs.now()
@@ -222,9 +223,10 @@ class Slots:
     # --- one spawner --------------------------------------------------------------------------------------------------
 
     def _make(self, key: tuple[Any, ...], account: dict[str, Any] | None) -> Spawning:
-        processes, nice, trusted = key[2:]
+        processes, nice, trusted, gpus = key[2:]
         name = os.urandom(8).hex()
-        walls, uid, gid, groups, own, login = self.walls, os.geteuid(), os.getegid(), (), False, ""
+        walls, uid, gid, own, login = self.walls, os.geteuid(), os.getegid(), False, ""
+        groups: tuple[int, ...] = ()
         folder = os.path.join(self._folder, name)
         if account is not None:
             walls, uid, gid, groups = USER, account["uid"], account["gid"], tuple(account["groups"])
@@ -233,6 +235,7 @@ class Slots:
             living = uids.of_processes() | {one.slot.uid for one in self._all.values()}
             uid = gid = uids.pick(folders, living)
             own, login = True, accounts.login_name(key[0])
+            groups = devices.groups() if gpus else ()
             self._enter(login, uid, folder, living)
         slot = Slot(
             name=name,

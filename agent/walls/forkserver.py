@@ -17,7 +17,17 @@ from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.walls import accounts, enclosure, files_socket, landlock, leavings, syscalls, uids, wire
+from distributed_grid.agent.walls import (
+    accounts,
+    devices,
+    enclosure,
+    files_socket,
+    landlock,
+    leavings,
+    syscalls,
+    uids,
+    wire,
+)
 from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
 from distributed_grid.agent.walls.spawner import Spawner
 
@@ -194,13 +204,13 @@ def _enter_group(door: str) -> None:
 
 
 def _check_user(uid: int, gid: int, groups: Collection[int] = ()) -> None:
-    """Hold that nobody becomes a person or root, or a member of a group, by a service that has its capabilities for
-    users of slots only. Raises PermissionError."""
+    """Hold that nobody becomes a person or root, or a member of a group other than those of GPUs, by a service that has
+    its capabilities for users of slots only. Raises PermissionError."""
     if os.geteuid() == 0 or (uid, gid) == (os.geteuid(), os.getegid()):
         return
     if not uids.is_own(uid):
         raise PermissionError(errno.EPERM, f"user {uid} is none of a slot")
-    if gid != uid or groups:
+    if gid != uid or (groups and not {*groups} <= {*devices.groups()}):
         raise PermissionError(errno.EPERM, f"groups {sorted({gid, *groups} - {uid})} are not for user {uid} of a slot")
 
 

@@ -11,6 +11,7 @@ import resource  # noqa: F401 - which os.wait4 loads, and who is another user ca
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import traceback
@@ -23,12 +24,14 @@ import pytest
 from distributed_grid.agent.launch import workdir  # noqa: F401 - loaded before the fork
 from distributed_grid.agent.supervisor import loop, procs  # noqa: F401 - loaded before the fork
 from distributed_grid.agent.supervisor import main as supervisor_main
-from distributed_grid.agent.walls import available, files_socket, forkserver, landlock, syscalls, uids  # noqa: F401
+from distributed_grid.agent.walls import available, devices, files_socket, forkserver, landlock, syscalls, uids  # noqa: F401
 from tests.grid_fixture import until
 from tests.processes import allocation_of
 
 AGENT = 60_777
 """A user that no machine has."""
+VIDEO, EVERYONE = 60_778, 60_779
+"""Groups that no machine has: of a GPU's device node that is closed to others, and of one that is not."""
 PATH = "/usr/bin:/bin"
 pytestmark = pytest.mark.root
 
@@ -110,7 +113,7 @@ class Node:
         self.wire.write(json.dumps(message).encode() + b"\n")
         self.wire.flush()
 
-    def launch(self, script: str, who: str = "ann", pids: int = 0, limit: float = 60.0) -> str:
+    def launch(self, script: str, who: str = "ann", pids: int = 0, limit: float = 60.0, gpus: bool = False) -> str:
         """Begin it in a shell as a job of this submitter."""
         self._count += 1
         key = f"j-{os.getpid()}-{self._count}.1"
@@ -119,6 +122,7 @@ class Node:
         self.tell(
             op="launch", id=key, argv=["/bin/sh", "-c", script], cwd="", cores=[], limit=limit, grace=1.0, lease=0.0,
             env={"PATH": PATH, "GRID_ALLOCATION_ID": key}, lease_from=0.0, submitter=who, limits={"pids": pids},
+            gpus=gpus,
         )  # fmt: skip
         return key
 
@@ -161,11 +165,38 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     above.chmod(0o755)
     (above / "state").mkdir()
     try:
-        made = Node(above / "state", request.param)
-        yield made
-        made.close()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(devices, "FOLDER", str(above / "dev"))
+            make_gpus(above / "dev")
+            made = Node(above / "state", request.param)
+            yield made
+            made.close()
     finally:
         shutil.rmtree(above)
+
+
+def make_gpus(folder: Path) -> None:
+    """Device nodes as drivers make them, with /dev/null behind them."""
+    (folder / "dri").mkdir(parents=True)
+    for name, group, mode in (("dri/renderD128", VIDEO, 0o660), ("nvidia0", EVERYONE, 0o666), ("kfd", 0, 0o660)):
+        os.mknod(folder / name, stat.S_IFCHR, os.makedev(1, 3))
+        os.chown(folder / name, 0, group)
+        os.chmod(folder / name, mode)
+    (folder / "nvidia.log").touch()  # no device
+    os.chown(folder / "nvidia.log", 0, EVERYONE)
+    os.chmod(folder / "nvidia.log", 0o660)
+
+
+def test_a_job_opens_the_device_nodes_of_gpus_if_it_was_granted_some_and_no_other_job_does(node: Node) -> None:
+    if node.walls != "user":
+        pytest.skip("elsewhere a job has the groups of the agent's user")
+    names = "dri/renderD128 nvidia0 kfd"
+    look = f"id -G; cd {node.state.parent}/dev; for one in {names}; do true <>$one && echo $one; done"
+    code, out = node.run(f"exec 2>/dev/null; {look}", gpus=True)
+    own, *more = out.splitlines()[0].split()
+    assert (uids.is_own(int(own)), more, out.split()[2:]) == (True, [str(VIDEO)], ["dri/renderD128", "nvidia0"])
+    code, out = node.run(f"exec 2>/dev/null; {look}")
+    assert uids.is_own(int(out.splitlines()[0])) and out.split()[1:] == ["nvidia0"]
 
 
 def test_a_job_has_no_open_files_but_its_three_streams(node: Node) -> None:
