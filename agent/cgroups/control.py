@@ -12,7 +12,7 @@ delegated; a job that runs as root leaves any group of version 1 by one write to
 hide /sys/fs/cgroup or mount it read-only, and without them a group is a good guess and no proof.
 
 What it costs (Linux 6.18, two cores; us a hierarchy): mkdir 12-25 (memory: 140), enter 13 in a row, 50-130 some 10 ms
-after the last one, 8000 after a longer pause (once for all hierarchies, see supervisor_cgroupfs.py), 130-200 where a
+after the last one, 8000 after a longer pause (once for all hierarchies, see cgroupfs.py), 130-200 where a
 process moves itself in version 1, remove 11-40. So a spawner that stays in one group for many jobs costs a launch
 nothing, and one that enters a group for each job 0.2 ms on a busy node and 8 ms on an idle one. Stdlib only.
 """

@@ -1,7 +1,7 @@
 """Which control groups this machine lets us make: by systemd's delegation, or by name in the configuration.
 
 Each controller that we use is looked for by itself, in version 2 first, else in version 1; what cannot be had is said,
-with the reason, and something weaker stands in for it (supervisor_limits.py). Groups are made only in a place that was
+with the reason, and something weaker stands in for it (supervisor/limits.py). Groups are made only in a place that was
 given to us. Stdlib only.
 """
 

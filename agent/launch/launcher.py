@@ -102,7 +102,7 @@ class Launcher:
     supervisor's own fate. `pids` are the main processes of what runs, by allocation, and `limits` says who keeps which
     limit, as the supervisor found.
 
-    `cgroup`: where its groups go, as supervisor_cgroups.survey takes it. `walls`: behind which jobs run
+    `cgroup`: where its groups go, as cgroups.control.survey takes it. `walls`: behind which jobs run
     (walls/enclosure.py); `owners` are the users whose jobs see what the agent's user sees, where these have namespaces.
 
     `process` is a supervisor that was just started. `slots` says in which slot each allocation ran."""

@@ -14,7 +14,7 @@ STUCK_AFTER = 6.0
 
 
 class Measures(Protocol):
-    """What measures: `agent.probe.Probe`, called on a thread."""
+    """What measures: `agent.sampling.probe.Probe`, called on a thread."""
 
     def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:
         """Measure now."""

@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 class Job:
     """An allocation from its intent to its end. Times are seconds since boot, sizes bytes. `lease` and `since` are what
-    supervisor_leases.py is told of it.
+    leases.py is told of it.
 
     `limits` is what it may take, as the agent said: `memory` bytes, `pids` processes and threads at once, `cpu`
     thousandths of a core, and `signal` is sent to it `before` seconds ahead of its time limit; what is not there is not

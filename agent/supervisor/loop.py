@@ -1,7 +1,7 @@
 """The node's supervisor: it owns all jobs, and outlives the agent.
 
 One process with one thread, standard library only, started by supervisor/main.py. It makes no job's process itself: a
-spawner behind the walls of a slot does (supervisor_slots.py, walls/). Each turn of its loop takes what came in, makes
+spawner behind the walls of a slot does (slots.py, walls/). Each turn of its loop takes what came in, makes
 it durable with one sync, and only then acts on it and tells: an intent is on disk before a spawner has the order, an
 exit is on disk before it is reported, and is kept until it is acknowledged. No allocation is ever spawned twice,
 whatever dies in between. The agent may come and go; it is told everything when it comes. Leases are kept without it.

@@ -15,7 +15,7 @@ from distributed_grid.protocol.errors import BadValue
 Report = Any
 """A replay.Report, which is loaded when it is needed only."""
 Compared = Any
-"""A replay_other.Compared, likewise."""
+"""A what_if.Compared, likewise."""
 LINES = 50
 """Differences by another policy that are printed; the rest is counted. JSON has them all."""
 

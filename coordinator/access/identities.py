@@ -127,7 +127,7 @@ class Identities:
 
     def use(self, id: str, secret: str, asked: str, now: float, to_be: str = "") -> Token:
         """Use a token up by one, for who asks to be called `asked`; the token, with the name that is given out. `to_be`
-        as in messages_join.Join. Nothing is used up where it is refused. Raises TokenRefused."""
+        as in messages.handshake.Join. Nothing is used up where it is refused. Raises TokenRefused."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             token = self._judged(id, secret, asked, now, to_be)

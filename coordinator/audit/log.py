@@ -2,7 +2,7 @@
 came of it; never a command, an environment or a secret.
 
 Each line is numbered (`n`) and has the SHA-256 of the line before it (`prev`), so that a change, a removal, an
-insertion and another order show (audit_verify.py). What would not show, lines that are taken off at the end, is told by
+insertion and another order show (verify.py). What would not show, lines that are taken off at the end, is told by
 an anchor: the store keeps the number and the hash of a line that was on the disk, every few seconds.
 
 Lines are written once for each turn of the loop, before the answers of that turn leave. They outlive the coordinator at

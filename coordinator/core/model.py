@@ -275,7 +275,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 # --- events: what happened ----------------------------------------------------------------------------------------
-# They are logged as arrays that begin with their name (eventlog.py): fields are only ever added at the end.
+# They are logged as arrays that begin with their name (eventlog/format.py): fields are only ever added at the end.
 
 
 class NodeUp(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):

@@ -1,5 +1,5 @@
 """Replay: the events of an event log handed to a ledger again. By the same policy it has to come to the same decisions;
-what another policy would have decided is in `replay_other.py`.
+what another policy would have decided is in `what_if.py`.
 """
 
 from collections.abc import Iterator, Sequence

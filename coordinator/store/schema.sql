@@ -1,6 +1,6 @@
 -- The coordinator's store. `body` is the whole record (msgpack of coordinator/core/model.py); the other columns are only
 -- what is searched by. Times are grid time: seconds since the epoch that never jump.
--- Who changes this file raises SCHEMA in store_open.py and says there how an older store gets here.
+-- Who changes this file raises SCHEMA in open.py and says there how an older store gets here.
 
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
@@ -19,7 +19,7 @@ CREATE TABLE jobs (
     body BLOB NOT NULL,
     allocation BLOB, -- the job's newest one: both change together, so one row holds both
     boost INTEGER NOT NULL, -- whether it is one
-    sum INTEGER NOT NULL, -- of the row without its allocation (store_sums.py)
+    sum INTEGER NOT NULL, -- of the row without its allocation (sums.py)
     allocation_sum INTEGER,
     UNIQUE (user, key)
 ) STRICT;
@@ -95,7 +95,7 @@ CREATE TABLE audit (
     what TEXT NOT NULL
 ) STRICT;
 
--- Preemptions (protocol/receipts.py). `jobs` are the ids of all concerned, each between spaces. The oldest go.
+-- Preemptions (protocol/preemption.py). `jobs` are the ids of all concerned, each between spaces. The oldest go.
 CREATE TABLE receipts (
     id TEXT PRIMARY KEY,
     at REAL NOT NULL,

@@ -338,7 +338,7 @@ class Store:
         return _group(row[0]) if row else None
 
     def find(self, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
-        """The ids of the jobs or groups that a person may mean: see store_find.py."""
+        """The ids of the jobs or groups that a person may mean: see find.py."""
         return find(self._reader.execute, ref, user, only, by_name)
 
     def newest_names(self, user: str, limit: int = 200) -> list[str]:

@@ -227,7 +227,7 @@ def remove(name: str) -> None:
 
 
 def state_dir(name: str) -> Path:
-    """As every agent has it where nothing else is said (`coordinator.config.state_dir`)."""
+    """As every agent has it where nothing else is said (`Config.agent_state_dir`)."""
     if base := os.environ.get("XDG_STATE_HOME"):
         return Path(base) / "grid" / f"agent-{name}"
     below = Path("/var/lib/grid") if os.geteuid() == 0 else Path.home() / ".local/state/grid"

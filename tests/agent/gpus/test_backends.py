@@ -97,7 +97,7 @@ def test_the_real_library_without_a_driver_says_so() -> None:
 
 
 def test_the_stand_in_has_what_is_used_of_the_real_library() -> None:
-    """What gpus_nvml.py calls exists in both, or one of them would fail where the other does not."""
+    """What gpus/nvml.py calls exists in both, or one of them would fail where the other does not."""
     import re
 
     import pynvml
