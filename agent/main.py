@@ -40,6 +40,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, format_bytes, format_ranges
+from distributed_grid.protocol.walls import open_to_all
 from distributed_grid.runtime.peer import AGENT as PROCESS_NAME
 from distributed_grid.runtime.peer import name_process
 from distributed_grid.runtime.ray_token import find
@@ -354,6 +355,8 @@ def _ready(settings: AgentSettings, facts: NodeFacts, probe: Probe) -> None:
         memory=format_bytes(facts.memory),
         gpus=gpus or probe.gpus.error or probe.gpus.note or "none",
         lends=str(facts.lendable),
+        walls=facts.walls,
+        runs_jobs_of="everyone" if open_to_all(facts.walls, facts.trusts) else ", ".join(facts.owners),
         state_dir=str(settings.state_dir),
         incarnation=facts.incarnation,
     )

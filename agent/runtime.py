@@ -94,7 +94,7 @@ log = structlog.get_logger("agent")
 
 
 class NodeProbe(Measures, Protocol):
-    """What the runtime wants of `agent.probe.Probe`."""
+    """What the runtime wants of `agent.sampling.probe.Probe`."""
 
     def usage(self) -> dict[int, Usage]:
         """What each process tree below the supervisor uses, by its first pid."""
@@ -368,7 +368,10 @@ class Runtime:
         before = self._facts
         self._facts_changed()
         if self._facts.unknown != before.unknown or self._facts.instance != before.instance:
-            log.warning("the journal was damaged", why=self._facts.unknown or "nothing lives of it")
+            if why := self._facts.unknown:
+                log.error("the journal was damaged: no jobs are taken", why=why)
+            else:
+                log.warning("the journal was damaged, and nothing lives of what it does not name: jobs are taken")
             self._openness_changed()
 
     def _facts_changed(self) -> None:

@@ -56,7 +56,7 @@ def chosen(asked: Asked) -> tuple[Walls, str]:
         raise GridError(
             f"jobs cannot be run behind walls {named} here (agent.walls)",
             why=lacks,
-            hint=f"set agent.walls: {AUTO}, which is {best} here; or {remedy()}",
+            hint=f"set agent.walls: {AUTO}, which is {best} here" + ("" if best is Walls.USER else f"; or {remedy()}"),
         )
     return named, lacks if named is best else "agent.walls asks for no stronger ones"
 

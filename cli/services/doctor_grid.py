@@ -126,6 +126,9 @@ def _grid(connection: Connection, status: Status, node: str) -> Iterator[Finding
         names = ", ".join(one.facts.name for one in nodes if one.facts.software != status.software)
         why = f"{names}: {', '.join(other)}; the coordinator has {status.software}"
         yield Finding("nodes' grid", Level.WARNING, "nodes have other releases", why, "upgrade these: jobs go on")
+    for facts in [one.facts for one in nodes if one.facts.unknown][:5]:
+        hint = "look there for what is left of its jobs, then: grid agent accept-loss; or reboot it"
+        yield Finding("nodes' journals", Level.ERROR, f"{facts.name} takes no jobs", facts.unknown, hint)
     weak = [one.facts for one in nodes if not level_of(one.facts.walls).meets(LEAST_SHARED)]
     if closed := [one.name for one in weak if not open_to_all(one.walls, one.trusts)]:
         names = ", ".join(closed[:5]) + (", …" if len(closed) > 5 else "")

@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
 from distributed_grid.coordinator.core.nodes.restore import hold_back
 from distributed_grid.coordinator.core.rollback import CHOOSE, Loss
 from distributed_grid.coordinator.store import traces
-from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed
+from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, StoreRefused
 from distributed_grid.coordinator.store.head import standing_loss
 from distributed_grid.coordinator.store.open import sync
 from distributed_grid.coordinator.store.store import Store
@@ -122,7 +122,7 @@ def known(state_dir: Path) -> Known:
         raise GridError(f"there is no coordinator's state in {state_dir}", hint="name it with --state-dir")
     try:
         checked = check(state_dir)
-    except DiskTrouble:
+    except (DiskTrouble, StoreRefused):
         raise
     except StoreFailed as error:
         return Known((f"{error.what}: {error.why}" if error.why else error.what,), True)
@@ -156,7 +156,7 @@ def _accept_here(state_dir: Path, by: str, resume: bool) -> str:
     try:
         store = Store(path, traces=traces.look(state_dir))
         living = store.load()
-    except DiskTrouble:
+    except (DiskTrouble, StoreRefused):
         raise
     except (StoreFailed, ValueError) as error:  # it cannot be read: a new one takes its place
         aside = _set_aside(state_dir)

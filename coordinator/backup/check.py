@@ -22,7 +22,7 @@ from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.rollback import CHOOSE, Traces, missing
 from distributed_grid.coordinator.store import sums, traces
 from distributed_grid.coordinator.store.begin import Outside, examine, look_outside
-from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed
+from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, StoreRefused
 from distributed_grid.coordinator.store.head import standing_loss
 from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
@@ -62,7 +62,7 @@ def check(folder: Path) -> Checked:
     try:
         with looking_into(folder) as db:
             return _checked(db, folder, outside, seen)
-    except DiskTrouble:
+    except (DiskTrouble, StoreRefused):
         raise
     except StoreFailed as error:
         if not gone:

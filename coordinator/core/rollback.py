@@ -56,7 +56,7 @@ CHOOSE = "choose between `grid coordinator restore BACKUP --force` and `grid coo
 
 def loss_words(found: Sequence[str]) -> str:
     """A loss in one sentence."""
-    more = f" (and {len(found) - 1} more findings)" if len(found) > 1 else ""
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"nothing is started, since the store has lost commits: {found[0]}{more}; {CHOOSE}"
 
 

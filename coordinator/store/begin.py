@@ -23,7 +23,7 @@ from distributed_grid.coordinator.core.rollback import (
 )
 from distributed_grid.coordinator.store import head, receipts, sums, wal
 from distributed_grid.coordinator.store import mark as store_mark
-from distributed_grid.coordinator.store.errors import StoreFailed, as_sqlite
+from distributed_grid.coordinator.store.errors import StoreRefused, as_sqlite
 from distributed_grid.coordinator.store.open import copy_whole, open_store
 from distributed_grid.coordinator.store.sums import Damaged
 from distributed_grid.runtime.faults import fault
@@ -38,7 +38,7 @@ TRIM_AUDIT = "DELETE FROM audit WHERE rowid <= (SELECT max(rowid) FROM audit) - 
 BESIDE = ("-wal", "-shm")
 NO_TRACES = Traces()
 YOUNG = 600.0
-"""Seconds for which a job that has ended is kept in any case, as in store_retention.py."""
+"""Seconds for which a job that has ended is kept in any case, as in retention.py."""
 
 log = structlog.get_logger("store")
 
@@ -76,14 +76,14 @@ def _commit_epoch(db: sqlite3.Connection) -> None:
 
 
 def look_outside(path: Path) -> Outside:
-    """What can be known of a store without SQLite. Raises StoreFailed where it is out of reach."""
+    """What can be known of a store without SQLite. Raises StoreRefused where it is out of reach."""
     try:
         mark = store_mark.read(path)  # before the log: a coordinator that is at work only adds to that
         there = path.exists() and path.stat().st_size > 0
         return Outside(there, wal.read(path), mark)
     except OSError as error:
         hint = "see that the coordinator's user may read it"
-        raise StoreFailed(f"{error.filename or path} cannot be read", error.strerror or str(error), hint) from None
+        raise StoreRefused(f"{error.filename or path} cannot be read", error.strerror or str(error), hint) from None
 
 
 def examine(db: sqlite3.Connection, outside: Outside, traces: Traces) -> Examined:

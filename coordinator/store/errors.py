@@ -15,6 +15,11 @@ class DiskTrouble(StoreFailed):
     """The disk did not take it now: full, read-only, failing, held by another. Once that has passed it may take it."""
 
 
+class StoreRefused(StoreFailed):
+    """The store may be whole, and is not for this process: of a newer version, a backup, out of its reach. It is never
+    taken for damaged."""
+
+
 _PASSING = (
     "SQLITE_FULL",
     "SQLITE_IOERR",
@@ -43,7 +48,7 @@ def failure(path: Path, error: sqlite3.Error) -> StoreFailed:
         return StoreFailed(
             f"the store {path} is damaged",
             why=str(error),
-            hint="grid coordinator restore BACKUP --force; without a backup: accept-loss",
+            hint="grid coordinator restore BACKUP --force; without one: grid coordinator accept-loss",
         )
     return StoreFailed(f"the store {path} cannot be used", why=f"{name}: {error}", hint="look at the disk it is on")
 

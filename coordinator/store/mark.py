@@ -65,9 +65,11 @@ def path_of(store: Path) -> Path:
 def read(store: Path) -> Marked:
     """The mark of this store. Raises OSError where it is out of reach."""
     try:
-        mark = decode(path_of(store).read_bytes())
+        fd = os.open(path_of(store), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a FIFO there is nothing to read
     except FileNotFoundError:
         return Marked()
+    with open(fd, "rb") as file:
+        mark = decode(file.read(4096))
     if mark is None:
         return Marked(why="damaged")
     return Marked(mark.point, "", bool(mark.boot) and mark.boot == boot_id(), mark.key)

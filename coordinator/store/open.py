@@ -13,7 +13,7 @@ import structlog
 
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import head
-from distributed_grid.coordinator.store.errors import StoreFailed
+from distributed_grid.coordinator.store.errors import StoreFailed, StoreRefused
 
 APPLICATION_ID = 0x47524944  # "GRID", as `file` shows it
 SCHEMA = 1
@@ -58,7 +58,7 @@ def _bring_up_to_date(db: sqlite3.Connection, path: Path, grid: str) -> None:
         return
     refuse_strangers(db, path)
     if db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone():
-        raise StoreFailed(
+        raise StoreRefused(
             f"{path} is a backup",
             why="run as it is, it would start again what ran after it was taken",
             hint=f"grid coordinator restore {path.parent}",
@@ -71,12 +71,12 @@ def _bring_up_to_date(db: sqlite3.Connection, path: Path, grid: str) -> None:
 
 
 def refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreFailed for a database that is not a grid's, or of a schema that is not known here."""
+    """Raise StoreFailed for a database that is not a grid's, StoreRefused for one of a newer schema."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreFailed(f"{path} is not a store of a grid", hint="give another --state-dir")
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA:
-        raise StoreFailed(
+        raise StoreRefused(
             f"{path} was written by a newer version",
             why=f"its schema is {version}, this software knows {SCHEMA}",
             hint="update this software, or give another --state-dir",

@@ -51,6 +51,11 @@ class Table:
         """The names that may stand in a section."""
         return {path[len(at)] for path in self._names if len(path) > len(at) and path[: len(at)] == at}
 
+    def elsewhere(self, name: str) -> Path:
+        """Where the setting of this name stands; empty if there is none, or more than one."""
+        found = [path for path in self.settings if path[-1] == name]
+        return found[0] if len(found) == 1 else ()
+
 
 ROOT = Table(SETTINGS, ALIASES, MOVED, (("nodes",),))
 NODE = Table(NODE_SETTINGS)
@@ -135,7 +140,8 @@ class Reader:
                 self._leaf(key, value, target, written, one, into)
         else:
             inside = f" in {_dotted(written[:-1])}" if written[:-1] else ""
-            hint = did_you_mean(written[-1], table.below(path[:-1]))
+            there = table.elsewhere(written[-1])
+            hint = f"it is {_dotted(there)}" if there else did_you_mean(written[-1], table.below(path[:-1]))
             self._problem(key, f"unknown key {written[-1]!r}{inside}", hint)
 
     def _leaf(self, key: Any, node: Any, path: Path, written: Path, one: Setting, into: Values) -> None:

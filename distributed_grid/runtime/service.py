@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import socket
+import stat
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
@@ -22,9 +23,12 @@ log = structlog.get_logger("service")
 _PR_SET_DUMPABLE = 4
 
 
+_FOREIGN = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
 def prepare(state_dir: Path, mode: int = 0o700) -> None:
     """Make the state directory with this mode, or take the one that is there as it is. Raises GridError where it cannot
-    be written."""
+    be written, or a FIFO or device is where a file has to be: opening it would wait for ever."""
     try:
         if not state_dir.is_dir():
             state_dir.mkdir(parents=True)
@@ -38,6 +42,14 @@ def prepare(state_dir: Path, mode: int = 0o700) -> None:
             why=error.strerror or str(error),
             hint="give another one with --state-dir, or make this one yours",
         ) from None
+    for path in sorted(state_dir.iterdir()):
+        with suppress(OSError):  # gone meanwhile, or a link to nothing: who opens it says what is wrong
+            if (kind := _FOREIGN.get(stat.S_IFMT(path.stat().st_mode))) is not None:
+                raise GridError(
+                    f"{path} is no file",
+                    why=f"it is {kind}, and nothing of the grid puts one there",
+                    hint="see who did; then remove it (what was to be in it is lost)",
+                )
 
 
 def forbid_dumps() -> None:

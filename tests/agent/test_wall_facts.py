@@ -42,6 +42,16 @@ def test_walls_that_cannot_be_had_are_refused_with_what_would_help(
     assert refused.value.hint.startswith("set agent.walls: auto, which is landlock here; or sudo grid agent install")
 
 
+def test_where_the_strongest_walls_are_there_nothing_is_to_be_installed_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    had(monkeypatch, Walls.USER, "")
+    monkeypatch.setattr(available, "why_not", lambda walls, state_dir: "root owns all files")
+    with pytest.raises(GridError) as refused:
+        chosen(Asked(tmp_path, walls="namespace"))
+    assert refused.value.hint == "set agent.walls: auto, which is user here"
+
+
 def test_more_owners_than_a_node_can_tell_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GridError, match="257 owners are too many"):
         wall_facts.wall_facts(Asked(tmp_path, owners=tuple(f"u{number}" for number in range(257))))

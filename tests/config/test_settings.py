@@ -105,6 +105,14 @@ def problems(path: Path, **given) -> list[str]:
     return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
 
 
+def test_a_key_in_the_wrong_section_is_told_where_it_stands(written) -> None:
+    text = "resource_sharing:\n  cpu_percent_max: 90\n  offer_after: 0\n"
+    assert problems(written(text)) == [
+        "F:2: unknown key 'cpu_percent_max' in resource_sharing (it is resource_sharing.thresholds.cpu_percent_max)",
+        "F:3: unknown key 'offer_after' in resource_sharing (it is agent.offer_after)",
+    ]
+
+
 # --- the seeds' files -------------------------------------------------------------------------------------------------
 
 

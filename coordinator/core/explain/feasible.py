@@ -46,7 +46,7 @@ def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
         if not left:
             return _no_node(state, request, nodes, tests[: done + 1])
         nodes = left
-    return _too_much(nodes, request.resources, " in question" if tests else "")
+    return _too_much(nodes, request.resources, " in question" if len(nodes) < len(state.nodes) else "")
 
 
 def _no_node(state: GridState, request: Request, nodes: list[Node], tests: list[Condition]) -> tuple[str, str, str]:

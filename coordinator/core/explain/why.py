@@ -57,7 +57,7 @@ def _placed(state: GridState, job: Job) -> Why:
     waits = ", once Ray has reserved it" if state.allocations[job.allocation].awaits_ray else ""
     return Why(
         id=0,
-        reason=Reason("Placed", f"it is {job.state.value} on {job.node}{waits}"),
+        reason=Reason("Placed", f"it is {job.state.value} on {job.node}{waits}{_lost(state, job)}"),
         verdicts=(verdict,),
         chosen=job.node,
         grant=job.grant,
@@ -65,6 +65,16 @@ def _placed(state: GridState, job: Job) -> Why:
         snapshot=state.snapshot,
         epoch=state.epoch,
     )
+
+
+def _lost(state: GridState, job: Job) -> str:
+    """Why it is not known what became of a job, and what that waits for."""
+    if job.state is not State.LOST:
+        return ""
+    node = state.nodes.get(job.node)
+    if node is not None and node.facts.unknown:
+        return f", which does not know what became of it: {node.facts.unknown}"
+    return ", which has not said what became of it: that is known when it is back"
 
 
 def _placing(state: GridState, job: Job | None, user: str, now: float) -> Callable[[Request], Places]:

@@ -221,7 +221,8 @@ def _level(facts: NodeFacts) -> str:
 
 
 def _because(facts: NodeFacts) -> str:
-    return f" ({facts.walls_why[:WHY_CHARS]})" if facts.walls_why else ""
+    why = facts.walls_why
+    return f" ({why if len(why) <= WHY_CHARS else why[: WHY_CHARS - 1] + '…'})" if why else ""
 
 
 def _label_words(rule: LabelRule, labels: Labels) -> str:

@@ -75,4 +75,4 @@ def test_a_loss_stands_and_grows_by_what_is_new() -> None:
     assert joined(first, "y", 2.0, ["a"]) == first
     both = joined(first, "y", 2.0, ["b", "a"], 1)
     assert both == Loss("x", 1.0, ("a", "b"), 3)
-    assert "a (and 1 more findings)" in loss_words(both.found if both else ())
+    assert "a (and 1 more)" in loss_words(both.found if both else ())

@@ -2,6 +2,7 @@
 
 import pytest
 
+from distributed_grid.coordinator.core import explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Audit,
@@ -107,6 +108,13 @@ def test_a_stop_is_not_sent_where_it_would_be_answered_that_it_never_ran() -> No
     assert ledger.state.allocations["j.1"].state is State.LOST
     back(ledger, n1("first~a"), 9.0)
     assert ledger.state.jobs == {} and ledger.state.allocations == {}
+
+
+def test_who_asks_why_is_told_that_the_node_does_not_know_and_what_to_do() -> None:
+    ledger = granted()
+    back(ledger, n1("first~a", WHY), 5.0)
+    said = explain.why(ledger.state, "j", None, 6.0).reason.text
+    assert said == f"it is lost on n1, which does not know what became of it: {WHY}"
 
 
 def test_a_node_that_was_silent_and_speaks_again_does_not_make_it_run() -> None:
