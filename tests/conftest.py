@@ -10,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from distributed_grid.runtime import beneath
 from tests.side_by_side import (  # noqa: F401 (hooks)
     pytest_collection_modifyitems,
     pytest_configure,
@@ -59,3 +60,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers():
         if (why := lacks(mark.name)) is not None:
             pytest.skip(why)
+
+
+@pytest.fixture(params=["openat2", "steps"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to open a path below a directory: by the kernel, and as on a kernel that cannot."""
+    if request.param == "openat2" and not beneath.openat2_works():
+        pytest.skip("this kernel has no openat2, or a seccomp filter refuses it")
+    monkeypatch.setattr(beneath, "_has_openat2", request.param == "openat2")
+    return str(request.param)
