@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import explain
+from distributed_grid.coordinator.core.explain.why import why
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     Audit,
@@ -113,7 +113,7 @@ def test_a_stop_is_not_sent_where_it_would_be_answered_that_it_never_ran() -> No
 def test_who_asks_why_is_told_that_the_node_does_not_know_and_what_to_do() -> None:
     ledger = granted()
     back(ledger, n1("first~a", WHY), 5.0)
-    said = explain.why(ledger.state, "j", None, 6.0).reason.text
+    said = why(ledger.state, "j", None, 6.0).reason.text
     assert said == f"it is lost on n1, which does not know what became of it: {WHY}"
 
 
