@@ -27,8 +27,7 @@ FRESH = 1.0
 """Seconds for which a sample is good enough for a claim of cores and memory. For GPUs it is always taken anew."""
 PATIENCE = 5.0
 """Seconds that a claim waits for a measurement."""
-_HIDDEN = frozenset({"HOME", "TMPDIR"})
-_OF_A_USER = _HIDDEN | {"USER", "LOGNAME", "SHELL"}
+_OF_A_USER = frozenset({"HOME", "TMPDIR", "USER", "LOGNAME", "SHELL"})
 
 log = structlog.get_logger("agent")
 
@@ -99,7 +98,7 @@ class Preparing:
             return self._environment | account.environment()
         if self._launcher.walls != enclosure.USER:
             hidden = self._launcher.walls == enclosure.NAMESPACE and launch.user not in self._launcher.owners
-            return {name: text for name, text in self._environment.items() if not (hidden and name in _HIDDEN)}
+            return {name: text for name, text in self._environment.items() if not (hidden and name in _OF_A_USER)}
         return {name: text for name, text in self._environment.items() if name not in _OF_A_USER}
 
     def stop(self, allocation: str) -> None:

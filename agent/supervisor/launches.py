@@ -127,8 +127,7 @@ class Starting:
             env = {"GRID_WORKDIR": own, "PWD": own} | env
         if spawning.slot.own or spawning.slot.private:
             env = {"HOME": folder} | env
-        if spawning.slot.own:
-            login = spawning.slot.login
+        if login := spawning.slot.login:
             env = {"USER": login, "LOGNAME": login, "SHELL": accounts.SHELL} | env
         start = {"op": "spawn", "id": key, "argv": order["argv"], "env": env, "cores": order["cores"]}
         return start | {"cwd": cwd or own, "make": not cwd, "folder": folder, "outputs": outputs}

@@ -237,6 +237,8 @@ class Slots:
             own, login = True, accounts.login_name(key[0])
             groups = devices.groups() if gpus else ()
             self._enter(login, uid, folder, living)
+        elif walls == NAMESPACE and not trusted:
+            login = accounts.login_name(key[0])
         slot = Slot(
             name=name,
             walls=walls,

@@ -1,7 +1,8 @@
 """Names for the users of slots: an entry in what their jobs see as /etc/passwd and /etc/group, for programs that insist
 on one (ssh, whoami, git). The machine's own files are never changed. Stdlib only.
 
-A spawner that root makes mounts files of its own over them (`mount_over`). A service without that right has got copies
+A spawner that root makes mounts files of its own over them (`mount_over`), and so does one behind walls `namespace`
+from which the home of the agent's user is hidden. A service without that right has got copies
 in their place from systemd, for itself and its jobs alone (systemd/grid-agent.service), and keeps a record for each
 slot at their end (`Copies`). Such a mount is lost when the machine replaces the file below it, as useradd does.
 """
@@ -57,10 +58,15 @@ def mount_over(login: str, uid: int, gid: int, home: str) -> None:
     """Put this process into a mount namespace of its own, which gets what is mounted on the machine later, and in which
     the machine's files have an entry of this user before all others. `home` is a directory that is there. Raises
     OSError or ValueError."""
-    entries = _entries(login, uid, gid, home)
-    texts = [entry % b"" + _read(path) for entry, path in zip(entries, FILES, strict=True)]
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    mount_entries(login, uid, gid, home)
+
+
+def mount_entries(login: str, uid: int, gid: int, home: str) -> None:
+    """The same in the mount namespace that this process has of its own already."""
+    entries = _entries(login, uid, gid, home)
+    texts = [entry % b"" + _read(path) for entry, path in zip(entries, FILES, strict=True)]
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
     syscalls.mount("tmpfs", home, "tmpfs", flags, "mode=0755")
     try:

@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from distributed_grid.agent.walls import landlock, syscalls
+from distributed_grid.agent.walls import accounts, landlock, syscalls
 
 USER, NAMESPACE, LANDLOCK, NONE = "user", "namespace", "landlock", "none"
 _HIDDEN_TMPFS = "mode=0755,size=1m,nr_inodes=4096"
@@ -32,9 +32,9 @@ _ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
 class Slot:
     """Walls as the supervisor orders them. `folder` is the directory of the slot's jobs; `state` the agent's own one.
 
-    `uid`, `gid`, `groups`: who its processes are; `own`: nobody but this slot uses that uid, and `login` is what its
-    user is called. `private`: the home of
+    `uid`, `gid`, `groups`: who its processes are; `own`: nobody but this slot uses that uid. `private`: the home of
     the agent's user, sessions' sockets, /tmp and /dev/shm are not those of the machine (only behind `namespace`).
+    `login` is what the user of a slot is called that has one of these two.
     `processes` (0: unlimited), `nice` and `oom` limit each job. `doors` are files of control groups that the slot's
     processes are in; who writes `0` to one enters.
     """
@@ -97,6 +97,7 @@ def settle(wanted: Slot) -> None:
         _limit_namespaces()
         drop_capabilities()
     os.chdir("/")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core has all that a job knew, on a disk of the owner's
     if wanted.own or wanted.walls == NAMESPACE:
         syscalls.forbid_new_privileges()
         landlock.isolate()
@@ -175,6 +176,9 @@ def _unshare() -> None:
 def _mount(wanted: Slot) -> None:
     """Hide the agent's state, and with `private` all that belongs to the person whose agent this is."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    if wanted.login:
+        with contextlib.suppress(OSError, ValueError):  # its home is said to be where nothing is then
+            accounts.mount_entries(wanted.login, wanted.uid, wanted.gid, wanted.folder)
     recalls = f"{wanted.state}/recalls"
     kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (wanted.folder, recalls)}
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV

@@ -318,6 +318,24 @@ def test_submitters_do_not_see_each_others_processes_or_files(node: Node) -> Non
     assert node.ended(victim)[0] == 6 and node.wrote(victim).endswith("secret\n")
 
 
+def test_a_stranger_in_namespaces_has_a_name_and_a_home_where_ssh_looks(node: Node) -> None:
+    if node.walls != "namespace":
+        pytest.skip("tests/agent/walls/test_accounts.py has those with a user of their own")
+    code, out = node.run(
+        "whoami; getent passwd $(id -u) | cut -d: -f6; echo $HOME; echo $USER; id -gn; touch ~/new && ls ~"
+    )
+    name, listed, home, user, group, *files = out.splitlines()
+    assert (code, name, user, group, listed) == (0, "ann", "ann", "ann", home)
+    assert "new" in files
+
+
+def test_a_job_that_crashes_leaves_no_core(node: Node) -> None:
+    script = (
+        "ulimit -Sc; ulimit -Hc; ulimit -c unlimited 2>/dev/null || echo refused; (sh -c 'kill -6 $$') 2>/dev/null; ls"
+    )
+    assert node.run(f"{{ {script}; }} 2>/dev/null") == (0, "0\n0\nrefused\n")
+
+
 def test_a_job_is_not_let_in_where_the_agent_gives_orders(node: Node) -> None:
     if shutil.which("perl") is None:
         pytest.skip("needs perl")
