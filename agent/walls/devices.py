@@ -1,5 +1,6 @@
-"""The groups that open a node's GPUs: where their device nodes are for a group alone (`root:video 0660`, as udev makes
-those of AMD), a user that has no group of the machine could not open the GPU that it was granted. Stdlib only.
+"""The groups that open a node's GPUs: where their device nodes are for a group alone (`root:render 0660`, as udev makes
+those of AMD), a user that has no group of the machine could not open the GPU that it was granted. What drives displays
+(`/dev/dri/card*`) is not among them: its group, `video`, opens the owner's camera as well. Stdlib only.
 """
 
 import os
@@ -7,7 +8,7 @@ import stat
 from pathlib import Path
 
 FOLDER = "/dev"
-_NODES = ("nvidia*", "nvidia-caps/*", "kfd", "dri/renderD*", "dri/card*")
+_NODES = ("nvidia*", "nvidia-caps/*", "kfd", "dri/renderD*")
 
 
 def groups() -> tuple[int, ...]:
