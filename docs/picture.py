@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).resolve().parent
-HOME = "/mnt/ann"
+HOME = "/media/ann"
 COLUMNS = 142
 SESSION = (
     "grid dev up --nodes 2 --fake-gpus 1 --cpu-percent-max 100",
@@ -121,7 +121,7 @@ def drawn(session: list[tuple[str, str]]) -> str:
 
 def record(target: Path) -> None:
     """In namespaces of our own: run the session and write the picture."""
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/mnt"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/media"], check=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     os.mkdir(HOME)
     os.chdir(HOME)

@@ -5,10 +5,12 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 from distributed_grid.runtime import beneath
 from tests.side_by_side import (  # noqa: F401 (hooks)
@@ -69,3 +71,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         pytest.skip("this kernel has no openat2, or a seccomp filter refuses it")
     monkeypatch.setattr(beneath, "_has_openat2", request.param == "openat2")
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A service that a test runs in this process says how it logs; the next test may look for what is logged."""
+    yield
+    structlog.reset_defaults()

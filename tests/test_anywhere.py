@@ -15,7 +15,7 @@ URL = re.compile(r"\b\w+://([\w.-]*\w)")
 MAIL = re.compile(r"\b[\w.+-]+@([\w-]+(?:\.[\w-]+)+)")
 ADDRESS = re.compile(r"(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]|-\w)")
 SIGNATURE = re.compile(r"\b(?:TODO|FIXME|XXX)\(\w+\)|@author\b|(?i:\bauthor:)|(?i:\bwritten by \b)(?!`)[A-Z]")
-KNOWN_HOSTS = {"www.apache.org", "json-schema.org"}  # the licence and the dialect of a schema are called so
+KNOWN_HOSTS = {"www.apache.org", "json-schema.org", "www.w3.org"}  # a licence, a dialect and a namespace are called so
 KNOWN_DOMAINS = ("example", "example.com", "example.org", "test", "invalid", "localhost")
 KNOWN_NETWORKS = [
     ipaddress.ip_network(net)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from distributed_grid.config.schema import Coordinator, Placement
 from distributed_grid.config.settings import ClusterConfig
@@ -66,12 +65,6 @@ def running(tmp_path: Path) -> Iterator[Process]:
     process = Process(tmp_path / "state")
     yield process
     process.end(signal.SIGKILL)
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def failing(

@@ -11,13 +11,12 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import structlog
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
@@ -45,12 +44,6 @@ GRID = [sys.executable, "-m", "distributed_grid.cli.main", "coordinator"]
 FILE = b"print('shipped')\n"
 MANIFEST = encode_manifest(Manifest((Entry("main.py", size=len(FILE), blob=blob_hash(FILE)),)))
 BUNDLE = blob_hash(MANIFEST)
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 class Lost:

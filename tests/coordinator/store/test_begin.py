@@ -6,12 +6,11 @@ import os
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import structlog
 
 from distributed_grid.coordinator.backup.accept_loss import accept, known
 from distributed_grid.coordinator.backup.check import check
@@ -38,12 +37,6 @@ from tests.coordinator.store.test_store import a_job, keep
 
 JOBS = 40
 SEEDS = range(40)
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")
