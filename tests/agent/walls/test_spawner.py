@@ -459,6 +459,9 @@ def test_what_a_job_leaves_outside_of_its_directory_goes_after_it(node: Node) ->
         assert seen[-1] == f"/tmp/grid-r-{name}\n0\n", seen[-1]
         assert others.read_text() == "stays"
     finally:
+        shutil.rmtree(
+            f"/tmp/grid-r-{name}", ignore_errors=True
+        )  # spared as long as its slot lives, and here that is killed
         others.unlink()
 
 
