@@ -114,10 +114,6 @@ class Slots:
             self._idle.setdefault(spawning.key, []).append(spawning)
             self.due = min(self.due, spawning.since + IDLE)
 
-    def folder(self, spawning: Spawning) -> str:
-        """The directory of its jobs."""
-        return spawning.slot.folder
-
     def order(self, spawning: Spawning, message: wire.Message, fds: tuple[int, ...] = ()) -> bool:
         """Hand it an order; False if it does not take any: it is given up then."""
         try:
