@@ -13,7 +13,7 @@ help:
 	@echo "make test     all tests this machine can run (pytest's arguments: ARGS='-k name'; two at once: ARGS='-n 2')"
 	@echo "make test-all the tests with Python 3.11, 3.12 and 3.13, those that are here"
 	@echo "make lint     ruff: rules and format       make format   put both right"
-	@echo "make types    mypy --strict                make wheel    build wheel and sdist into dist/ and try the wheel"
+	@echo "make types    mypy --strict, tests too     make wheel    build wheel and sdist into dist/ and try the wheel"
 	@echo "make bench    measure                      make docs     write the generated pages"
 	@echo "make chaos    kill, stop and cut off a real grid under load, and judge it (ARGS='--minutes 20 --seed 1')"
 	@echo "make abuse    attack a grid by its peers and by its jobs, under all walls (ARGS='--levels user --no-siege')"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs mypy. It knows packages by their folders, and ours lie elsewhere than their names say: so links show it the
-# tree as it is installed.
+# Runs mypy over sources and tests. It knows packages by their folders, and ours lie elsewhere than their names say:
+# so links show it the tree as it is installed.
 set -euo pipefail
 
 venv=${1:-.venv}
@@ -16,6 +16,9 @@ for room in protocol coordinator agent cli simulator systemd standins; do
     ln -sfn "$root/$room" "$tree/$room"
 done
 
-cd build/types
-MYPYPATH="$PWD" "$root/$venv/bin/python" -m mypy --strict --config-file "$root/pyproject.toml" \
-    --cache-dir "$root/.mypy_cache" -p distributed_grid
+ln -sfn "$root/tests" build/types/tests
+
+mypy=("$root/$venv/bin/python" -m mypy --config-file "$root/pyproject.toml" --cache-dir "$root/.mypy_cache")
+(cd build/types && MYPYPATH="$PWD" "${mypy[@]}" -p distributed_grid -p tests)
+# Programs that run alone, and find each other in the folder where they lie.
+(cd tests/abuse/jobs && MYPYPATH="$PWD" "${mypy[@]}" -- *.py)

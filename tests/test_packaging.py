@@ -50,7 +50,7 @@ def test_a_whole_grid_runs_from_the_wheel_alone(installed: Path, tmp_path: Path)
     empty.mkdir()
 
     def grid(*words: str) -> tuple[int, str, str]:
-        command = [installed / "bin" / "grid", *words]
+        command = [str(installed / "bin" / "grid"), *words]
         done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout, done.stderr
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -72,8 +73,6 @@ class Arena:
 
     def start(self) -> None:
         """Found the grid, and wait until its node offers cores and the neighbour is at work."""
-        from tests.grid_fixture import socket
-
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.grid.url = f"wss://localhost:{port}"
@@ -281,7 +280,7 @@ def cmdline(pid: int) -> bytes:
 
 def _groups(pid: int) -> dict[str, str]:
     """The control groups of a process by controller; "" for version 2."""
-    found = {}
+    found: dict[str, str] = {}
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
         found |= dict.fromkeys(names.split(","), path)

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ class Bench:
         directory: Path | None = None,
         lease: float = 0.0,
         since: float = 0.0,
-        **spec: object,
+        **spec: Any,
     ) -> str:
         """Launch it, leased from `since` on (seconds since boot, 0: from now on) if `lease` is not 0."""
         self._count += 1
@@ -91,7 +92,7 @@ class Bench:
             user="u",
             epoch=1,
             grant=grant or Grant(),
-            spec=JobSpec(argv=argv, **spec),  # type: ignore[arg-type]
+            spec=JobSpec(argv=argv, **spec),
             lease=lease,
         )
         workdir.write_launch(self.dir, launch)  # its output is beside it
@@ -128,8 +129,8 @@ class Bench:
         await self.until(lambda: self.outcomes(id))
         return self.outcomes(id)[0]
 
-    async def run(self, *argv: str, **how: object) -> Outcome:
-        return await self.ended(self.launch(*argv, **how))  # type: ignore[arg-type]
+    async def run(self, *argv: str, **how: Any) -> Outcome:
+        return await self.ended(self.launch(*argv, **how))
 
     def folder(self, id: str) -> Path:
         """Its own working directory."""

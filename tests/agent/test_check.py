@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,7 +30,7 @@ def ran(state: Path, *names: str) -> None:
 def state(tmp_path: Path) -> Path:
     """A node on which `a` was forgotten, `b` ended and `c` runs."""
     ran(tmp_path, "a", "b", "c")
-    records = [["boot", "x"], ["intent", "b", 1.0, 0.0, 5.0, []], ["exit", "b", {}], ["forget", "a"]]
+    records: list[list[Any]] = [["boot", "x"], ["intent", "b", 1.0, 0.0, 5.0, []], ["exit", "b", {}], ["forget", "a"]]
     records += [["intent", "c", 1.0, 0.0, 5.0, []], ["start", "c", 11, 1, 2]]
     Journal(str(tmp_path / "journal"), print).rewrite(records)
     (tmp_path / "epoch").write_text('["grid", 3, ""]')

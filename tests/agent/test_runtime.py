@@ -115,7 +115,7 @@ class Coordinator:
                 return
             self.sessions += hello.role == "agent"
             session = f"s{self.sessions}"
-            known = {"instance": self.instance, "stamp": Stamp(self.epoch, 3, "seal")}
+            known: dict[str, Any] = {"instance": self.instance, "stamp": Stamp(self.epoch, 3, "seal")}
             link.accept(Welcome(PROTOCOL, "test", self.epoch, "grid", session, heartbeat=0.1, **known))
             await self._write(socket, link)
             self._ends[hello.role] = (socket, link)

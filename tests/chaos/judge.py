@@ -111,7 +111,7 @@ def _wrong(plan: Plan, view: JobView, outcome: Outcome, own: dict[str, Book]) ->
 def _read(plan: Plan, view: JobView, outcome: Outcome, told: Told) -> list[str]:
     """How what clients were told differs from what stands there in the end, and their output from what was written."""
     found = []
-    seen, result, stream = (where.get(view.id) for where in (told.ended, told.results, told.streams))
+    seen, result, stream = told.ended.get(view.id), told.results.get(view.id), told.streams.get(view.id)
     if seen is not None and (seen.outcome, seen.allocation) != (view.outcome, view.allocation):
         found.append(f"ended with {seen.outcome} first, and with {view.outcome} later")
     if outcome.cause is not Cause.EXITED or plan.kind == "cancelled":

@@ -1,6 +1,7 @@
 """How things are put: nothing that a stranger wrote acts on the terminal, every end of a job has its sentence."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Req
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant, Resources, ResourceType, format_ranges
 
 
-def job(outcome: Outcome | None = None, **fields: object) -> JobView:
+def job(outcome: Outcome | None = None, **fields: Any) -> JobView:
     base = {
         "id": "j-abc",
         "user": "me",

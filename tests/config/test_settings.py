@@ -6,7 +6,9 @@ import json
 import os
 import pwd
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,8 +86,11 @@ resource_sharing:
 """
 
 
+Write = Callable[..., Path]
+
+
 @pytest.fixture
-def written(tmp_path: Path):
+def written(tmp_path: Path) -> Write:
     def write(text: str, name: str = "grid.yaml") -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,17 +100,17 @@ def written(tmp_path: Path):
     return write
 
 
-def read(path: Path | None, **given) -> ClusterConfig:
+def read(path: Path | None, **given: Any) -> ClusterConfig:
     return load(path, environment=given.pop("environment", {}), **given)
 
 
-def problems(path: Path, **given) -> list[str]:
+def problems(path: Path, **given: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read(path, **given)
     return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
 
 
-def test_a_key_in_the_wrong_section_is_told_where_it_stands(written) -> None:
+def test_a_key_in_the_wrong_section_is_told_where_it_stands(written: Write) -> None:
     text = "resource_sharing:\n  cpu_percent_max: 90\n  offer_after: 0\n"
     assert problems(written(text)) == [
         "F:2: unknown key 'cpu_percent_max' in resource_sharing (it is resource_sharing.thresholds.cpu_percent_max)",
@@ -116,13 +121,13 @@ def test_a_key_in_the_wrong_section_is_told_where_it_stands(written) -> None:
 # --- the seeds' files -------------------------------------------------------------------------------------------------
 
 
-def test_the_boost_guides_file_is_read(written) -> None:
+def test_the_boost_guides_file_is_read(written: Write) -> None:
     sharing = read(written(SEED_000)).resource_sharing
     assert (sharing.policy, sharing.rebalance_interval_seconds) == (SharingPolicy.BALANCED, 30.0)
     assert (sharing.thresholds.cpu_pressure_high, sharing.thresholds.memory_pressure_high) == (0.8, 0.7)
 
 
-def test_the_intelligent_sharing_documents_file_is_read(written) -> None:
+def test_the_intelligent_sharing_documents_file_is_read(written: Write) -> None:
     config = read(written(SEED_001))
     assert config.resource_sharing.mode is OffloadingMode.DYNAMIC_BALANCING
     assert config.resource_sharing.policy is SharingPolicy.PREDICTIVE
@@ -133,7 +138,7 @@ def test_the_intelligent_sharing_documents_file_is_read(written) -> None:
     assert limits_for(config, "another").max_share_cpu is None
 
 
-def test_the_sharing_guides_file_is_read_by_its_own_call(written, monkeypatch) -> None:
+def test_the_sharing_guides_file_is_read_by_its_own_call(written: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRID_COORDINATOR", raising=False)
     limits = limits_for(ClusterConfig.from_yaml(str(written(SEED_002, "config/cluster_config.yaml"))), "any")
     assert (limits.gpu_utilization_max, limits.gpu_memory_min) == (20.0, 1024 * MIB)
@@ -151,7 +156,7 @@ def test_without_a_file_the_defaults_are_those_of_the_seeds_and_the_issue() -> N
     assert limits_for(config, "any").cpu_percent_max == 30.0
 
 
-def test_both_places_of_resource_sharing_may_say_the_same_but_not_contradict(written) -> None:
+def test_both_places_of_resource_sharing_may_say_the_same_but_not_contradict(written: Write) -> None:
     both = "resource_sharing: {check_interval: 60}\nexecution: {resource_sharing: {check_interval: 1m}}\n"
     config = read(written(both))
     assert config.resource_sharing.check_interval == 60.0
@@ -162,7 +167,7 @@ def test_both_places_of_resource_sharing_may_say_the_same_but_not_contradict(wri
     ]
 
 
-def test_other_names_of_a_setting_are_accepted_and_merged(written) -> None:
+def test_other_names_of_a_setting_are_accepted_and_merged(written: Write) -> None:
     config = read(
         written("resource_sharing: {rebalance_interval: 1h30m, monitoring_interval: 5}\ncluster: {name: lab}")
     )
@@ -175,7 +180,7 @@ def test_other_names_of_a_setting_are_accepted_and_merged(written) -> None:
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def test_all_errors_come_at_once_each_with_its_line_and_a_suggestion(written) -> None:
+def test_all_errors_come_at_once_each_with_its_line_and_a_suggestion(written: Write) -> None:
     text = """\
 resource_sharing:
   treshold: {}
@@ -225,12 +230,12 @@ agent: [1]
         ("a: " + "[" * 5000, "F"),
     ],
 )
-def test_what_is_no_yaml_is_one_error_with_its_place(written, text: str, where: str) -> None:
+def test_what_is_no_yaml_is_one_error_with_its_place(written: Write, text: str, where: str) -> None:
     (one,) = problems(written(text))
     assert one.startswith(where)
 
 
-def test_the_error_for_people_has_no_traceback_and_all_lines(written) -> None:
+def test_the_error_for_people_has_no_traceback_and_all_lines(written: Write) -> None:
     with pytest.raises(ConfigError) as caught:
         read(written("nam: x\nport: 1\n"))
     lines = caught.value.lines()
@@ -245,31 +250,31 @@ def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None
     assert "Is a directory" in problems(tmp_path)[0]
 
 
-def test_a_key_twice_and_a_low_mark_above_the_high_one_are_errors(written) -> None:
+def test_a_key_twice_and_a_low_mark_above_the_high_one_are_errors(written: Write) -> None:
     assert problems(written("name: a\nname: b\n")) == ["F:2: name appears twice, first at F:1"]
     low = "resource_sharing:\n  pressure_thresholds:\n    gpu: {low: 0.9, high: 0.5}\n"
     assert problems(written(low)) == ["F:3: gpu_pressure_low (0.9) is not below high (0.5)"]
 
 
-def test_an_url_that_is_none_is_refused_with_what_was_meant(written) -> None:
+def test_an_url_that_is_none_is_refused_with_what_was_meant(written: Write) -> None:
     assert problems(written("coordinator: {url: 'gpu-master:7433'}")) == [
         "F:1: 'gpu-master:7433' is not a coordinator's address (ws://gpu-master:7433)"
     ]
 
 
-def test_nodes_are_to_be_heard_before_they_are_suspect(written) -> None:
+def test_nodes_are_to_be_heard_before_they_are_suspect(written: Write) -> None:
     assert problems(written("coordinator: {heartbeat: 5s}")) == [
         "F:1: 5 s is too long: a node that is silent for 6 s gets no new jobs (3 s or less)"
     ]
     assert read(written("coordinator: {heartbeat: 3s}")).coordinator.heartbeat == 3.0
 
 
-def test_offers_that_expire_before_the_next_check_give_a_warning_only(written) -> None:
+def test_offers_that_expire_before_the_next_check_give_a_warning_only(written: Write) -> None:
     (warning,) = read(written("resource_sharing: {offer_expiry: 30}")).warnings
     assert "check_interval" in warning
 
 
-def test_switched_off_means_nothing_lent_and_the_seeds_words(written) -> None:
+def test_switched_off_means_nothing_lent_and_the_seeds_words(written: Write) -> None:
     config = read(path := written("resource_sharing:\n  enabled: false\n"))
     assert not limits_for(config, "any").can_share
     with pytest.raises(SharingDisabled, match="Resource sharing not enabled") as caught:
@@ -280,7 +285,7 @@ def test_switched_off_means_nothing_lent_and_the_seeds_words(written) -> None:
 # --- where values come from -------------------------------------------------------------------------------------------
 
 
-def test_flags_win_over_the_environment_over_the_file_over_defaults(written) -> None:
+def test_flags_win_over_the_environment_over_the_file_over_defaults(written: Write) -> None:
     path = written("coordinator: {port: 1, host: a}\nresource_sharing: {check_interval: 5}\n")
     environment = {"GRID_COORDINATOR__PORT": "2", "GRID_RESOURCE_SHARING__CHECK_INTERVAL": "1m", "GRID_OUTPUT": "json"}
     config = read(path, environment=environment, flags={"coordinator.port": "3"})
@@ -292,7 +297,7 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(written) -> 
     assert origins["agent.offer_after"] == "default"
 
 
-def test_the_coordinators_address_has_a_variable_of_its_own(written) -> None:
+def test_the_coordinators_address_has_a_variable_of_its_own(written: Write) -> None:
     config = read(written("coordinator: {url: 'ws://a:1'}"), environment={"GRID_COORDINATOR": "ws://b:2"})
     assert config.coordinator_url() == "ws://b:2"
 
@@ -378,7 +383,7 @@ def test_state_lies_where_xdg_says(tmp_path: Path) -> None:
     assert state_dir("agent-a", {"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "grid/agent-a"
 
 
-def test_lists_cores_sizes_and_labels_are_read_from_yaml_and_from_text(written) -> None:
+def test_lists_cores_sizes_and_labels_are_read_from_yaml_and_from_text(written: Write) -> None:
     text = "agent: {cores: [0-2, 7], memory: 16G, gpus: [GPU-a, 1], labels: {rack: 3, zone: b}, virtual: yes}"
     agent = read(written(text)).agent
     assert (agent.cores, agent.memory, agent.gpus) == ((0, 1, 2, 7), 16 * GIB, ("GPU-a", "1"))
@@ -390,13 +395,13 @@ def test_lists_cores_sizes_and_labels_are_read_from_yaml_and_from_text(written) 
 # --- the schema for people and machines -------------------------------------------------------------------------------
 
 
-def test_the_file_that_init_writes_is_read_and_changes_nothing(written) -> None:
+def test_the_file_that_init_writes_is_read_and_changes_nothing(written: Write) -> None:
     blank, first = read(None, here=Path("/none")), read(written(config_text.init()))
     assert [(row.name, row.value) for row in first.rows()] == [(row.name, row.value) for row in blank.rows()]
     assert first.warnings == ()
 
 
-def test_every_setting_that_init_shows_as_a_comment_can_be_uncommented(written) -> None:
+def test_every_setting_that_init_shows_as_a_comment_can_be_uncommented(written: Write) -> None:
     lines = [re.sub(r"^( *)# ", r"\1", line) for line in config_text.init().splitlines()[3:]]
     config = read(written("\n".join(line for line in lines if "Settings of single nodes" not in line)))
     assert [node.name for node in config.nodes] == ["gpu-master"]

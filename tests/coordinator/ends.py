@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
@@ -43,6 +43,7 @@ from distributed_grid.protocol.messages import (
     Stop,
     Submission,
     Submit,
+    Submitted,
     WantOutput,
     Welcome,
 )
@@ -165,7 +166,9 @@ class End:
 
     async def until(self, wanted: Callable[[Any], bool] | type, seconds: float = PATIENCE) -> Any:
         """The first message, seen or to come, that fits."""
-        fits = (lambda message: isinstance(message, wanted)) if isinstance(wanted, type) else wanted
+        fits: Callable[[Any], bool] = (
+            (lambda message: isinstance(message, wanted)) if isinstance(wanted, type) else wanted
+        )
         async with asyncio.timeout(seconds):
             while True:
                 for message in self.seen:
@@ -188,7 +191,10 @@ class End:
             await self._reader
 
 
-async def _dial(end: type[End], url: str, hello: Hello, ways: dict[str, Any] | None = None, **parts: Any) -> Any:
+EndT = TypeVar("EndT", bound=End)
+
+
+async def _dial(end: type[EndT], url: str, hello: Hello, ways: dict[str, Any] | None = None, **parts: Any) -> EndT:
     socket = await connect(url, compression=None, max_size=BULK_BYTES + 1024, ping_interval=None, **(ways or {}))
     made = end(socket, hello)
     made.url, made.ways = url, ways
@@ -200,6 +206,11 @@ async def _dial(end: type[End], url: str, hello: Hello, ways: dict[str, Any] | N
     return made
 
 
+def answer_to(number: int) -> Callable[[Any], bool]:
+    """Whether a message answers this question."""
+    return lambda seen: bool(getattr(seen, "id", None) == number)
+
+
 class ClientEnd(End):
     async def ask(self, message: Any) -> Any:
         """Ask and get the answer: what has the same id and is not an update."""
@@ -207,11 +218,11 @@ class ClientEnd(End):
         return await self.until(lambda seen: getattr(seen, "id", None) == message.id)
 
     async def submit(self, *jobs: Submission, watch: bool = True) -> tuple[str, ...]:
-        answer = await self.ask(Submit(next(_numbers), jobs, watch))
+        answer: Submitted = await self.ask(Submit(next(_numbers), jobs, watch))
         return answer.jobs
 
     async def ended(self, job: str) -> JobView:
-        update = await self.until(
+        update: JobUpdate = await self.until(
             lambda seen: isinstance(seen, JobUpdate) and seen.job.id == job and seen.job.state is State.ENDED
         )
         return update.job
@@ -296,7 +307,7 @@ def runs_on(launch: Launch) -> list[Any]:
 
 
 def node(name: str = "n1", cores: int = 4, incarnation: int = 1, **more: Any) -> NodeFacts:
-    facts = {"hostname": "host", "boot_id": "boot", "memory": 8 * GIB, "walls": "user"} | more
+    facts: dict[str, Any] = {"hostname": "host", "boot_id": "boot", "memory": 8 * GIB, "walls": "user"} | more
     return NodeFacts(
         name=name,
         incarnation=incarnation,

@@ -24,6 +24,7 @@ from distributed_grid.coordinator.core.model import (
     Hold,
     Job,
     Publish,
+    Record,
     RecordJob,
     Send,
     Tick,
@@ -504,4 +505,5 @@ def test_what_waits_for_the_disk_does_not_grow_with_the_time() -> None:
     newer = Publish(msgspec.structs.replace(view[0], started=3.0))
     assert newest_commands([*once, *once[2:], newer]) == [once[0], newer, *once[2:]]
     lines = [Audit("n1", str(number)) for number in range(3 * LINES_KEPT)]
-    assert newest_records([record(1), *lines, record(2), record(1)]) == [record(1), record(2), *lines[-LINES_KEPT:]]
+    records: list[Record] = [record(1), *lines, record(2), record(1)]
+    assert newest_records(records) == [record(1), record(2), *lines[-LINES_KEPT:]]

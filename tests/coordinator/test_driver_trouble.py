@@ -32,7 +32,7 @@ from distributed_grid.protocol.messages import (
     Submit,
     Submitted,
 )
-from tests.coordinator.ends import ClientEnd, Coordinator, agent, client, coordinator, job, node, runs_on
+from tests.coordinator.ends import ClientEnd, Coordinator, agent, answer_to, client, coordinator, job, node, runs_on
 
 _numbers = itertools.count(9000)
 
@@ -106,7 +106,7 @@ async def test_orders_are_refused_questions_answered_and_keys_known_while_the_di
     full(False)
     ended = await ann.ended(running)
     assert ended.outcome is not None and ended.outcome.code == 3
-    answers = [await ann.until(lambda seen, n=n: getattr(seen, "id", 0) == n) for n in (100, 106)]
+    answers = [await ann.until(answer_to(number)) for number in (100, 106)]
     assert all(isinstance(answer, Submitted) for answer in answers) and answers[0].jobs == answers[1].jobs
     await worker.until(Ack)
     await worker.until(lambda seen: isinstance(seen, Launch) and seen.job == answers[0].jobs[0])

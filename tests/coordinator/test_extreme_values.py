@@ -19,7 +19,7 @@ from distributed_grid.protocol.errors import BadFrame
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.protocol.messages import AskWhy, Failed, Refused, Submission, Submit
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.ends import Coordinator, End, agent, client, coordinator, node
+from tests.coordinator.ends import Coordinator, End, agent, answer_to, client, coordinator, node
 from tests.fuzz.frames import extremes
 from tests.fuzz.served import FROM
 from tests.protocol.samples import MESSAGES
@@ -84,7 +84,7 @@ async def test_no_number_of_a_client_is_an_internal_error_or_breaks_what_others_
                     if "key" in mine:
                         mine["key"] = f"k{mine['id']}"
                     await raw(asked, mine)
-                    answer = await asked.until(lambda seen, n=mine["id"]: getattr(seen, "id", None) == n)
+                    answer = await asked.until(answer_to(mine["id"]))
                     assert not isinstance(answer, Failed) or answer.code != "internal", (mine, answer)
                     asked.seen.clear()
         assert refused > 100 and next(numbers) > 300
@@ -114,8 +114,8 @@ async def test_no_number_of_a_node_breaks_what_others_see(tmp_path: Path) -> Non
             assert (await asked.ask(Submit(1, (job,)))).jobs
             await all_lists_are_told(made)
         assert [line for line in logs if line["log_level"] in ("error", "critical")] == []
-        for end in [*ends, asked]:
-            await end.close()
+        for one in (*ends, asked):
+            await one.close()
 
 
 @pytest.mark.parametrize("begin", [1e300, 1e15, 253_370_764_801.0, -1.0])
@@ -172,6 +172,6 @@ async def _dial_plain(url: str, hello: Any) -> Any:
     async with connect(url, compression=None, ping_interval=None) as socket:
         await socket.send(msgpack.packb([1, [hello]]))
         try:
-            return codec.decode_first(bytes(await socket.recv()), Refused)
+            return codec.decode_first(await socket.recv(decode=False), Refused)
         except ConnectionClosed:
             return None

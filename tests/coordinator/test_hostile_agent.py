@@ -171,14 +171,14 @@ async def test_words_without_end_do_not_make_a_jobs_record_large(tmp_path: Path)
 
 async def test_it_may_not_ask_what_people_ask(tmp_path: Path) -> None:
     async with scene(tmp_path) as on:
-        ways = {"ssl": on.grid.member(Role.AGENT, "evil2")}
+        ways: dict[str, Any] = {"ssl": on.grid.member(Role.AGENT, "evil2")}
         name = on.on_honest.rpartition(".")[0]
         for question in (
             GetStatus(1),
             ListJobs(2),
             Cancel(3, (name,)),
             Submit(4, (job(),)),
-            MakeToken(5, role="operator"),
+            MakeToken(5, role=Role.OPERATOR),
         ):
             end = await agent(on.grid.url, node("evil2"), **ways)
             await end.say(question)
@@ -191,7 +191,7 @@ async def test_it_may_not_ask_what_people_ask(tmp_path: Path) -> None:
 
 async def test_it_is_not_let_in_as_another_node_nor_given_a_certificate_as_one(tmp_path: Path) -> None:
     async with scene(tmp_path) as on:
-        ways = {"ssl": on.grid.member(Role.AGENT, "evil")}
+        ways: dict[str, Any] = {"ssl": on.grid.member(Role.AGENT, "evil")}
         session = on.grid.server._agents["honest"].session
         for hello in (
             Hello(protocol=(1, 0), software="", role="agent", name="honest", facts=node("honest", incarnation=99)),

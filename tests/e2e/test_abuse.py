@@ -290,7 +290,8 @@ async def test_a_frame_full_of_questions_keeps_nobody_else_waiting(grid: Scene) 
 
 
 def offer(**more: Any) -> Offer:
-    return Offer(**({"number": 1, "expires_in": 60.0, "cores": (0, 1), "memory": 1 << 30} | more))
+    usual: dict[str, Any] = {"number": 1, "expires_in": 60.0, "cores": (0, 1), "memory": 1 << 30}
+    return Offer(**(usual | more))
 
 
 async def test_an_agent_cannot_speak_for_another_nodes_jobs(grid: Scene) -> None:
@@ -353,7 +354,12 @@ async def test_an_outcome_with_impossible_numbers_is_not_taken_and_the_right_one
             job = await client.submit(["true"], nodes=["liar"])
             launch = await liar.next(Launch)
         right = Outcome(Cause.EXITED, code=7)
-        wrong = [{"seconds": math.nan}, {"cpu_seconds": math.inf}, {"code": 1 << 63}, {"peak_memory": (1 << 64) - 1}]
+        wrong: list[dict[str, Any]] = [
+            {"seconds": math.nan},
+            {"cpu_seconds": math.inf},
+            {"code": 1 << 63},
+            {"peak_memory": (1 << 64) - 1},
+        ]
         for numbers in wrong:
             async with known(grid.url, "agent", name="liar") as liar:
                 await liar.say(Inventory(known=(Known(launch.allocation, State.RUNNING),)))

@@ -38,7 +38,7 @@ from distributed_grid.protocol.messages import (
     WantOutput,
 )
 from distributed_grid.protocol.resources import Resources, ResourceType
-from tests.coordinator.ends import ClientEnd
+from tests.coordinator.ends import ClientEnd, answer_to
 from tests.coordinator.ends import client as dial
 from tests.e2e.scenes import Scene, lasting
 
@@ -156,7 +156,7 @@ async def test_a_thousand_long_polls_at_once_are_all_answered_and_hold_up_nobody
     (folder / "go").touch()
     async with asyncio.timeout(60):
         for poll in polls:
-            await end.until(lambda seen, poll=poll: isinstance(seen, Output) and seen.id == poll.id)
+            await end.until(answer_to(poll.id))
     answers = [seen for seen in end.seen if isinstance(seen, Output)]
     assert len(answers) == 1000
     assert sum(answer.data == b"went\n" for answer in answers) >= 500
@@ -357,10 +357,9 @@ ODD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
 async def test_options_that_are_none_are_refused(orchestrator: GridOrchestrator, odd: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {"resource_type": "cpu", "amount": 1, "ship": False}
     with pytest.raises(GridError):
-        await orchestrator.run_with_shared_resources(
-            "true", **({"resource_type": "cpu", "amount": 1, "ship": False} | odd)
-        )
+        await orchestrator.run_with_shared_resources("true", **(usual | odd))
     assert (await orchestrator.run_with_shared_resources("true", "cpu", 1, ship=False)).success
 
 

@@ -4,6 +4,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,9 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
         yield made
 
 
-def fails(grid: Grid, *words: str, **options: object) -> str:
+def fails(grid: Grid, *words: str, **options: Any) -> str:
     """The one error of a command that fails."""
-    done = grid.run(*words, **options)  # type: ignore[arg-type]
+    done = grid.run(*words, **options)
     assert done.returncode not in (0, None), done.stdout
     assert "Traceback" not in done.stderr
     assert done.stdout == ""

@@ -28,11 +28,11 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(whole)
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "deleted": Path.unlink,
-    "emptied": lambda path: path.write_bytes(b"") and None,
+    "emptied": lambda path: path.write_bytes(b""),
     "one flipped bit in line 1": flip_a_bit,
-    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)) and None,
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
 }
 NAMES_THE_JOB = {"one flipped bit in line 1"}
 """What of the journal can be read still has the job, so it runs on."""
@@ -60,7 +60,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def crash(grid: Grid, damage: Callable[[Path], None], notes: bool = True) -> None:
+def crash(grid: Grid, damage: Callable[[Path], object], notes: bool = True) -> None:
     """The agent and its supervisor are killed, the journal is damaged, and the agent is started again; without `notes`
     it has lost those of its spawners, too."""
     state = grid.home / "n1"

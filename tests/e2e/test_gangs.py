@@ -122,7 +122,7 @@ def test_who_attaches_to_a_gang_sees_all_of_it_from_its_beginning_also_when_it_i
 
 @pytest.mark.parametrize("attached", [False, True])
 def test_one_interrupt_ends_all_of_a_gang_also_of_members_that_heed_none(grid: Grid, attached: bool) -> None:
-    words = ("run-shared", "--no-ship", "--cpus", "1", "--nodes", "2", "sh", "-c", STAY)
+    words: tuple[str, ...] = ("run-shared", "--no-ship", "--cpus", "1", "--nodes", "2", "sh", "-c", STAY)
     if attached:
         words = ("attach", begin(grid, 2, "sh", "-c", STAY))
     process = grid.begin(*words)

@@ -217,7 +217,10 @@ def test_who_has_no_certificate_or_one_of_another_authority_or_an_old_tls_is_tur
 def test_a_certificate_that_is_taken_back_ends_its_connection_at_once_and_opens_nothing_more(grid: Grid) -> None:
     assert joins(grid, invitation(grid, "--node", "lab8"), "lab8").returncode == 0
     grid.start_agent("lab8")
-    nodes = lambda: {one["name"]: one["state"] for one in json.loads(grid.run("nodes", "-o", "json").stdout)["nodes"]}  # noqa: E731
+
+    def nodes() -> dict[str, str]:
+        return {one["name"]: one["state"] for one in grid.json("nodes")["nodes"]}
+
     until(lambda: nodes().get("lab8") == "up", "lab8 is up")
     said = grid.run("access", "revoke", "agent", "lab8")
     assert "1 certificate of lab8 taken back, and " in said.stderr

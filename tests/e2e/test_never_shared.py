@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 from distributed_grid.coordinator.client import GridClient, JobResult, describe_job
 from distributed_grid.protocol.jobs import JobView
@@ -24,7 +25,9 @@ async def test_200_jobs_at_once_never_share_a_core_or_a_gpu() -> None:
         await grid.agent("real", cores=[0, 1], gpus=2)
         await grid.agent("many", cores=list(range(12)), virtual=True, gpus=4)
         async with GridClient(grid.url) as client:
-            wishes = [{"cpus": 1 + n % 2, "gpus": (0, 1, 1, 2)[n % 4] or None} for n in range(200)]
+            wishes: list[dict[str, Any]] = [
+                {"cpus": 1 + n % 2, "gpus": (0, 1, 1, 2)[n % 4] or None} for n in range(200)
+            ]
             jobs = await client.submit_many([describe_job(["sh", "-c", SCRIPT], **wish) for wish in wishes])
             ends = await asyncio.wait_for(asyncio.gather(*map(client.result, jobs)), 100)
             views = [await client.show(job) for job in jobs]

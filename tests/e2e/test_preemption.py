@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from distributed_grid.coordinator.client import GridClient
@@ -101,7 +102,7 @@ async def test_others_give_way_to_an_urgent_gang_on_all_its_nodes_and_finish_aft
             kind = 'if [ "${GRID_ALLOCATION_ID##*.}" = 2 ]; then echo finished; else exec sleep 600; fi'
             low = [await client.submit(["sh", "-c", kind], priority="low", grace=GRACE) for _ in range(2)]
             for victim in low:
-                await on.until(lambda victim=victim: is_in(client, victim, State.RUNNING), "the low ones run")
+                await on.until(partial(is_in, client, victim, State.RUNNING), "the low ones run")
             words = ("run-shared", "--dry-run", "--nodes", "2", "--priority", "urgent", "true")
             would = json.loads(grid(on, "-o", "json", *words).stdout)["preempts"]
             assert {one["job"] for one in would["victims"]} == set(low)

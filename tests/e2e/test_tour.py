@@ -86,7 +86,7 @@ class Shell:
         into, out = self.process.stdin, self.process.stdout
         assert into is not None and out is not None
         print(command, f"echo; echo '{END}'", sep="\n", file=into, flush=True)
-        printed = []
+        printed: list[str] = []
         for line in out:
             if line.rstrip("\n") == END:
                 return "".join(printed).removesuffix("\n")

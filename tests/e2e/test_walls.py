@@ -1,6 +1,7 @@
 """Whose jobs nodes run, seen from outside: n1 has no walls and trusts its owner, n2 has none and trusts everyone."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
         yield made
 
 
-async def where(client: GridClient, **asked: object) -> str:
+async def where(client: GridClient, **asked: Any) -> str:
     """The node on which a job of this client ran."""
-    view = await client.wait(await client.submit("true", **asked))  # type: ignore[arg-type]
+    view = await client.wait(await client.submit("true", **asked))
     assert view.state is State.ENDED and view.walls == "none"
     return view.node
 

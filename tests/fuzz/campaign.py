@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
+from structlog.typing import EventDict
 
 from tests.fuzz.frames import Frames
 from tests.fuzz.readers import decoded, linked
@@ -75,7 +76,7 @@ async def serve(report: Report, seed: int, frames: int, only: int | None = None)
     frames."""
     failures: list[str] = []
 
-    def note(logger: object, method: str, event: dict[str, object]) -> dict[str, object]:
+    def note(logger: object, method: str, event: EventDict) -> EventDict:
         if event.get("exc_info") or method in ("error", "exception", "critical"):
             failures.append(str(event))
         raise structlog.DropEvent

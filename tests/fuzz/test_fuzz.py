@@ -2,6 +2,7 @@
 
 import pytest
 
+from distributed_grid.protocol import codec
 from tests.fuzz import campaign, readers
 from tests.fuzz.frames import Frames, golden
 
@@ -17,10 +18,10 @@ def test_nothing_but_the_documented_errors_comes_out(reports: list[campaign.Repo
 
 
 def test_the_frames_reach_much_of_what_reads_them(reports: list[campaign.Report]) -> None:
-    codec, link, served = reports
-    words = {word for outcome in codec.outcomes for word in outcome.partition(": ")[2].split()}
+    frames, link, served = reports
+    words = {word for outcome in frames.outcomes for word in outcome.partition(": ")[2].split()}
     assert len(words & set(golden())) > 40
-    assert len(codec.outcomes) > 150 and len(link.outcomes) > 30 and len(served.outcomes) > 10
+    assert len(frames.outcomes) > 150 and len(link.outcomes) > 30 and len(served.outcomes) > 10
     assert any("still there" in outcome for outcome in served.outcomes)
 
 
@@ -33,7 +34,7 @@ def test_what_is_not_documented_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken(direction: str, frame: bytes) -> tuple[int, list[object]]:
         raise KeyError(direction)
 
-    monkeypatch.setattr(readers.codec, "decode", broken)
+    monkeypatch.setattr(codec, "decode", broken)
     found = campaign.Report("codec")
     campaign.run(found, readers.decoded(Frames(1)), range(3))
     assert [wrong.partition(":")[2] for wrong in found.wrong] == [

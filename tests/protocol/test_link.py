@@ -23,14 +23,14 @@ from tests.protocol.samples import FACTS, MESSAGES
 WELCOME = Welcome(protocol=PROTOCOL, software="0.1.0", epoch=1, grid="g", session="s")
 
 
-def hello(**other: object) -> Hello:
+def hello(**other: Any) -> Hello:
     fields: dict[str, object] = {
         "protocol": PROTOCOL, "software": "0.1.0", "role": "agent", "name": "lab1", "facts": FACTS
     }  # fmt: skip
-    return Hello(**{**fields, **other})  # type: ignore[arg-type]
+    return Hello(**{**fields, **other})
 
 
-def pass_on(sender: Link, receiver: Link, now: float = 0.0) -> list[object]:
+def pass_on(sender: Link, receiver: Link, now: float = 0.0) -> list[Any]:
     return [message for frame in sender.data_to_send() for message in receiver.receive(frame, now)]
 
 

@@ -11,9 +11,9 @@ from distributed_grid.protocol.roles import TABLE, reach
 SPOKEN = {
     kind for union in (messages.FromAgent, messages.FromAgentData, messages.FromClient) for kind in get_args(union)
 }
-MEMBERS = {messages.WantCertificate}
-AGENTS = (set(get_args(messages.FromAgent)) | {messages.WantBlob}) - MEMBERS
-CHANGES = {messages.Submit, messages.Cancel, messages.SignalJob, messages.PutBlob} | {
+MEMBERS: set[type] = {messages.WantCertificate}
+AGENTS: set[type] = (set(get_args(messages.FromAgent)) | {messages.WantBlob}) - MEMBERS
+CHANGES: set[type] = {messages.Submit, messages.Cancel, messages.SignalJob, messages.PutBlob} | {
     messages.RequestBoost,
     messages.ExtendBoost,
 }
@@ -23,12 +23,12 @@ def test_every_message_that_a_peer_may_send_has_its_row_and_nothing_else_has() -
     assert set(TABLE) == SPOKEN, "give a new message its row in protocol/roles.py"
 
 
-@pytest.mark.parametrize("message", sorted(AGENTS, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("message", sorted(AGENTS, key=str))
 def test_what_agents_say_nobody_else_may(message: type) -> None:
     assert [role for role in Role if reach(role, message)] == [Role.AGENT]
 
 
-@pytest.mark.parametrize("message", sorted(CHANGES, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("message", sorted(CHANGES, key=str))
 def test_a_viewer_changes_nothing(message: type) -> None:
     assert reach(Role.VIEWER, message) is None and reach(Role.CLIENT, message) is not None
 

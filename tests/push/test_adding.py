@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from msgspec.structs import replace
@@ -22,6 +22,9 @@ from distributed_grid.push.plan import DISK, Known
 from tests.coordinator.core.scene import facts
 
 GOODS = Goods("2-b", (Path("x.whl"),), True)
+
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -51,7 +54,7 @@ class World:
         passing = ("calls", "break_at", "late", "breaks", "made", "incarnation", "owner")
         return {one.name: deepcopy(getattr(self, one.name)) for one in fields(self) if one.name not in passing}
 
-    def ask(self, what: Callable[..., Any], *args: Any, **told: Any) -> Any:
+    def ask(self, what: Callable[..., T], *args: Any, **told: Any) -> T:
         self.calls += 1
         now = self.calls == self.break_at
         if now and not self.late:

@@ -1,5 +1,7 @@
 """What is decided for a host, by what was found there and what the coordinator knows."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -39,7 +41,7 @@ STRANGER = Known("g")
 UP = Known("g", there=True, up=True, incarnation=3, certified=True)
 
 
-def found(base: Found, **changes: object) -> Found:
+def found(base: Found, **changes: Any) -> Found:
     return msgspec.structs.replace(base, **changes)
 
 

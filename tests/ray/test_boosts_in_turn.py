@@ -48,8 +48,11 @@ def a_foreign_cluster(cluster: Cluster, place: Path, folder: Path) -> Iterator[s
         head = subprocess.Popen([*enter, ray, *words], env=cluster.environment, stdout=log, stderr=log)
     try:
         ask = [*enter, sys.executable, "-c", f"import ray; ray.init('{FOREIGN}', log_to_driver=False)"]
-        asked = lambda: subprocess.run(ask, env=cluster.environment, capture_output=True, timeout=90)  # noqa: E731
-        until(lambda: asked().returncode == 0, "the foreign cluster is there", 60.0)
+
+        def there() -> bool:
+            return subprocess.run(ask, env=cluster.environment, capture_output=True, timeout=90).returncode == 0
+
+        until(there, "the foreign cluster is there", 60.0)
         command = [*enter, sys.executable, "-c", THEIRS, str(place / "gate")]
         program = subprocess.Popen(command, env=cluster.environment, stdout=pipe, text=True)
         try:

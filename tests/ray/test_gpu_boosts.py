@@ -19,7 +19,8 @@ def test_a_plain_program_with_num_gpus_runs_on_the_lent_gpu_and_sees_no_other(gu
     node, cores, visible = guarded.drive(
         WHERE + "print(json.dumps(ray.get(where.options(num_gpus=1).remote(), timeout=60)))"
     )
-    assert guarded.lent()[0]["in_ray"].split()[-1] == node[:12]
+    listed = guarded.lent()
+    assert listed is not None and listed[0]["in_ray"].split()[-1] == node[:12]
     assert (visible, cores) == (lent["uuid"], view["grant"]["cores"]) and lent["uuid"] in GPUS
     guarded.release(boost)
     until(lambda: "GPU" not in guarded.resources(), "Ray has no GPU, as before", 60.0)

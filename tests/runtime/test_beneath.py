@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -309,7 +310,7 @@ def test_what_is_written_has_a_plain_name(theirs: Path, root: int, name: str) ->
 
 
 def test_a_write_that_fails_leaves_nothing_behind(theirs: Path, root: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> int:
+    def full(*_: object, **__: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for call in ("write", "rename", "fchmod"):
@@ -394,7 +395,7 @@ def test_a_seccomp_filter_that_comes_later_is_noticed(
         pytest.skip("that is what it leads to")
     for number in (errno.ENOSYS, errno.EPERM):
 
-        def refuse(*_: object, number: int = number, **__: object) -> int:
+        def refuse(*_: object, number: int = number, **__: Any) -> int:
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(beneath, "_has_openat2", True)

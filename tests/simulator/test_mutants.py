@@ -17,7 +17,6 @@ from distributed_grid.coordinator.core import events
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import outcomes, retries, stopping
 from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Job, JobsSubmitted, Node, Send
-from distributed_grid.coordinator.core.model import State as JobState
 from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.placement import constraints, matching
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
@@ -26,6 +25,7 @@ from distributed_grid.coordinator.core.queue import admission, dependencies, gan
 from distributed_grid.coordinator.core.records import Fate
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.jobs import State as JobState
 from distributed_grid.protocol.messages import Ack, Exited, Stale
 from distributed_grid.protocol.placement import LabelRule, Sign
 from distributed_grid.protocol.walls import Walls

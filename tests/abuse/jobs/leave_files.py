@@ -31,12 +31,12 @@ elif sys.argv[2] == "names":
         file.write(b"content")
 else:
     spec = f"{state}/allocs/{scene['allocation']}/spec"
-    for name, target in {
+    for link, target in {
         "key": KEY, "spec": spec, "state": state, "above": "..", "root": "/", "itself": "itself",
         "of-neighbour": f"/proc/{scene['neighbour']}/environ", "of-agent": f"/proc/{scene['agent']}/environ",
         "database": f"{scene['coordinator_state']}/grid.db",
     }.items():  # fmt: skip
-        os.symlink(target, name)
+        os.symlink(target, link)
     attempt("link the key", os.link, KEY, "linked-key")
     attempt("link the neighbour's record", os.link, spec, "linked-spec")
     os.mkfifo("fifo")

@@ -17,7 +17,7 @@ SECONDS = 8.0
 
 def take() -> None:
     """What the orphan does: take memory, say how much, and hold it for a while."""
-    held = []
+    held: list[bytearray] = []
     with open("taken", "w") as said:
         while len(held) * STEP < 3 * GRANTED:
             held.append(bytearray(os.urandom(1 << 10) * (STEP >> 10)))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.cgroups import control
+from distributed_grid.agent.cgroups.cgroupfs import Place
 from distributed_grid.agent.cgroups.control import Survey, described, survey
 from distributed_grid.protocol.jobs import Cause, JobLimits, exit_status
 from distributed_grid.protocol.resources import MIB, Grant
@@ -40,7 +41,7 @@ def settled(setting: str) -> Survey:
 class Confined:
     """A bench whose supervisor makes groups below `setting`, and where those are."""
 
-    def __init__(self, bench: Bench, setting: str, places: dict[str, tuple[int, str]]) -> None:
+    def __init__(self, bench: Bench, setting: str, places: dict[str, Place]) -> None:
         self.bench = bench
         self.setting = setting
         self.places = places

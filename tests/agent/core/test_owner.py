@@ -1,5 +1,7 @@
 """When a node's owner is back, and what becomes of its jobs: samples in, orders out, without a process."""
 
+from typing import Any
+
 import pytest
 
 from distributed_grid.agent.core.owner import Freeze, Order, Owner, Recall, Running, Thaw
@@ -21,16 +23,16 @@ A, B = job("a", 0), job("b", 1, 2)
 class Scene:
     """An owner of four cores and the jobs a (core 0) and b (cores 1 and 2); what is frozen is confirmed at once."""
 
-    def __init__(self, **limits: object) -> None:
+    def __init__(self, **limits: Any) -> None:
         fields = {name: getattr(LIMITS, name) for name in Limits.__struct_fields__}
-        self.owner = Owner(Limits(**(fields | limits)), CORES)  # type: ignore[arg-type]
+        self.owner = Owner(Limits(**(fields | limits)), CORES)
         self.jobs = [A, B]
         self.frozen: dict[str, float] = {}
 
-    def see(self, now: float, *used: int, **more: object) -> list[Order]:
+    def see(self, now: float, *used: int, **more: Any) -> list[Order]:
         """A sample in which others use so many percent of each core."""
         cores = dict(enumerate(used or (0, 0, 0, 0)))
-        sample = Sample(at=now, cores=cores, foreign_cpu=sum(cores.values()) / 100, **more)  # type: ignore[arg-type]
+        sample = Sample(at=now, cores=cores, foreign_cpu=sum(cores.values()) / 100, **more)
         orders = self.owner.observe(sample, self.jobs, now)
         for order in orders:
             if isinstance(order, Freeze) and order.allocation not in self.frozen:

@@ -3,7 +3,7 @@
 import pytest
 
 from distributed_grid.agent.core.usage import MOST, Spent, Using
-from distributed_grid.protocol.jobs import GpuUse, Use
+from distributed_grid.protocol.jobs import Use
 from distributed_grid.protocol.messages import InUse
 from distributed_grid.protocol.nodes import GpuSample
 from distributed_grid.protocol.resources import GpuShare, Grant
@@ -27,7 +27,8 @@ def test_mean_and_peak_of_cores_memory_and_the_gpus_it_holds() -> None:
     assert not told(using, 2.0, cpu=5.0, memory=100, gpu=0.0)
     assert not told(using, 4.0, cpu=9.0, memory=300, gpu=80.0)
     (use,) = told(using, 10.0, cpu=10.0, memory=200, gpu=10.0)
-    gpu = GpuUse("GPU-1", pytest.approx(30.0), 80.0)
+    (gpu,) = use.gpus
+    assert (gpu.uuid, gpu.peak) == ("GPU-1", 80.0) and gpu.mean == pytest.approx(30.0)
     assert use == Use(allocation="a.1", seconds=10.0, cpu=0.5, cpu_peak=2.0, memory=300, gpus=(gpu,))
     assert not told(using, 12.0, cpu=10.0)
     (use,) = told(using, 20.0, cpu=10.0)

@@ -149,7 +149,12 @@ async def test_what_was_measured_is_not_walked_again(
     leave(tmp_path, "a.1")
     await kept.sweep(())
     walked: list[str] = []
-    monkeypatch.setattr(retention, "_bytes", lambda path: walked.append(path) or 0)
+
+    def walk(path: str) -> int:
+        walked.append(path)
+        return 0
+
+    monkeypatch.setattr(retention, "_bytes", walk)
     leave(tmp_path, "b.1")
     await kept.sweep(())
     await kept.sweep(())
@@ -160,7 +165,12 @@ async def test_what_begins_to_live_while_it_is_measured_stays(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live: set[str] = set()
-    monkeypatch.setattr(retention, "_bytes", lambda path: live.add("a.1") or MUCH)
+
+    def walk(path: str) -> int:
+        live.add("a.1")
+        return MUCH
+
+    monkeypatch.setattr(retention, "_bytes", walk)
     leave(tmp_path, "a.1")
     assert await keeper(tmp_path, Bounds(), clock).sweep(live) == 0
     assert left(tmp_path) == ["a.1"]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_an_unknown_backend_is_refused_with_a_suggestion() -> None:
     assert all(name in caught.value.hint for name in NAMES)
 
 
-def amd_card(root: Path, card: str, **files: object) -> Path:
+def amd_card(root: Path, card: str, **files: Any) -> Path:
     device = root / "sys/class/drm" / card / "device"
     (device / "hwmon/hwmon3").mkdir(parents=True)
     for name, content in ({"vendor": "0x1002"} | files).items():

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -51,8 +52,8 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
         one.communicate()
 
 
-def probe(own: tuple[int, ...] = (), **more: object) -> Probe:
-    return Probe(None, 0, open_backend("none"), own_roots=lambda: own, **more)  # type: ignore[arg-type]
+def probe(own: tuple[int, ...] = (), **more: Any) -> Probe:
+    return Probe(None, 0, open_backend("none"), own_roots=lambda: own, **more)
 
 
 def spent(process: psutil.Process) -> float:

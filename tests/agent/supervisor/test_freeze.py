@@ -222,7 +222,12 @@ def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatc
     asked: list[str] = []
     journal = Journal(str(tmp_path / "journal"), print)
     tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped())
-    monkeypatch.setattr(tree, "members", lambda job: asked.append(job.id) or {})
+
+    def members(job: Job) -> dict[int, int]:
+        asked.append(job.id)
+        return {}
+
+    monkeypatch.setattr(tree, "members", members)
     freezer = Freezer(tree, journal, lambda said: None, print)
     job = Job("j-1.1", procs.now())
     freezer.ask(job, WHY, supervisor_freeze.RESTORED)

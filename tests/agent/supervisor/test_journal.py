@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,14 @@ import pytest
 
 from distributed_grid.agent.supervisor.journal import Journal, line, parse, read_mark
 
-RECORDS = [["boot", "b"], ["intent", "j-a.1", 1.5, 0.0, 5.0, [0, 1]], ["exit", "j-a.1", {"cause": "exited"}]]
+RECORDS: list[list[Any]] = [
+    ["boot", "b"],
+    ["intent", "j-a.1", 1.5, 0.0, 5.0, [0, 1]],
+    ["exit", "j-a.1", {"cause": "exited"}],
+]
 
 
-def written(path: Path, *records: list[object]) -> tuple[Journal, list[str]]:
+def written(path: Path, *records: list[Any]) -> tuple[Journal, list[str]]:
     log: list[str] = []
     journal = Journal(str(path), log.append)
     journal.rewrite([])
@@ -120,7 +124,7 @@ def test_appending_fills_room_that_is_there_and_makes_more(tmp_path: Path) -> No
 def test_a_rewrite_that_fails_leaves_the_old_journal(tmp_path: Path) -> None:
     journal, _ = written(tmp_path / "journal", *RECORDS)
 
-    def broken():  # type: ignore[no-untyped-def]
+    def broken() -> Iterator[list[Any]]:
         yield ["boot", "c"]
         raise OSError(errno.ENOSPC, "no space")
 

@@ -432,7 +432,8 @@ async def test_a_new_agent_adopts_twenty_running_jobs_and_gets_exact_codes(bench
     assert bench.launcher.supervisor_pid == supervisor
     known = {one.allocation: one for one in bench.known}
     assert known.keys() == {*ids, gone}
-    assert known[gone].outcome is not None and known[gone].outcome.code == 42
+    outcome = known[gone].outcome
+    assert outcome is not None and outcome.code == 42
     go.touch()
     assert [(await bench.ended(id)).code for id in ids] == [*range(20)]
 

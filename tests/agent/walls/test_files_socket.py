@@ -314,7 +314,11 @@ def test_a_process_that_reads_nothing_does_not_hold_up_who_asks(
 
 
 def test_a_process_that_dies_is_noticed_at_once(root: int) -> None:
-    for does in (hear, lambda sock: sock.close(), lambda sock: (hear(sock), sock.send(b"\0\0\0\x09"), None)[-1]):
+    def says_little(sock: socket.socket) -> None:
+        hear(sock)
+        sock.send(b"\0\0\0\x09")
+
+    for does in (hear, socket.socket.close, says_little):
         with process(does) as (caller, _), pytest.raises(NoAnswer, match="ended before"):
             caller.read(Root(root), b"file", 0, 100)
 

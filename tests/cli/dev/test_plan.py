@@ -1,18 +1,18 @@
 """How a dev grid deals out a machine."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
-from distributed_grid.cli.dev import plan as dev_plan
 from distributed_grid.cli.dev.plan import Plan, make_plan
 
 
 @pytest.fixture
 def eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dev_plan.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
 
 
 @pytest.mark.usefixtures("eight")

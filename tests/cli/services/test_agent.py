@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from distributed_grid.cli.services.agent_install import _owned
 from distributed_grid.protocol.errors import GridError
 
 
-def options(**given: object) -> dict[str, object]:
+def options(**given: Any) -> dict[str, object]:
     return defaultdict(lambda: None, {"owners": (), "labels": ()} | given)
 
 

@@ -86,7 +86,7 @@ async def greeted(grid: Coordinator, *headers: str) -> tuple[ClientConnection, W
     shown = [("Authorization", one) for one in headers]
     wire = await connect(grid.url, ssl=context, additional_headers=shown, proxy=None)
     await wire.send(encode(0, [Hello(protocol=PROTOCOL, software=__version__, role="client", name="root")]))
-    answer: Welcome | Refused = decode("ToClient", bytes(await wire.recv()))[1][0]
+    answer: Welcome | Refused = decode("ToClient", await wire.recv(decode=False))[1][0]
     return wire, answer
 
 
@@ -135,7 +135,7 @@ async def test_a_node_cannot_come_by_a_bearer_token(tmp_path: Path) -> None:
         async with connect(grid.url, ssl=context, additional_headers=header, proxy=None) as wire:
             hello = Hello(protocol=PROTOCOL, software=__version__, role="agent", name="lab1", facts=facts("lab1"))
             await wire.send(encode(0, [hello]))
-            answer = decode("ToAgent", bytes(await wire.recv()))[1][0]
+            answer = decode("ToAgent", await wire.recv(decode=False))[1][0]
         assert isinstance(answer, Refused) and "may not speak for node" in answer.what and not grid.ledger.state.nodes
 
 

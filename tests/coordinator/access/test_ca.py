@@ -7,6 +7,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -15,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from distributed_grid.coordinator.access.ca import DAY, Authority, identity_of, pin_of
-from distributed_grid.identity.keys import key_pem, new_key, read_secret, request_for, write_secret
+from distributed_grid.coordinator.access.ca import DAY, Authority, identity_of
+from distributed_grid.identity.keys import key_pem, new_key, pin_of, read_secret, request_for, write_secret
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Identity, Role
 
@@ -26,11 +27,11 @@ NODE = Identity("0a1b", Role.AGENT, "n1")
 
 
 def paper(
-    folder: Path, authority: Authority, identity: Identity, now: datetime.datetime = NOW, **more: object
+    folder: Path, authority: Authority, identity: Identity, now: datetime.datetime = NOW, **more: Any
 ) -> tuple[Path, Path]:
     """A certificate and its key, as files."""
     key = new_key()
-    signed = authority.sign(request_for(key), identity, now, 3600.0, **more)  # type: ignore[arg-type]
+    signed = authority.sign(request_for(key), identity, now, 3600.0, **more)
     stem = identity.role.value + identity.name + str(signed.serial_number)
     (folder / f"{stem}.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     write_secret(folder / f"{stem}.key", key_pem(key))

@@ -88,7 +88,7 @@ async def test_a_node_whose_certificate_expired_while_its_jobs_ran_gets_another_
 REFUSED: dict[str, tuple[Callable[[World], Path], str]] = {
     "no job of its runs": (lambda world: world.member("lab2"), "no job of the grid runs there"),
     "it was taken back": (
-        lambda world: (world.member(life=60), world.pki.identities.revoke(Role.AGENT, "lab1", time.time()))[0],  # type: ignore[func-returns-value]
+        lambda world: (world.member(life=60), world.pki.identities.revoke(Role.AGENT, "lab1", time.time()))[0],
         "was taken back",
     ),
     "another node has joined by its name since": (
@@ -142,13 +142,13 @@ async def test_what_was_said_on_one_connection_is_worth_nothing_on_another(tmp_p
 
         async def answered(nonce: str, signed: str, asked: str) -> NewCertificate | Refused:
             async with connect(world.url + RENEW_PATH, ssl=context, compression=None) as wire:
-                challenge: Challenge = codec.decode_first(bytes(await wire.recv()), Challenge)
+                challenge: Challenge = codec.decode_first(await wire.recv(decode=False), Challenge)
                 words = signed_to_renew(nonce or challenge.nonce, signed)
                 signature = key.sign(words, ec.ECDSA(hashes.SHA256())).hex()
                 frame = codec.encode(1, [Renew(certificate=pem, request=asked, signature=signature)])
                 await wire.send(frame)
                 answer: NewCertificate | Refused = codec.decode_first(
-                    bytes(await wire.recv()), NewCertificate | Refused
+                    await wire.recv(decode=False), NewCertificate | Refused
                 )
                 return answer
 

@@ -149,7 +149,7 @@ async def test_a_disk_that_takes_no_writing_still_has_its_blobs(blobs: Blobs, mo
     def read_only(path: Path) -> None:
         raise OSError(errno.EROFS, "Read-only file system") if path.exists() else FileNotFoundError(path)
 
-    monkeypatch.setattr(module.os, "utime", read_only)
+    monkeypatch.setattr(os, "utime", read_only)
     assert blobs.has(HASH) and not blobs.has("0" * 64)
     assert blobs.read(WantBlob(1, HASH, 0, 10), [HASH]).data == CONTENT[:10]
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,10 @@ async def test_a_list_goes_on_behind_what_one_answer_holds(tmp_path: Path, monke
         await ann.close()
 
 
+def shows_running(job: str, message: object) -> bool:
+    return isinstance(message, JobUpdate) and (message.job.id, message.job.state) == (job, State.RUNNING)
+
+
 async def test_more_nodes_than_one_answer_holds_are_told_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,11 +226,7 @@ async def test_more_nodes_than_one_answer_holds_are_told_in_several(
         ann = await client(grid.url)
         jobs = await ann.submit(*(job("sleep 60") for _ in range(9)))
         for name in jobs:
-            await ann.until(
-                lambda seen, name=name: (
-                    isinstance(seen, JobUpdate) and (seen.job.id, seen.job.state) == (name, State.RUNNING)
-                )
-            )
+            await ann.until(partial(shows_running, name))
         monkeypatch.setattr("distributed_grid.coordinator.api.lookup.LIST_BYTES", 1200)
         first = await ann.ask(GetStatus(301))
         assert [view.facts.name for view in first.nodes] == [f"n{number}" for number in range(len(first.nodes))]
@@ -323,7 +324,7 @@ async def test_output_is_relayed_from_the_nodes_data_connection_under_the_client
                 if part.end:
                     return got
 
-        assert await asyncio.gather(read(ann, 5000), read(bob, 5000)) == [text, text]
+        assert list(await asyncio.gather(read(ann, 5000), read(bob, 5000))) == [text, text]
         assert sum(isinstance(seen, OpenData) for seen in worker.seen) == 1
         for end in (ann, bob, worker):
             await end.close()
@@ -358,7 +359,7 @@ async def test_a_question_to_a_node_that_goes_away_is_answered_with_that(tmp_pat
         worker, ann = await agent(grid.url, runs=runs_on), await client(grid.url)
         (name,) = await ann.submit(job("cat"))
         await worker.until(Launch)
-        worker.react = lambda message: asyncio.sleep(0)  # type: ignore[method-assign,assignment]  # never opens it
+        worker.react = lambda message: asyncio.sleep(0)  # type: ignore[method-assign]  # never opens it
         await ann.say(WantOutput(501, f"{name}.1", "stdout", 0, 10, wait=30.0))
         await worker.until(OpenData)
         await worker.close()
@@ -419,7 +420,7 @@ async def test_a_bad_first_frame_ends_that_connection_only(
         await worker.close()
 
 
-FRAMES = {
+FRAMES: dict[str, bytes | str] = {
     "garbage": b"\xc1\xc1",
     "text": "text",
     "deep": deep(100_000),
@@ -580,5 +581,5 @@ async def test_a_data_connection_without_its_session_is_refused(tmp_path: Path) 
         hello = Hello(protocol=(1, 0), software="t", role="agent-data", name="n1", session="guessed")
         async with connect(grid.url, compression=None) as stranger:
             await stranger.send(encode(1, [hello]))
-            assert b"refused" in await stranger.recv()  # type: ignore[operator]
+            assert b"refused" in await stranger.recv()
         await worker.close()

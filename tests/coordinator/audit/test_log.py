@@ -101,7 +101,7 @@ def test_lines_that_find_no_room_are_counted_in_the_next_that_does(
         return really(file, some)
 
     with capture_logs() as said:
-        monkeypatch.setattr(module.os, "write", full)
+        monkeypatch.setattr(os, "write", full)
         for _ in range(5):
             audit.request("ann", "cancel")
         monkeypatch.undo()
@@ -130,7 +130,7 @@ def test_it_is_turned_over_in_one_chain_and_goes_on_where_that_failed_once(
         raise OSError(28, "No space left on device")
 
     audit._size = 500
-    monkeypatch.setattr(module.os, "open", refused)
+    monkeypatch.setattr(os, "open", refused)
     for _ in range(3):
         audit.request("ann", "lost")
     monkeypatch.undo()

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.client import (
     describe_job,
     transfers,
 )
-from distributed_grid.coordinator.client.shipping import ShippingError
+from distributed_grid.coordinator.client.shipping import ShippingError, scan
 from distributed_grid.protocol.bundle import decode_manifest
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, JobView, Outcome, Priority, State
@@ -450,7 +450,8 @@ async def test_a_file_that_changes_on_the_way_is_shipped_as_it_is_then(tmp_path:
     here = tmp_path / "here"
     here.mkdir()
     (here / "a").write_text("before")
-    real, calls = transfers.scan, []
+    real = scan
+    calls: list[str] = []
 
     def scan_then_change(directory: Path, **options: Any) -> Any:
         bundle = real(directory, **options)

@@ -9,7 +9,7 @@ import pytest
 
 from distributed_grid.coordinator.client import shipping
 from distributed_grid.coordinator.client.shipping import HashCache, ShippingError, asked_for, scan
-from distributed_grid.protocol.bundle import Kind, blob_hash, decode_manifest
+from distributed_grid.protocol.bundle import Kind, blob_hash, decode_manifest, hasher
 
 
 def lay(root: Path, **files: str) -> Path:
@@ -26,7 +26,7 @@ def put(root: Path, path: str, content: str = "x") -> Path:
     return file
 
 
-def shipped(directory: Path, **options) -> set[str]:
+def shipped(directory: Path, **options: Any) -> set[str]:
     return {entry.path for entry in decode_manifest(scan(directory, **options).manifest).entries}
 
 
@@ -202,9 +202,11 @@ def test_an_unchanged_file_is_not_read_again_and_a_changed_one_is(tmp_path: Path
     assert first.hash != scan(tmp_path, cache=cache).hash
 
 
-def test_a_file_that_is_written_while_it_is_read_is_read_once_more(tmp_path: Path, monkeypatch) -> None:
+def test_a_file_that_is_written_while_it_is_read_is_read_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = put(tmp_path, "a", "old")
-    real, writes = shipping.hasher, ["new and longer"]
+    real, writes = hasher, ["new and longer"]
 
     class Meddling:
         """A hash whose first update is when somebody else writes the file."""
@@ -218,7 +220,7 @@ def test_a_file_that_is_written_while_it_is_read_is_read_once_more(tmp_path: Pat
                 file.write_text(writes.pop())
 
         def hexdigest(self) -> str:
-            return self.inner.hexdigest()
+            return str(self.inner.hexdigest())
 
     monkeypatch.setattr(shipping, "hasher", Meddling)
     bundle = scan(tmp_path)

@@ -1,6 +1,8 @@
 """A ledger on a stage: one line is one event, what it answers is printed in short lines, and its invariants are checked
 after each. The vocabulary is in `Scene.say`."""
 
+from typing import Any
+
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
@@ -34,9 +36,7 @@ from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Known, NodeFacts
 from distributed_grid.protocol.resources import GIB, Grant, Resources, format_milli, parse_cpu, parse_gpu, parse_memory
 
 
-def facts(
-    name: str, cores: int = 4, memory: int = 8 * GIB, gpus: int = 0, boot: str = "b1", **more: object
-) -> NodeFacts:
+def facts(name: str, cores: int = 4, memory: int = 8 * GIB, gpus: int = 0, boot: str = "b1", **more: Any) -> NodeFacts:
     """A node that may lend all it has; its GPUs are called `<name>-gpu0` and so on."""
     return NodeFacts(
         name=name,
@@ -47,29 +47,34 @@ def facts(
         memory=memory,
         lendable=Resources(cores * 1000, memory, gpus * 1000),
         gpus=tuple(GpuFacts(f"{name}-gpu{i}", i, "T4", 16 * GIB) for i in range(gpus)),
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
-def offer(of: NodeFacts, number: int = 1, expires_in: float = 300.0, **parts: object) -> Offer:
+def offer(of: NodeFacts, number: int = 1, expires_in: float = 300.0, **parts: Any) -> Offer:
     """All that a node has, or the given parts."""
     gpus = tuple(GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory) for gpu in of.gpus)
     whole: dict[str, object] = {"cores": of.cores, "memory": of.memory, "gpus": gpus}
     return Offer(number=number, expires_in=expires_in, **(whole | parts))  # type: ignore[arg-type]
 
 
-def job(name: str, request: Request, at: float = 0.0, user: str = "ann", key: str = "", **spec: object) -> Job:
+def job(name: str, request: Request, at: float = 0.0, user: str = "ann", key: str = "", **spec: Any) -> Job:
     """A job as the shell makes it of a submission."""
-    what = JobSpec(argv=("true",), **spec)  # type: ignore[arg-type]
+    what = JobSpec(argv=("true",), **spec)
     return Job(id=name, key=key or f"key-{name}", user=user, spec=what, request=request, submitted=at)
 
 
-def join(ledger: Ledger, of: NodeFacts, now: float = 0.0, **parts: object) -> list[Command]:
+def join(ledger: Ledger, of: NodeFacts, now: float = 0.0, **parts: Any) -> list[Command]:
     """A node comes with nothing running and offers."""
     out = ledger.handle(NodeUp(of, f"session-{of.name}"), now)
     out += ledger.handle(Told(of.name, Inventory(known=())), now)
     out += ledger.handle(Told(of.name, offer(of, **parts)), now)
     return out + ledger.settle(now)
+
+
+def state_of(ledger: Ledger, name: str) -> State:
+    """The state of a job. Asked by a call: mypy takes an attribute for unchanged after it was compared."""
+    return ledger.state.jobs[name].state
 
 
 def step(ledger: Ledger, event: Event, now: float) -> list[Command]:
@@ -218,7 +223,7 @@ class Scene:
         return Known(allocation, State(state))
 
     def _offer(self, name: str, values: dict[str, str]) -> Offer:
-        parts: dict[str, object] = {}
+        parts: dict[str, Any] = {}
         if "cores" in values:
             parts["cores"] = tuple(int(core) for core in values["cores"].split(",") if core)
         if "shares" in values:

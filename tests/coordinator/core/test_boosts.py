@@ -24,7 +24,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Extend, Inventory, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import Resources, ResourceType
-from tests.coordinator.core.scene import facts, job, join, step
+from tests.coordinator.core.scene import facts, job, join, state_of, step
 
 LENT = Boost("gpu-master", "192.0.2.1:6379", ResourceType.CPU, 2000)
 NODE = facts("lab")
@@ -61,9 +61,9 @@ def told(out: list[Command]) -> Outcome | None:
 
 def test_a_raylet_that_runs_is_no_boost_until_ray_shows_it() -> None:
     ledger = started()
-    assert ledger.state.jobs["b"].state is State.STARTING
+    assert state_of(ledger, "b") is State.STARTING
     step(ledger, Joined("b.1", "f00d"), 4.0)
-    assert ledger.state.jobs["b"].state is State.RUNNING
+    assert state_of(ledger, "b") is State.RUNNING
     assert [one.text for one in ledger.state.jobs["b"].story][-2:] == [
         "raylet started on lab, Ray is to show it",
         "in Ray as node f00d",
@@ -73,7 +73,7 @@ def test_a_raylet_that_runs_is_no_boost_until_ray_shows_it() -> None:
 def test_what_ray_shows_before_its_raylet_was_told_of_or_after_its_end_changes_nothing() -> None:
     ledger = granted()
     assert step(ledger, Joined("b.1", "f00d"), 1.5) == []
-    assert ledger.state.jobs["b"].state is State.STARTING
+    assert state_of(ledger, "b") is State.STARTING
     assert step(ledger, Joined("c.1", "f00d"), 1.6) == []
 
 
@@ -121,7 +121,7 @@ def test_a_release_while_it_joins_is_one_stop_however_often_it_is_asked_and_what
     assert [one.cause for one in stops(step(ledger, CancelAsked(5, ("b",), "released"), 3.0))] == ["cancelled"]
     assert stops(step(ledger, CancelAsked(6, ("b",), "released"), 3.1)) == []
     step(ledger, Joined("b.1", "f00d"), 3.2)
-    assert ledger.state.jobs["b"].state is State.STOPPING
+    assert state_of(ledger, "b") is State.STOPPING
     out = step(ledger, ExtendAsked(7, "b", 60.0), 3.3)
     assert [type(one) for one in out] == [Rejected]
 
@@ -147,10 +147,10 @@ def test_one_whose_node_was_lost_while_it_was_to_join_is_ended_and_one_that_ray_
         ledger = make()
         step(ledger, NodeDown("lab", "session-lab"), 5.0)
         step(ledger, Tick(), 20.0)
-        assert ledger.state.jobs["b"].state is State.LOST
+        assert state_of(ledger, "b") is State.LOST
         step(ledger, NodeUp(NODE, "s2"), 21.0)
         step(ledger, Told("lab", Inventory(known=(Known("b.1", State.RUNNING, started_for=19.0),))), 21.0)
-        assert ledger.state.jobs["b"].state is state
+        assert state_of(ledger, "b") is state
 
 
 def test_an_extension_is_told_to_the_node_and_adds_up() -> None:

@@ -33,7 +33,8 @@ def copied(ledger: Ledger) -> Ledger:
 
 def same_event(event: Event) -> Event:
     """As another process would read it: jobs are changed by who takes them."""
-    return msgspec.msgpack.decode(encode(event), type=Event)
+    read: Event = msgspec.msgpack.decode(encode(event), type=Event)
+    return read
 
 
 def answers(commands: list[Command]) -> bytes:

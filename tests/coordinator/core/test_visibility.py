@@ -157,19 +157,16 @@ def test_what_others_hold_is_told_without_what_it_is() -> None:
 
 def receipt(**more: Any) -> Receipt:
     victims = tuple(Victim(f"{job}.1", job, OWNERS[job], Priority.LOW, Grant()) for job in (MINE, THEIRS))
-    parts = {
+    parts: dict[str, Any] = {
         "id": f"{THEIRS}.p1",
         "job": THEIRS,
         "user": "bob",
         "why": f"{THEIRS} {MINE}",
         "text": f"{SECRET} {THEIRS}",
     }
-    return Receipt(
-        **{"priority": Priority.URGENT, "wanted": Resources(1000), "node": "n1", "grant": Grant(), "at": 1.0}
-        | parts
-        | {"victims": victims, "alternatives": (Alternative("n2", why=THEIRS),)}
-        | more
-    )
+    parts |= {"priority": Priority.URGENT, "wanted": Resources(1000), "node": "n1", "grant": Grant(), "at": 1.0}
+    parts |= {"victims": victims, "alternatives": (Alternative("n2", why=THEIRS),)}
+    return Receipt(**(parts | more))
 
 
 def test_a_preemption_is_told_to_who_had_a_part_in_it_and_names_nobody_else() -> None:

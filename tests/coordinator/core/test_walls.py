@@ -1,12 +1,14 @@
 """Walls and owners: which nodes run whose jobs, and what is said where none does."""
 
+from typing import Any
+
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint, views
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Placement, Rejected, Send, Told
-from distributed_grid.coordinator.core.placement import catalogue
+from distributed_grid.coordinator.core.placement import catalogue, constraints
 from distributed_grid.coordinator.core.placement.matching import place
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.preemption import candidates
@@ -24,8 +26,8 @@ RULE = Policy(owner_rule=True)
 PATIENT = Policy(owner_rule=True, suspect_after=1e6, disconnected_after=2e6)
 
 
-def node(name: str, walls: str = "none", owners: tuple[str, ...] = ("ann",), **more: object) -> NodeFacts:
-    return facts(name, walls=walls, owners=owners, **more)  # type: ignore[arg-type]
+def node(name: str, walls: str = "none", owners: tuple[str, ...] = ("ann",), **more: Any) -> NodeFacts:
+    return facts(name, walls=walls, owners=owners, **more)
 
 
 def grid(*nodes: NodeFacts, policy: Policy = RULE) -> Ledger:
@@ -35,8 +37,8 @@ def grid(*nodes: NodeFacts, policy: Policy = RULE) -> Ledger:
     return ledger
 
 
-def asked(**said: object) -> Request:
-    return Request(ONE, **parse_placing(gpu=0, **said))  # type: ignore[arg-type]
+def asked(**said: Any) -> Request:
+    return Request(ONE, **parse_placing(gpu=0, **said))
 
 
 def submit(ledger: Ledger, name: str, user: str, request: Request | None = None, at: float = 1.0) -> str:
@@ -311,11 +313,10 @@ def test_a_search_looks_at_nodes_that_run_the_users_jobs_alone(monkeypatch: pyte
     for name, owners in (("ann1", ("ann",)), ("ann2", ("ann", "eve"))):
         join(ledger, node(name, owners=owners))
     looked: list[str] = []
-    has_trait = catalogue.has_trait
 
-    def count(trait: catalogue.Trait, of: catalogue.Known) -> bool:
+    def count(trait: constraints.Trait, of: constraints.Known) -> bool:
         looked.append(of.host)
-        return has_trait(trait, of)
+        return constraints.has_trait(trait, of)
 
     monkeypatch.setattr(catalogue, "has_trait", count)
     request = Request(ONE, user="ann")

@@ -213,8 +213,9 @@ def test_a_newer_log_and_what_is_none_are_refused_in_words(tmp_path: Path) -> No
             replay(path)
     with pytest.raises(BadLog, match="cannot be read"):
         replay(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(BadLog, match="there is no event log in"):
-        logs(tmp_path.joinpath("empty")) if tmp_path.joinpath("empty").mkdir() else logs(tmp_path / "empty")
+        logs(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93", b"garbage"])

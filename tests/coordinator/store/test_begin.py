@@ -43,8 +43,8 @@ SEEDS = range(40)
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The state directory of a coordinator that was killed when all of its 40 jobs had ended."""
     place = tmp_path_factory.mktemp("killed")
-    store = Store(place / "at-work" / STORE) if (place / "at-work").mkdir() is None else None
-    assert store is not None
+    (place / "at-work").mkdir()
+    store = Store(place / "at-work" / STORE)
     for number in range(JOBS):
         job = a_job(number, State.WAITING)
         keep(store, RecordJob(job, new=True), clock=2000.0 + number)

@@ -11,7 +11,6 @@ import structlog
 from structlog.testing import capture_logs
 
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.store import boost_import
 from distributed_grid.coordinator.store.boost_import import ResourceBoostPersistence, places
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, Priority, State
@@ -113,7 +112,7 @@ def test_lists_and_mappings_words_and_iso_times_are_all_read(scene: Scene, shape
 def test_a_crash_between_the_steps_imports_nothing_twice(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.write([OLD, OLD | {"boost_id": "b"}])
     with monkeypatch.context() as crashing:
-        crashing.setattr(boost_import.os, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        crashing.setattr(os, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             scene.import_()
     assert scene.files() == ["resource_boosts.json"] and len(scene.past()) == 2
@@ -220,7 +219,7 @@ def test_where_the_file_cannot_be_renamed_it_is_read_again_and_that_is_said(
     def denied(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(boost_import.os, "rename", denied)
+    monkeypatch.setattr(os, "rename", denied)
     scene.write([OLD])
     for _ in range(2):
         (said,) = scene.import_()

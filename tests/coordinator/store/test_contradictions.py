@@ -228,7 +228,8 @@ async def test_a_launch_carries_what_proves_it_later(tmp_path: Path) -> None:
         assert sent.stamp is not None and sent.stamp.epoch == grid.store.epoch
         proves = grid.server._contradictions._proves
         assert proves(sent.stamp, "n1", f"{name}.1") and not proves(sent.stamp, "n2", f"{name}.1")
-        assert worker.link.welcome.stamp is not None
-        assert ann.link.welcome.stamp is None, "people keep none"
+        for_node, for_person = worker.link.welcome, ann.link.welcome
+        assert for_node is not None and for_node.stamp is not None
+        assert for_person is not None and for_person.stamp is None, "people keep none"
         await worker.close()
         await ann.close()

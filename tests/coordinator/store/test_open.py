@@ -6,7 +6,6 @@ No release had another schema than this one's, so the next one is made up here: 
 
 import shutil
 import sqlite3
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +100,7 @@ def test_a_copy_is_kept_of_how_it_was_before_each_step(older: Path) -> None:
 
 @pytest.mark.usefixtures("_two_steps")
 def test_where_there_is_no_room_for_a_copy_it_is_done_without(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = namedtuple("full", "total used free")(1 << 30, 1 << 30, open.SPARE)
+    full = shutil.disk_usage("/")._replace(free=open.SPARE)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
     store = Store(older)
     assert holds_all(store)

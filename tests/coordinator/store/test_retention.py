@@ -1,15 +1,16 @@
 """What ended goes when it is too old, too many or too much; what lives stays, and nobody waits for it."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def retention(store: Store, keep: Keep, now: float = NOW, connected: Callable[[]
     return Retention(store._path, keep, lambda: now, connected)
 
 
-def a_job(number: int, ended: float, **spec: str) -> Job:
+def a_job(number: int, ended: float, **spec: Any) -> Job:
     """Over for `ended` seconds now; below zero: it still waits."""
     over = ended >= 0
     return Job(
@@ -173,9 +174,9 @@ def test_by_itself_it_removes_in_the_background_while_others_write(store: Store)
 
 def test_on_a_disk_that_is_nearly_full_nothing_is_removed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(store, a_job(1, 40 * DAY))
-    full = namedtuple("full", "total used free")(1 << 30, 1 << 30, store_retention.SPARE - 1)
+    full = shutil.disk_usage("/")._replace(free=store_retention.SPARE - 1)
     with monkeypatch.context() as patched:
-        patched.setattr(store_retention.shutil, "disk_usage", lambda path: full)
+        patched.setattr(shutil, "disk_usage", lambda path: full)
         assert retention(store, Keep()).look() == 0
     assert retention(store, Keep()).look() == 1
 

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "grid.db"
 
 
-def a_job(number: int, state: State = State.WAITING, name: str = "", user: str = "ann", **more: object) -> Job:
+def a_job(number: int, state: State = State.WAITING, name: str = "", user: str = "ann", **more: Any) -> Job:
     body = JobSpec(("true",), name=name)
     at = 1000.0 + number
     ended = at + 1 if state is State.ENDED else 0.0

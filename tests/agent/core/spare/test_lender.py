@@ -1,6 +1,7 @@
 """What a node lends: transcripts of one node's day first, then what holds for every sample and every set of limits."""
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,7 +26,7 @@ FACTS = NodeFacts(
 AT_ONCE = Limits(offer_after=0.0, reserve_memory=0)
 
 
-def sample(at: float = 100.0, cores: dict[int, int] | None = None, memory: int = 2 * GIB, **more: object) -> Sample:
+def sample(at: float = 100.0, cores: dict[int, int] | None = None, memory: int = 2 * GIB, **more: Any) -> Sample:
     """An idle node, but for what is said."""
     busy = dict.fromkeys(FACTS.cores, 0) | (cores or {})
     given = {
@@ -44,16 +45,16 @@ def gpus(first: GpuSample) -> tuple[GpuSample, ...]:
     return (first, *(gpu(uuid) for uuid in GPUS[1:]))
 
 
-def holding(name: str = "j-a.1", rss: int = 0, **grant: object) -> Holding:
-    return Holding(name, Grant(**grant), rss)  # type: ignore[arg-type]
+def holding(name: str = "j-a.1", rss: int = 0, **grant: Any) -> Holding:
+    return Holding(name, Grant(**grant), rss)
 
 
 def why(offer: Offer, what: str) -> str:
     return "; ".join(one.why for one in offer.withheld if one.what == what)
 
 
-def seen(lender: Lender, now: float, holdings: tuple[Holding, ...] = (), **said: object) -> Offer | None:
-    return lender.observe(sample(now, **said), holdings, now)  # type: ignore[arg-type]
+def seen(lender: Lender, now: float, holdings: tuple[Holding, ...] = (), **said: Any) -> Offer | None:
+    return lender.observe(sample(now, **said), holdings, now)
 
 
 # --- transcripts -----------------------------------------------------------------------------------------------------
@@ -232,9 +233,9 @@ def test_what_is_too_little_to_be_lent_even_when_idle_is_no_part_of_what_a_node_
 WANTED = Grant(cores=(1,), memory=GIB, gpus=(GpuShare("GPU-0"),))
 
 
-def claim(grant: Grant = WANTED, held: tuple[Holding, ...] = (), limits: Limits = AT_ONCE, **said: object) -> str:
+def claim(grant: Grant = WANTED, held: tuple[Holding, ...] = (), limits: Limits = AT_ONCE, **said: Any) -> str:
     """What stands in the way of the grant; "" for nothing."""
-    stale = Lender(limits, FACTS).verify(grant, sample(**said), held, "j-me.1")  # type: ignore[arg-type]
+    stale = Lender(limits, FACTS).verify(grant, sample(**said), held, "j-me.1")
     return f"{stale.device}|{stale.reason}" if stale else ""
 
 

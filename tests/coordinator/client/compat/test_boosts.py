@@ -59,7 +59,8 @@ async def scene(place: Path) -> AsyncIterator[tuple[Coordinator, PlayedRay, Agen
 async def test_a_node_without_the_clusters_ray_is_not_chosen_where_another_has_it(tmp_path: Path) -> None:
     ray = PlayedRay()
     async with coordinator(tmp_path, ray=ray) as grid:
-        fits, old = {"ray": "2.60.0", "ray_python": "3.11.2"}, {"ray": "2.59.0", "ray_python": "3.11.2"}
+        fits: dict[str, Any] = {"ray": "2.60.0", "ray_python": "3.11.2"}
+        old = fits | {"ray": "2.59.0"}
         facts = node("n1", cores=2), node("n2", cores=8, **fits), node("n3", cores=2, **old)
         workers = [await agent(grid.url, one, runs=ray.joins) for one in facts]
         async with ResourceBoostManager(config(grid.url)) as boosts:
@@ -209,7 +210,7 @@ async def test_where_no_node_has_it_there_is_no_boost_and_the_log_says_why(
         (asked(kind="disk"), "unknown resource type 'disk'"),
         (asked(duration_seconds=0), "cannot last 0 s"),
         (asked(duration_seconds=float("nan")), "cannot last nan s"),
-        (asked(priority="soon"), "unknown priority"),  # type: ignore[arg-type]
+        (asked(priority="soon"), "unknown priority"),
         (asked(target="nobody"), "Target node not found in cluster"),
         (asked(preferred_source="nobody"), "unknown node 'nobody'"),
         (asked(target=7), "cannot be asked"),  # type: ignore[arg-type]
@@ -226,7 +227,7 @@ async def test_what_cannot_be_asked_says_so_and_starts_nothing(
 
 async def test_words_are_taken_for_types_and_priorities_as_everywhere(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, _, _), ResourceBoostManager(config(grid.url)) as manager:
-        assert await manager.request_boost(asked(1, kind="cpu", priority="critical"))  # type: ignore[arg-type]
+        assert await manager.request_boost(asked(1, kind="cpu", priority="critical"))
         assert (await manager.get_active_boosts())[0].priority is AllocationPriority.CRITICAL
 
 

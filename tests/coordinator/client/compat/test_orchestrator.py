@@ -67,9 +67,14 @@ async def test_initialize_and_shutdown_do_what_async_with_does(tmp_path: Path) -
 async def test_many_at_once_share_one_look_at_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with coordinator(tmp_path) as grid, GridOrchestrator(config(grid.url)) as orchestrator:
         worker = await agent(grid.url)
-        looks = []
+        looks: list[Any] = []
         real = orchestrator.client.ship
-        monkeypatch.setattr(orchestrator.client, "ship", lambda directory: looks.append(directory) or real(directory))
+
+        def ship(directory: Any) -> Any:
+            looks.append(directory)
+            return real(directory)
+
+        monkeypatch.setattr(orchestrator.client, "ship", ship)
         tasks = [
             orchestrator.run_with_shared_resources(
                 command=f"python train.py --task-id {i}", resource_type=ResourceType.CPU, amount=2, priority="medium"

@@ -61,7 +61,8 @@ async def test_where_nothing_can_be_borrowed_it_says_so(tmp_path: Path) -> None:
         wrong: list[dict[str, Any]] = [{"resource_type": "disk"}, {"priority": "soon"}, {"duration_minutes": "30"}]
         for one in wrong:
             with pytest.raises(BadValue):
-                await orchestrator.request_resources(**({"node_id": "n1", "resource_type": "cpu", "amount": 1.0} | one))
+                asked: dict[str, Any] = {"node_id": "n1", "resource_type": "cpu", "amount": 1.0}
+                await orchestrator.request_resources(**(asked | one))
         assert not worker.launched
     async with coordinator(tmp_path) as grid, ResourceSharingOrchestrator(config(grid.url)) as orchestrator:
         with pytest.raises(GridError, match="knows of no Ray cluster"):

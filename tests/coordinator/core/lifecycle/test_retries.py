@@ -23,7 +23,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, Sta
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Renewed, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import GIB, Resources
-from tests.coordinator.core.scene import facts, job, join, offer, step
+from tests.coordinator.core.scene import facts, job, join, offer, state_of, step
 
 N1 = facts("n1", cores=1, instance="first")
 N2 = facts("n2", cores=1)
@@ -239,11 +239,11 @@ def test_after_a_start_of_the_coordinator_nobody_is_lost_before_there_was_time_t
     after = Ledger()
     after.restore(before.state.jobs.values(), before.state.allocations.values(), [N1], 1000.0)
     join(after, N2, now=1000.0)
-    assert not launches(silent(after, 1069.0)) and after.state.jobs["j"].state is State.LOST
+    assert not launches(silent(after, 1069.0)) and state_of(after, "j") is State.LOST
     known = (Known("j.1", State.RUNNING, started_for=1068.0),)
     step(after, NodeUp(N1, "back"), 1069.5)
     step(after, Told("n1", Inventory(known=known)), 1069.5)
-    assert after.state.jobs["j"].state is State.RUNNING and after.state.jobs["j"].retried == 0
+    assert state_of(after, "j") is State.RUNNING and after.state.jobs["j"].retried == 0
 
 
 def test_what_was_given_up_on_a_node_is_not_renewed_and_told_to_stop() -> None:

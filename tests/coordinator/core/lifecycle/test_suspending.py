@@ -5,10 +5,10 @@ import msgspec
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Audit, CancelAsked, Command, NodeDown, NodeUp, RecordJob, Send, Told
-from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import Known
-from tests.coordinator.core.lifecycle.test_retries import CORE, N1, Request, running
+from tests.coordinator.core.lifecycle.test_retries import CORE, N1, running
 from tests.coordinator.core.scene import step
 
 WHY = "foreign CPU 87 %"

@@ -26,7 +26,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, Sta
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known, Stamp
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, offer, step
+from tests.coordinator.core.scene import facts, job, join, offer, state_of, step
 
 CORE = Request(Resources(cpu=1000), retry_on=(RetryOn.LOST,), retries=3)
 N1 = facts("n1", cores=2)
@@ -85,9 +85,9 @@ def test_a_node_that_stays_away_ends_nothing() -> None:
     step(ledger, LossFound(FOUND), 2.0)
     for now in (20.0, 100.0, 1000.0):
         step(ledger, Tick(), now)
-    assert ledger.state.jobs["a"].state is State.LOST
+    assert state_of(ledger, "a") is State.LOST
     back(ledger, Known("a.1", State.RUNNING, started_for=990.0), now=1010.0)
-    assert ledger.state.jobs["a"].state is State.RUNNING
+    assert state_of(ledger, "a") is State.RUNNING
 
 
 def test_a_stranger_is_not_ended() -> None:

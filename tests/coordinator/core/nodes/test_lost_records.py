@@ -12,6 +12,7 @@ from distributed_grid.coordinator.core.model import (
     JobsSubmitted,
     NodeDown,
     NodeUp,
+    RecordJob,
     Send,
     Tick,
     Told,
@@ -80,7 +81,7 @@ def test_a_job_that_is_not_to_be_run_again_is_over_and_may_have_run() -> None:
     back(ledger, n1("first~a", WHY), 5.0)
     out = back(ledger, n1("first~a"), 9.0)
     assert sent(out) == [] and ledger.state.allocations == {}
-    (outcome,) = {one.job.outcome for one in out if getattr(one, "job", None) and hasattr(one.job, "outcome")}
+    (outcome,) = {one.job.outcome for one in out if isinstance(one, RecordJob)}
     assert outcome == Outcome(Cause.NODE_LOST, text="n1 lost its records of it, and nothing of it lives there")
     assert outcome.started
 

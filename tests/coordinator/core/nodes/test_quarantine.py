@@ -47,7 +47,8 @@ class Stage:
         made = job(name, CORE)
         made.spec = JobSpec(argv=(program or name,), workdir=workdir)
         out = self.do(JobsSubmitted(1, (made,)))
-        return next((one.message.allocation for one in out if launches(one)), "")
+        sent = (one.message for one in out if isinstance(one, Send))
+        return next((one.allocation for one in sent if isinstance(one, Launch)), "")
 
     def do(self, event: object) -> list[Command]:
         out = step(self.ledger, event, self.ledger.state.now + 0.01)  # type: ignore[arg-type]

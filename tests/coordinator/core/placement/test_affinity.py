@@ -1,4 +1,5 @@
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,9 +29,9 @@ def grid(*names: str) -> Ledger:
     return ledger
 
 
-def ask(ledger: Ledger, name: str, resources: Resources = ONE, called: str = "", on: str = "", **said: object) -> None:
+def ask(ledger: Ledger, name: str, resources: Resources = ONE, called: str = "", on: str = "", **said: Any) -> None:
     """A job as the shell submits it."""
-    constraints = Constraints(**said) if said else None  # type: ignore[arg-type]
+    constraints = Constraints(**said) if said else None
     request = Request(resources, nodes=(on,) if on else (), constraints=constraints)
     request = neighbours(request, Sight("ann", Reach.ALL), called, ledger.state.index.homes, {})
     step(ledger, JobsSubmitted(1, (named(job(name, request), called),)), 1.0)
@@ -136,8 +137,9 @@ def test_near_a_name_is_near_the_newest_job_of_that_name_also_one_submitted_with
 def test_a_job_that_is_not_there_is_refused_with_the_one_that_may_be_meant(kind: str) -> None:
     ledger = grid()
     ask(ledger, "j1", called="train")
+    said: dict[str, Any] = {kind: ("trian",)}
     with pytest.raises(BadValue) as refused:
-        ask(ledger, "j2", **{kind: ("trian",)})
+        ask(ledger, "j2", **said)
     assert "no job of yours called 'trian'" in str(refused.value) and refused.value.hint == "did you mean train?"
 
 
@@ -168,7 +170,7 @@ def test_nothing_is_left_in_mind_of_jobs_that_are_over_and_nobody_is_forgotten()
         rng, ledger = random.Random(seed), grid()
         for number in range(25):
             name, live = f"j{number}", list(ledger.state.jobs)
-            said: dict[str, object] = {}
+            said: dict[str, Any] = {}
             if rng.random() < 0.5 and live:
                 said["near"] = (rng.choice(live),)
             if rng.random() < 0.5:

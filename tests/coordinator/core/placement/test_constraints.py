@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -32,13 +33,13 @@ ONE = Resources(cpu=1000)
 HALF_GPU = Resources(cpu=500, gpu=500)
 
 
-def asked(resources: Resources = ONE, **said: object) -> Request:
-    return Request(resources, **parse_placing(gpu=resources.gpu, **said))  # type: ignore[arg-type]
+def asked(resources: Resources = ONE, **said: Any) -> Request:
+    return Request(resources, **parse_placing(gpu=resources.gpu, **said))
 
 
-def with_gpus(name: str, *models: tuple[str, int], **more: object) -> NodeFacts:
+def with_gpus(name: str, *models: tuple[str, int], **more: Any) -> NodeFacts:
     """A node with these GPUs, by model and GiB."""
-    of = facts(name, gpus=len(models), **more)  # type: ignore[arg-type]
+    of = facts(name, gpus=len(models), **more)
     gpus = tuple(GpuFacts(gpu.uuid, gpu.index, *spec) for gpu, spec in zip(of.gpus, _sized(models), strict=True))
     return NodeFacts(**{field: getattr(of, field) for field in of.__struct_fields__} | {"gpus": gpus})
 
@@ -111,7 +112,8 @@ def test_what_no_node_is_is_refused_with_what_they_are() -> None:
 
 @pytest.mark.parametrize("kind", ["only", "exclude"])
 def test_a_node_that_nobody_knows_is_refused_with_the_one_that_may_be_meant(kind: str) -> None:
-    what, _, hint = said(zones(), asked(**{kind: ["n33"]}))
+    names: dict[str, Any] = {kind: ["n33"]}
+    what, _, hint = said(zones(), asked(**names))
     assert what == "unknown node 'n33'" and hint == "did you mean n3?"
 
 

@@ -1,5 +1,7 @@
 """Where a gang goes: places on different nodes for all of its members, or for none; and where they meet."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from distributed_grid.protocol.resources import MILLI, Resources
 from tests.coordinator.core.scene import facts, join
 
 
-def grid(*cores: int, **more: object) -> Ledger:
+def grid(*cores: int, **more: Any) -> Ledger:
     """Nodes n0, n1, … with so many cores."""
     ledger = Ledger()
     for number, count in enumerate(cores):

@@ -108,8 +108,8 @@ def test_what_is_granted_is_launched_once_ray_has_reserved_it_and_let_go_of_when
 
 def test_what_was_granted_is_on_disk_before_ray_is_asked() -> None:
     out = submit(scene(), "j")
-    record = next(at for at, one in enumerate(out) if isinstance(one, RecordAllocation))
-    assert isinstance(out[record], RecordAllocation) and out[record].allocation.ray == RayPlace("f00d", ONE.resources)
+    at, record = next((at, one) for at, one in enumerate(out) if isinstance(one, RecordAllocation))
+    assert record.allocation.ray == RayPlace("f00d", ONE.resources)
 
 
 def test_without_placement_by_ray_nobody_asks_ray() -> None:

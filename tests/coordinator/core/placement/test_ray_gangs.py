@@ -3,7 +3,7 @@
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import OnRay, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Command, Send, Told
+from distributed_grid.coordinator.core.model import Command, Event, Send, Told
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Stop
 from distributed_grid.protocol.resources import Resources
@@ -44,15 +44,14 @@ def test_of_two_gangs_that_do_not_fit_at_once_the_second_asks_ray_for_nothing() 
 def test_two_gangs_of_which_ray_reserves_half_each_let_go_of_all_and_say_why() -> None:
     ledger = scene()
     assert len(reserves(gang(ledger, "g", 2000) + gang(ledger, "h", 2000))) == 4
-    out = []
-    for number, event in enumerate(
-        (
-            Reserved("g_0.1"),
-            Reserved("h_1.1"),
-            ReserveRefused("g_1.1", "it was not free within 2 s"),
-            ReserveRefused("h_0.1", "it was not free within 2 s"),
-        )
-    ):
+    out: list[Command] = []
+    events: tuple[Event, ...] = (
+        Reserved("g_0.1"),
+        Reserved("h_1.1"),
+        ReserveRefused("g_1.1", "it was not free within 2 s"),
+        ReserveRefused("h_0.1", "it was not free within 2 s"),
+    )
+    for number, event in enumerate(events):
         out += step(ledger, event, 2.0 + 0.1 * number)
     assert lets_go(out) == ["g_1.1", "h_0.1"]
     stops = [one.message.allocation for one in out if isinstance(one, Send) and isinstance(one.message, Stop)]

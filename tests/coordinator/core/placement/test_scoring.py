@@ -1,4 +1,5 @@
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,10 +20,10 @@ from tests.coordinator.core.scene import facts, job, join, offer
 ONE = Resources(cpu=1000)
 
 
-def nodes(*names: str, **more: object) -> Ledger:
+def nodes(*names: str, **more: Any) -> Ledger:
     ledger = Ledger()
     for name in names:
-        join(ledger, facts(name, **more))  # type: ignore[arg-type]
+        join(ledger, facts(name, **more))
     return ledger
 
 
@@ -32,7 +33,7 @@ def chosen(ledger: Ledger, request: Request) -> str:
     return found.node
 
 
-def run(ledger: Ledger, name: str, request: Request, **spec: object) -> str:
+def run(ledger: Ledger, name: str, request: Request, **spec: Any) -> str:
     ledger.handle(JobsSubmitted(1, (job(name, request, **spec),)), 1.0)
     ledger.settle(1.0)
     ledger.check()

@@ -1,6 +1,7 @@
 """Preemption from the plan to its end, in the ledger: who is told what, for whom the freed set is kept, who resumes."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import pytest
@@ -40,14 +41,14 @@ def policy(**other: float) -> Policy:
 
 def ask(
     ledger: Ledger, name: str, now: float, cores: float = 1, priority: Priority = Priority.LOW, grace: float = 3.0,
-    memory: int = 0, **spec: object,
+    memory: int = 0, **spec: Any,
 ) -> list[Command]:  # fmt: skip
     wanted = Request(Resources(int(cores * MILLI), memory), priority)
     return step(ledger, JobsSubmitted(1, (job(name, wanted, now, grace=grace, **spec),)), now)
 
 
-def urgent(ledger: Ledger, name: str, now: float, cores: float = 1, **more: object) -> list[Command]:
-    return ask(ledger, name, now, cores, Priority.URGENT, **more)  # type: ignore[arg-type]
+def urgent(ledger: Ledger, name: str, now: float, cores: float = 1, **more: Any) -> list[Command]:
+    return ask(ledger, name, now, cores, Priority.URGENT, **more)
 
 
 def full(count: int = 4, nodes: int = 1, low: Priority = Priority.LOW, rules: Policy | None = None) -> Ledger:

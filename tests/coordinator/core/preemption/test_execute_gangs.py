@@ -3,6 +3,7 @@ all of them, and they start together or those who gave way resume."""
 
 import random
 from collections import Counter
+from typing import Any
 
 import msgspec
 
@@ -34,9 +35,9 @@ from tests.coordinator.core.scene import facts, offer, step
 DONE = Outcome(cause=Cause.EXITED)
 
 
-def gang(ledger: Ledger, now: float, many: int = 2, cores: int = 1, **more: object) -> list[Command]:
+def gang(ledger: Ledger, now: float, many: int = 2, cores: int = 1, **more: Any) -> list[Command]:
     """The urgent gang g is asked for: so many nodes with so many cores each."""
-    wanted = Request(Resources(cores * MILLI), Priority.URGENT, gang=many, **more)  # type: ignore[arg-type]
+    wanted = Request(Resources(cores * MILLI), Priority.URGENT, gang=many, **more)
     return submitted(ledger, request=wanted, now=now)
 
 

@@ -2,6 +2,7 @@
 
 import random
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ from tests.coordinator.core.scene import facts, offer
 RULES = Preempting()
 
 
-def victim(name: str, *cores: int, lost: float = 1.0, low: bool = True, memory: int = 0, **more: object) -> Victim:
-    grant = Grant(cores, memory=memory, **more)  # type: ignore[arg-type]
+def victim(name: str, *cores: int, lost: float = 1.0, low: bool = True, memory: int = 0, **more: Any) -> Victim:
+    grant = Grant(cores, memory=memory, **more)
     return Victim(name, f"job-{name}", "ann", Priority.LOW if low else Priority.MEDIUM, grant, lost, lost)
 
 

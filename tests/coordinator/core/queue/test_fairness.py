@@ -38,13 +38,13 @@ PATIENT = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9)
 """Nobody sends heartbeats here."""
 
 
-def grid(cores: int = 4, policy: Policy = PATIENT, **more: int) -> Ledger:
+def grid(cores: int = 4, policy: Policy = PATIENT, **more: Any) -> Ledger:
     ledger = Ledger(policy=policy)
     join(ledger, facts("n1", cores, **more), expires_in=1e9)
     return ledger
 
 
-def submit(ledger: Ledger, user: str, count: int, now: float, request: Request = CPU, **spec: float) -> list[Command]:
+def submit(ledger: Ledger, user: str, count: int, now: float, request: Request = CPU, **spec: Any) -> list[Command]:
     first = ledger.state.next_turn
     jobs = tuple(job(f"{user}-{first + n}", request, now, user, **spec) for n in range(count))
     return step(ledger, JobsSubmitted(1, jobs), now)
