@@ -20,12 +20,11 @@ from distributed_grid import __version__
 from distributed_grid.agent.core.table import Table
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.session import Session
-from distributed_grid.agent.supervisor.telling import Seldom
+from distributed_grid.agent.supervisor.sockets import Seldom
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeFacts, Offer
-from distributed_grid.runtime import peer
-from distributed_grid.runtime.peer import boot_clock
-from distributed_grid.runtime.unix import bound
+from distributed_grid.runtime import unix
+from distributed_grid.runtime.unix import boot_clock, bound
 
 SOCKET = "agent.sock"
 CLOSED = "the agent is being stopped"
@@ -139,8 +138,8 @@ class Control:
     def _stranger(self, theirs: socket.socket) -> str:
         """Why whoever connected is not let in; empty: they are."""
         try:
-            peer.judge(theirs, "this agent", {os.getpid(), self._launcher.supervisor_pid} - {0})
-        except peer.PeerRefused as refused:
+            unix.judge(theirs, "this agent", {os.getpid(), self._launcher.supervisor_pid} - {0})
+        except unix.PeerRefused as refused:
             return f"a job may not order its own node: {refused}" if refused.job else str(refused)
         return ""
 

@@ -1,20 +1,36 @@
-"""What `grid doctor` looks at on a node: what of this machine a node needs, and how its agent is."""
+"""What `grid doctor` looks at on a node, and what `grid coordinator check --agent-state-dir` finds wrong in an
+agent's state directory. Nothing is changed.
+"""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from distributed_grid.agent.cgroups.control import described, survey
+import msgspec
+
+from distributed_grid.agent.cgroups.groups import described, survey
 from distributed_grid.agent.gpus.backends import open_backend
-from distributed_grid.agent.launch.run_as import AGENT
-from distributed_grid.agent.wall_facts import Asked, chosen, default_owners, proof, remedy, weak
+from distributed_grid.agent.launch.isolation import (
+    AGENT,
+    WallSettings,
+    are_weak,
+    choose_walls,
+    default_owners,
+    end_proof,
+    walls_remedy,
+)
+from distributed_grid.agent.launch.workdir import read_launch
+from distributed_grid.agent.supervisor import journal as supervisor_journal
+from distributed_grid.agent.supervisor.journal import REMEMBERED
+from distributed_grid.agent.supervisor.procs import boot_id
 from distributed_grid.agent.walls import available
-from distributed_grid.identity.tls import IDENTITY, has_identity
+from distributed_grid.identity.credentials import IDENTITY, has_identity
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.walls import Trust, Walls
+from distributed_grid.protocol.placement import Trust, Walls
 from distributed_grid.runtime.health import Finding, Level, certificate, disk, failed, told
 
-__all__ = ["Asked", "is_node", "look", "walls"]
+__all__ = ["WallSettings", "is_node", "look", "walls"]
 
 PRESSURE = Path("/proc/pressure/cpu")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -25,7 +41,7 @@ def is_node(state_dir: Path) -> bool:
     return (state_dir / "instance").exists() or has_identity(state_dir / IDENTITY)
 
 
-def look(asked: Asked, backend: str, cgroup: str) -> Iterator[Finding]:
+def look(asked: WallSettings, backend: str, cgroup: str) -> Iterator[Finding]:
     """All of it, one by one, since some take a while."""
     state_dir = asked.state_dir
     here = is_node(state_dir)
@@ -51,7 +67,7 @@ def _agent(state_dir: Path) -> Iterator[Finding]:
         yield certificate("agent's identity", state_dir / IDENTITY, renewal)
 
 
-def walls(asked: Asked) -> Finding:
+def walls(asked: WallSettings) -> Finding:
     """Behind which walls jobs run here, and whose."""
     owner = asked.state_dir.stat().st_uid
     if os.geteuid() != owner:
@@ -59,30 +75,30 @@ def walls(asked: Asked) -> Finding:
             "walls", Level.OK, f"only user {owner}, whom the agent is, can see what can be had; see: grid nodes"
         )
     try:
-        found, why = chosen(asked)
+        found, why = choose_walls(asked)
     except GridError as error:
         return failed("walls", error)
     if found is Walls.USER and asked.run_as == AGENT and (lacks := available.nameless()):
         why, _, remedy_of_names = lacks.partition("; ")
         what = "jobs run behind walls user and have no name, which ssh, whoami and others need"
         return Finding("walls", Level.WARNING, what, why, remedy_of_names)
-    if not weak(found):
+    if not are_weak(found):
         return Finding("walls", Level.OK, f"jobs run behind walls {found}")
     owners = ", ".join(asked.owners or default_owners())
     if asked.trust == Trust.EVERYONE:
         what = f"jobs of everyone run behind walls {found} (agent.trust), and can harm each other and the agent"
-        return Finding("walls", Level.WARNING, what, why, remedy())
+        return Finding("walls", Level.WARNING, what, why, walls_remedy())
     what = f"jobs run behind walls {found}, so only those of {owners} do (agent.owners)"
-    return Finding("walls", Level.WARNING, what, why, f"{remedy()}; or agent.trust: everyone")
+    return Finding("walls", Level.WARNING, what, why, f"{walls_remedy()}; or agent.trust: everyone")
 
 
-def _ends(asked: Asked, cgroup: str) -> Finding:
+def _ends(asked: WallSettings, cgroup: str) -> Finding:
     """By what this node knows that nothing of a job lives."""
     try:
-        found, _ = chosen(asked)
+        found, _ = choose_walls(asked)
     except GridError as error:
         return failed("ends", error)
-    how = proof(found, asked.run_as, survey(cgroup).home is not None)
+    how = end_proof(found, asked.run_as, survey(cgroup).home is not None)
     what = f"that nothing of a job lives is known by its {how}"
     if how != "descent":
         return Finding("ends", Level.OK, what)
@@ -124,3 +140,92 @@ def _pressure() -> Finding:
         why = f"{PRESSURE}: {error.strerror}; that an owner is back is seen by what he uses alone"
         return Finding("psi", Level.WARNING, "the kernel does not say who has to wait", why, "boot with psi=1")
     return Finding("psi", Level.OK, "the kernel says who has to wait")
+
+
+JOURNAL_TRIES, JOURNAL_PAUSE = 5, 0.1
+"""How often a journal that an agent may be writing is read before it counts as damaged, and seconds between that."""
+StateFinding = tuple[str, str, str]
+"""Where, what, and what to do about it."""
+
+
+def check_state(state_dir: Path) -> list[StateFinding]:
+    """All that is not as it must be in an agent's state directory. Raises GridError where there is none."""
+    allocs, journal = state_dir / "allocs", state_dir / "journal"
+    if not journal.is_file() and not allocs.is_dir():
+        raise GridError(
+            f"there is no state of an agent in {state_dir}",
+            why="there is neither a journal nor a folder allocs",
+            hint="give the directory of an agent",
+        )
+    try:
+        # Before the journal: a job that is begun meanwhile is in the journal, and not among these.
+        started = {name for name in _folders(allocs) if (allocs / name / "stdout").exists()}
+        found, live, known = _journal(journal)
+    except OSError as error:
+        raise GridError(f"{error.filename or state_dir} cannot be read", why=error.strerror or str(error)) from None
+    for name in sorted(live):
+        if read_launch(state_dir, name) is None:
+            hint = "nothing, if it ends soon: until then it is not known what it holds"
+            found.append((f"allocation {name}", "has not ended, and its spec cannot be read", hint))
+    if len(known) < REMEMBERED:
+        for name in sorted(started - known):
+            hint = f"look at {allocs / name} and remove it"
+            found.append((f"allocation {name}", "was started, and the journal does not know it", hint))
+    for aside in sorted(state_dir.glob("journal.corrupt-*")):
+        found.append((aside.name, "a journal was damaged and put aside", "look at that disk, then remove the file"))
+    return found + _epoch(state_dir / "epoch")
+
+
+def _folders(allocs: Path) -> list[str]:
+    names = os.listdir(allocs) if allocs.is_dir() else []
+    return [name for name in names if not name.startswith(".")]  # those are just being removed
+
+
+def _journal(path: Path) -> tuple[list[StateFinding], set[str], set[str]]:
+    """What is wrong with the journal; the allocations that have not ended in it; all that it knows."""
+    marked = path.with_name("journal.mark").is_file()
+    if not path.is_file() and not marked:
+        return [("journal", "is not there", "nothing, if no job was ever run here")], set(), set()
+    read = supervisor_journal.examine(path.read_bytes() if path.is_file() else None, None, False)
+    hint = "the next supervisor says that it does not know what ran, and keeps the damaged file"
+    found = [(f"journal, line {number}", "is damaged", hint) for number in read.bad]
+    # The mark is read after the journal of an agent at work: it may be further, and never behind.
+    mark = supervisor_journal.read_mark(str(path))
+    if mark is None or mark.boot == boot_id():
+        for _ in range(JOURNAL_TRIES):
+            whole = path.read_bytes() if path.is_file() else None
+            read = supervisor_journal.examine(whole, supervisor_journal.read_mark(str(path)), marked)
+            if not read.doubt:
+                break
+            time.sleep(JOURNAL_PAUSE)  # it is just being written or replaced
+        if read.doubt and not found:
+            found.append(("journal", f"does not have all that was written: {read.doubt}", hint))
+    live: dict[str, None] = {}
+    known: set[str] = set()
+    open_loss = ""
+    for record in read.records:
+        if record[0] in ("intent", "exit", "forget"):
+            known.add(record[1])
+            live.pop(record[1], None)
+            if record[0] == "intent":
+                live[record[1]] = None
+        elif record[0] == "loss":
+            open_loss = record[3] if record[5] and record[4] == boot_id() else ""
+        elif record[0] == "proven":
+            open_loss = ""
+    if open_loss:
+        hint = "look whether something of the jobs that ran here lives, then: grid agent accept-loss; or reboot"
+        found.append(("journal", f"was damaged, and it is not known what ran before: {open_loss}", hint))
+    return found, set(live), known
+
+
+def _epoch(path: Path) -> list[StateFinding]:
+    if not path.exists():
+        return []
+    try:
+        if isinstance(msgspec.json.decode(path.read_bytes()), list):
+            return []
+    except (OSError, msgspec.DecodeError):
+        pass
+    hint = "remove it: the agent asks anew, and obeys the first coordinator that it reaches"
+    return [("epoch", "cannot be read: which coordinator to obey is not known", hint)]

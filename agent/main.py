@@ -17,37 +17,41 @@ import msgspec
 import structlog
 
 from distributed_grid import __version__
-from distributed_grid.agent.cgroups.control import described, survey, take_leaf
-from distributed_grid.agent.core.spare.judge import OFF
+from distributed_grid.agent.cgroups.groups import described, survey, take_leaf
 from distributed_grid.agent.core.spare.lender import Limits, describe
-from distributed_grid.agent.data.retention import Bounds
+from distributed_grid.agent.core.spare.thresholds import OFF
+from distributed_grid.agent.data.disk import Bounds
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.launch import raylet
+from distributed_grid.agent.launch.isolation import (
+    AGENT,
+    WallSettings,
+    check_run_as,
+    end_proof,
+    open_to_jobs,
+    wall_facts,
+)
 from distributed_grid.agent.launch.launcher import Launcher, SupervisorGone
 from distributed_grid.agent.launch.raylet import RaySettings
-from distributed_grid.agent.launch.run_as import AGENT, begin, open_to_jobs
-from distributed_grid.agent.launch.start import start
+from distributed_grid.agent.launch.supervisor import start
 from distributed_grid.agent.runtime import Place, Runtime
 from distributed_grid.agent.sampling.probe import Probe, kin_roots
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT
 from distributed_grid.agent.supervisor.procs import become_subreaper
-from distributed_grid.agent.wall_facts import Asked, proof, wall_facts
 from distributed_grid.agent.walls import forkserver
 from distributed_grid.agent.walls.enclosure import USER
 from distributed_grid.config.settings import ClusterConfig
-from distributed_grid.identity.tls import IDENTITY, has_identity
+from distributed_grid.identity.credentials import IDENTITY, has_identity
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
+from distributed_grid.protocol.placement import open_to_all
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, format_bytes, format_ranges
-from distributed_grid.protocol.walls import open_to_all
-from distributed_grid.runtime.peer import AGENT as PROCESS_NAME
-from distributed_grid.runtime.peer import name_process
-from distributed_grid.runtime.ray_token import find
 from distributed_grid.runtime.service import (
     announce,
     configure_logs,
     feed_watchdog,
+    find_ray_token,
     forbid_dumps,
     locked,
     loop_factory,
@@ -55,6 +59,8 @@ from distributed_grid.runtime.service import (
     sd_notify,
     write_whole,
 )
+from distributed_grid.runtime.unix import AGENT as PROCESS_NAME
+from distributed_grid.runtime.unix import name_process
 
 __all__ = ["AgentSettings", "Bounds", "Limits", "RaySettings", "detect", "gpus", "limits_for", "main"]
 
@@ -146,8 +152,8 @@ def main(settings: AgentSettings) -> int:
         name_process(PROCESS_NAME)
         prepare(settings.state_dir)
         if settings.ray.token:
-            find(settings.ray.token, "agent.ray_token")
-        begin(settings.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
+            find_ray_token(settings.ray.token, "agent.ray_token")
+        check_run_as(settings.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
         walled = _walled(settings)
         if walled["walls"] == USER:
             open_to_jobs(settings.state_dir)
@@ -173,7 +179,7 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     sample = probe.sample()
     found = survey(settings.cgroup)
     walled = _walled(settings)
-    ends = proof(walled["walls"], settings.run_as, found.home is not None)
+    ends = end_proof(walled["walls"], settings.run_as, found.home is not None)
     facts = msgspec.structs.replace(facts, limits=described(found), ends=ends, **walled)
     return facts, sample, describe(settings.limits, facts, sample), found.missing
 
@@ -204,7 +210,7 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
 def _walled(settings: AgentSettings) -> dict[str, Any]:
     """What NodeFacts say of walls and owners. Raises GridError where the walls that are named cannot be had."""
     own = settings.run_as, settings.walls, settings.owners, settings.trust
-    return wall_facts(Asked(settings.state_dir, *own))
+    return wall_facts(WallSettings(settings.state_dir, *own))
 
 
 def _identity(state_dir: Path) -> tuple[int, str]:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from distributed_grid.agent.core.owner import Freeze, Owner, Recall, Thaw
-from distributed_grid.agent.core.spare.limits import Limits
+from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.core.table import Table
-from distributed_grid.agent.launch import recall_file
+from distributed_grid.agent.launch import workdir
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import NodeFacts, Sample
-from distributed_grid.runtime.peer import boot_clock
+from distributed_grid.runtime.unix import boot_clock
 
 HOLDS, SAMPLES = 30.0, 3
 """Seconds, and intervals between samples if these are more, that a job stays frozen on our word. It is said again with
@@ -79,7 +79,7 @@ class Owning:
         self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=text))
 
     def _end(self, key: str, why: str, stop: Stop, closing: bool = False) -> None:
-        grace = recall_file.seconds(self._dir, stop)
+        grace = workdir.recall_grace(self._dir, stop)
         told = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace, closing=closing)
         self._stop(stop)
         self._say(told)

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from distributed_grid.agent.session import CannotConnect, Session
-from distributed_grid.identity.tls import has_identity
+from distributed_grid.identity.credentials import has_identity
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import NewCertificate, WantCertificate
 
@@ -40,7 +40,7 @@ class Renewal:
         """Renew whenever it is time."""
         if not self._url.startswith("wss:") or not has_identity(self._folder):
             await asyncio.Event().wait()
-        from distributed_grid.identity.renewing import renewal_time
+        from distributed_grid.identity.enrollment import renewal_time
 
         at, tried = 0.0, 0.0
         while True:
@@ -55,7 +55,7 @@ class Renewal:
 
     async def _renewed(self, session: Session) -> bool:
         """Try once."""
-        from distributed_grid.identity.renewing import Asked
+        from distributed_grid.identity.enrollment import Asked
 
         asked = Asked(self._folder)
         self._answer = asyncio.get_running_loop().create_future()
@@ -86,7 +86,7 @@ class Renewal:
         """To be called before connecting: renews what has expired. Raises CannotConnect."""
         if not self._url.startswith("wss:") or not has_identity(self._folder):
             return
-        from distributed_grid.identity.renewing import NotRenewed, has_expired, revive
+        from distributed_grid.identity.enrollment import NotRenewed, has_expired, revive
 
         try:
             if has_expired(self._folder):

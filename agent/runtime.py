@@ -30,25 +30,21 @@ from distributed_grid.agent.core.table import (
 )
 from distributed_grid.agent.core.usage import EVERY, Spent, Using
 from distributed_grid.agent.data.blobs import BlobCache
-from distributed_grid.agent.data.disk import Disk
+from distributed_grid.agent.data.disk import Bounds, Disk, Retention
 from distributed_grid.agent.data.job_files import JobFiles
-from distributed_grid.agent.data.outputs import Outputs
-from distributed_grid.agent.data.retention import Bounds, Retention
-from distributed_grid.agent.data.transfer import Data
+from distributed_grid.agent.data.transfer import Data, Outputs
 from distributed_grid.agent.fencing import Fence
-from distributed_grid.agent.launch import raylet, raylet_folder, recall_file, workdir
+from distributed_grid.agent.launch import raylet, workdir
+from distributed_grid.agent.launch.isolation import AGENT, RunAs, end_proof
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.launch.raylet import RaySettings
-from distributed_grid.agent.launch.run_as import AGENT, RunAs
 from distributed_grid.agent.launch.staging import Preparing
-from distributed_grid.agent.loss import facts_after, facts_while
+from distributed_grid.agent.launch.supervisor import facts_after, facts_while
 from distributed_grid.agent.owner_policy import Owning
 from distributed_grid.agent.renewal import Renewal
-from distributed_grid.agent.sampling.probe import Usage
-from distributed_grid.agent.sampling.sampler import Measures, Meter
+from distributed_grid.agent.sampling.probe import Measures, Meter, Usage
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
-from distributed_grid.agent.wall_facts import proof
-from distributed_grid.identity.tls import IDENTITY
+from distributed_grid.identity.credentials import IDENTITY
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import PASSED_ON
 from distributed_grid.protocol.link import PROTOCOL
@@ -68,7 +64,7 @@ from distributed_grid.protocol.messages import (
     Welcome,
 )
 from distributed_grid.protocol.nodes import Known, NodeFacts, Offer, Sample
-from distributed_grid.runtime.peer import boot_clock
+from distributed_grid.runtime.unix import boot_clock
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,7 @@ class Runtime:
         is in charge of the node. Raises CannotConnect when there is no point in going on."""
         self._adopt(await self.launcher.start())
         nameless = self._facts.nameless or self.launcher.nameless
-        ends = proof(self._facts.walls, self._place.run_as, self.launcher.grouped)
+        ends = end_proof(self._facts.walls, self._place.run_as, self.launcher.grouped)
         self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits, nameless=nameless, ends=ends)
         self._own_facts = self._facts
         self.launcher.loss_changed, self.launcher.noted = self._loss_changed, self._noted
@@ -417,7 +413,7 @@ class Runtime:
 
     def _notify(self, stop: Stop) -> None:
         try:
-            recall_file.give(self._dir, stop)
+            workdir.write_recall(self._dir, stop)
         except (OSError, GridError) as error:
             log.warning("no notice could be written", allocation=stop.allocation, why=str(error))
 
@@ -440,8 +436,8 @@ class Runtime:
 
     def _clear_after_raylet(self, allocation: str) -> None:
         slot = self.launcher.slots.slot(allocation)
-        if slot and raylet_folder.left_by(allocation):
-            folder = raylet_folder.WalledFolder(self._files, self._dir, slot, private=False)
+        if slot and raylet.has_walled_folder(allocation):
+            folder = raylet.WalledFolder(self._files, self._dir, slot, private=False)
             clearing = asyncio.create_task(asyncio.to_thread(folder.remove, allocation), name="raylet's folder")
             self._clearing.add(clearing)
             clearing.add_done_callback(self._clearing.discard)

@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import broadcast
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
 
-from distributed_grid.identity.tls import client_context, has_identity, tls_words
+from distributed_grid.identity.credentials import client_context, has_identity, tls_words
 from distributed_grid.protocol.codec import BULK_BYTES, HELLO_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.link import Link
@@ -135,7 +135,7 @@ async def dial(
             f"the coordinator at {url} and this node do not trust each other", tls_words(error)
         ) from None
     except (ConnectionResetError, BrokenPipeError, InvalidMessage, EOFError):
-        from distributed_grid.identity.renewing import hung_up
+        from distributed_grid.identity.enrollment import hung_up
 
         raise CannotConnect(f"the coordinator at {url} does not let us in", hung_up(url, identity)) from None
     except (OSError, TimeoutError, InvalidHandshake) as error:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from distributed_grid.cli.connection import Connection
     from distributed_grid.config.settings import ClusterConfig
+    from distributed_grid.coordinator.client.blocking import Connection
 
 AWAY_SECONDS = 60.0
 """How long a coordinator that is away is waited for by a command that rejoins a job."""
@@ -72,7 +72,7 @@ class Invocation:
 
     def connect(self) -> "Connection":
         """An open connection to it."""
-        from distributed_grid.cli.connection import Connection
+        from distributed_grid.coordinator.client.blocking import Connection
 
         connection = Connection(self.url())
         self.user = connection.user
@@ -81,7 +81,7 @@ class Invocation:
     def connect_patiently(self, seconds: float = AWAY_SECONDS) -> "Connection":
         """The same; a coordinator that is away is waited for, which it may be because it restarts. Raises Unreachable
         where it is away for so long, or where waiting cannot help."""
-        from distributed_grid.cli.connection import Unreachable
+        from distributed_grid.coordinator.client.blocking import Unreachable
 
         until, pause, told = time.monotonic() + seconds, 0.05, False
         while True:

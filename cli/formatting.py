@@ -10,9 +10,10 @@ import msgspec
 
 from distributed_grid.cli.context import Invocation, printable
 from distributed_grid.protocol.boosts import Boost, title
-from distributed_grid.protocol.bounds import LATEST
 from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, State, Used, exit_status
+from distributed_grid.protocol.placement import LEAST_SHARED, level_of, open_to_all
 from distributed_grid.protocol.resources import (
+    LATEST,
     MILLI,
     Grant,
     Resources,
@@ -22,7 +23,6 @@ from distributed_grid.protocol.resources import (
     format_ranges,
 )
 from distributed_grid.protocol.text import format_duration
-from distributed_grid.protocol.walls import LEAST_SHARED, level_of, open_to_all
 
 SCHEMA = 1
 _ACTS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")

@@ -20,10 +20,10 @@ COMMANDS: dict[str, Lazy] = {
     "run-shared": Lazy(_AT + "jobs.run_shared:run_shared", "Run a command on borrowed resources of another node."),
     "submit": Lazy(_AT + "jobs.submit:submit", "Submit the jobs of a file, all or none, and print their ids."),
     "shared-status": Lazy(
-        _AT + "grid.overview:shared_status", "Show what is offered and what is lent, and why not more."
+        _AT + "grid.status:shared_status", "Show what is offered and what is lent, and why not more."
     ),
-    "shares": Lazy(_AT + "grid.shares:shares", "Show who holds how much, and who is served next."),
-    "status": Lazy(_AT + "grid.overview:status", "Show how the grid is, on one screen."),
+    "shares": Lazy(_AT + "grid.status:shares", "Show who holds how much, and who is served next."),
+    "status": Lazy(_AT + "grid.status:status", "Show how the grid is, on one screen."),
     "nodes": Lazy(_AT + "grid.nodes:nodes", "List the nodes."),
     "node": Lazy(_AT + "grid.nodes:node", "Add and remove nodes, and order something for them: drain, undrain, label."),
     "jobs": Lazy(_AT + "jobs.jobs:jobs", "List jobs."),
@@ -31,21 +31,21 @@ COMMANDS: dict[str, Lazy] = {
     "attach": Lazy(_AT + "attach.follow:attach", "Follow a job to its end and exit with its exit code."),
     "cancel": Lazy(_AT + "jobs.jobs:cancel", "End jobs, also waiting ones."),
     "why": Lazy(_AT + "jobs.jobs:why", "Explain why a job waits, or why it is where it is."),
-    "receipts": Lazy(_AT + "grid.receipts:receipts", "Show who was preempted for whom, and what it cost."),
+    "receipts": Lazy(_AT + "grid.history:receipts", "Show who was preempted for whom, and what it cost."),
     "job": Lazy(_AT + "jobs.jobs:job", "Look at single jobs: show, wait, events."),
     "boost": Lazy(
         _AT + "grid.boost:boost",
         "Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history.",
     ),
-    "cluster": Lazy(_AT + "grid.cluster:cluster", "Look at the nodes, and at what Ray shows of them: status."),
-    "init": Lazy(_AT + "grid.init:init", "Found a grid: its authority, its keys, and you as its first operator."),
+    "cluster": Lazy(_AT + "grid.status:cluster", "Look at the nodes, and at what Ray shows of them: status."),
+    "init": Lazy(_AT + "grid.access:init", "Found a grid: its authority, its keys, and you as its first operator."),
     "token": Lazy(
         _AT + "grid.access:token", "Make tokens with which nodes and people join, list them, take them back."
     ),
     "access": Lazy(_AT + "grid.access:access", "List who has access; `access revoke ROLE NAME` takes it back at once."),
-    "audit": Lazy(_AT + "grid.audit:audit", "Look at the coordinator's log of requests: verify."),
-    "login": Lazy(_AT + "grid.init:login", "Join a grid as a person, with a token from one of its operators."),
-    "context": Lazy(_AT + "grid.init:context", "See and choose which grid is spoken to: list, use."),
+    "audit": Lazy(_AT + "grid.history:audit", "Look at the coordinator's log of requests: verify."),
+    "login": Lazy(_AT + "grid.access:login", "Join a grid as a person, with a token from one of its operators."),
+    "context": Lazy(_AT + "grid.access:context", "See and choose which grid is spoken to: list, use."),
     "agent": Lazy(_AT + "services.agent:agent", "Install or run this machine's agent, or see what it would offer."),
     "coordinator": Lazy(
         _AT + "services.coordinator:coordinator", "Install, run, back up, restore or check the coordinator."
@@ -57,7 +57,7 @@ COMMANDS: dict[str, Lazy] = {
     "support-dump": Lazy(
         _AT + "services.support:support_dump", "Write what who is to help needs to see into one file, without secrets."
     ),
-    "replay": Lazy(_AT + "grid.replay:replay", "Decide again what an event log says, by the same policy or another."),
+    "replay": Lazy(_AT + "grid.history:replay", "Decide again what an event log says, by the same policy or another."),
     "config": Lazy(_AT + "grid.config:config", "Show, check and write configuration."),
     "simulate": Lazy(_AT + "grid.simulate:simulate", "Simulate grids with faults, and see that their promises hold."),
     "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from distributed_grid.cli.completion_of import nodes
+from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.protocol.jobs import SIGNALS, JobLimits, parse_limits
 from distributed_grid.protocol.placement import Strategy, parse_placing
 from distributed_grid.protocol.text import format_duration
@@ -53,8 +53,12 @@ _OPTIONS = (
     click.option(
         "--strategy", metavar="WORD", help=f"How a node is chosen: {', '.join(Strategy)}. The grid has its own."
     ),
-    click.option("--only", multiple=True, metavar="NODE", shell_complete=nodes, help="On this node; repeatable."),
-    click.option("--exclude", multiple=True, metavar="NODE", shell_complete=nodes, help="Not there; repeatable."),
+    click.option(
+        "--only", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="On this node; repeatable."
+    ),
+    click.option(
+        "--exclude", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Not there; repeatable."
+    ),
     click.option(
         "--label", "labels", multiple=True, metavar="K=V", help="On nodes with this label: K=V, K!=V or K; repeatable."
     ),

@@ -14,15 +14,14 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.access.pki import PKI
+from distributed_grid.coordinator.access.ca import PKI
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE, looking_into
 from distributed_grid.coordinator.core.rollback import CHOOSE, missing
 from distributed_grid.coordinator.eventlog.format import Turn, files, read
-from distributed_grid.coordinator.store import traces
-from distributed_grid.coordinator.store.begin import examine, look_outside
-from distributed_grid.coordinator.store.head import standing_loss
-from distributed_grid.coordinator.store.mark import path_of
+from distributed_grid.coordinator.store import evidence
+from distributed_grid.coordinator.store.evidence import mark_path
+from distributed_grid.coordinator.store.open import examine, look_outside, standing_loss
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.health import Finding, Level, authority, certificate, disk, failed, told
 
@@ -30,7 +29,7 @@ from distributed_grid.runtime.health import Finding, Level, authority, certifica
 def is_master(state_dir: Path) -> bool:
     """Whether a coordinator has ever been here, or a grid was founded."""
     store = state_dir / STORE
-    return store.exists() or path_of(store).exists() or (state_dir / PKI).is_dir()
+    return store.exists() or mark_path(store).exists() or (state_dir / PKI).is_dir()
 
 
 def look(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
@@ -54,7 +53,7 @@ def look(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
 def _store(state_dir: Path) -> Iterator[Finding]:
     """Whether the store has lost anything, as far as that is seen without reading it through."""
     try:
-        outside, seen = look_outside(state_dir / STORE), traces.look(state_dir)
+        outside, seen = look_outside(state_dir / STORE), evidence.find_traces(state_dir)
         found = [] if outside.there else missing(outside.mark, seen)
         if outside.there:
             with looking_into(state_dir) as db:

@@ -15,7 +15,8 @@ import structlog
 
 from distributed_grid.config.schema import Placement, Ray, UnusedPolicy
 from distributed_grid.config.settings import ClusterConfig
-from distributed_grid.coordinator.access.pki import PKI, Lives, Pki
+from distributed_grid.coordinator.access.admission import OPEN_TO_PASS, closed_to_others
+from distributed_grid.coordinator.access.ca import PKI, Lives, Pki
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.server import LOOPBACK, Server
 from distributed_grid.coordinator.audit.log import RequestLog
@@ -25,24 +26,21 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Preempting, Sharing, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken, Trouble
 from distributed_grid.coordinator.eventlog.write import EventLog
-from distributed_grid.coordinator.net.unix_socket import OPEN_TO_PASS, closed_to_others
 from distributed_grid.coordinator.ray.boosts import Boosting
 from distributed_grid.coordinator.ray.bridge_client import Bridge, environment
-from distributed_grid.coordinator.ray.reservations import Placing
-from distributed_grid.coordinator.ray.sweep import sweep_until_done
-from distributed_grid.coordinator.store import boost_import, traces
-from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed
-from distributed_grid.coordinator.store.reserve import Reserve
+from distributed_grid.coordinator.ray.reservations import Placing, sweep_until_done
+from distributed_grid.coordinator.store import boost_import, evidence
+from distributed_grid.coordinator.store.errors import DiskTrouble, Reserve, StoreFailed
 from distributed_grid.coordinator.store.retention import DAY, Keep, Retention
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import parse_ports
-from distributed_grid.runtime.ray_token import find
 from distributed_grid.runtime.service import (
     announce,
     configure_logs,
     feed_watchdog,
+    find_ray_token,
     forbid_dumps,
     locked,
     loop_factory,
@@ -138,7 +136,7 @@ def _check_address(settings: CoordinatorSettings) -> None:
 def _ray_token(ray: Ray) -> str:
     """The path of the file with the Ray cluster's token; empty: it has none."""
     if ray.auth is RayAuth.TOKEN:
-        return str(find(ray.token, "ray.token"))
+        return str(find_ray_token(ray.token, "ray.token"))
     if ray.token:
         why = f"ray.token names one, and ray.auth is {ray.auth}"
         raise CannotStart("the Ray cluster's token would not be used", why, "set ray.auth: token", EX_CONFIG)
@@ -188,7 +186,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     reserve = Reserve(state_dir)
     reserve.ease()
-    store = Store(state_dir / "grid.db", reserve, traces.look(state_dir))
+    store = Store(state_dir / "grid.db", reserve, evidence.find_traces(state_dir))
     clock = Clock(store.clock)
     audit = RequestLog(state_dir / "audit.log", StoreAnchor(state_dir / "grid.db"))
     _accept(settings, store, clock(), audit)

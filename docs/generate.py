@@ -13,14 +13,13 @@ from typing import TypeVar
 import click
 
 from distributed_grid.cli.main import main as grid
-from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS
-from distributed_grid.config.text import show
+from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS, format_value
 from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import HOLDING, State
+from distributed_grid.protocol.messages.roles import AGENTS, TABLE
 from distributed_grid.protocol.nodes import NodeState
-from distributed_grid.protocol.roles import AGENTS, TABLE
 
 DOCS = Path(__file__).parent
 S = TypeVar("S", bound=Enum)
@@ -127,7 +126,7 @@ def settings() -> str:
     lines = ["| setting | default | what it may hold | meaning |", "|---|---|---|---|"]
     nodes = [(("nodes[]", *path), one) for path, one in NODE_SETTINGS.items()]
     for path, one in (*SETTINGS.items(), *nodes):
-        lines.append(f"| `{'.'.join(path)}` | `{show(one.default)}` | {one.kind.name} | {one.doc} |")
+        lines.append(f"| `{'.'.join(path)}` | `{format_value(one.default)}` | {one.kind.name} | {one.doc} |")
     return "\n".join(lines)
 
 

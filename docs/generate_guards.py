@@ -1,8 +1,8 @@
 """The limits that guard the coordinator, as a table, from the constants that the code goes by."""
 
 from distributed_grid.coordinator.access import joining
-from distributed_grid.coordinator.api import relay, server, sessions, ship_quota
-from distributed_grid.coordinator.net import connection, handshakes, limits, listener, log_throttle, memory
+from distributed_grid.coordinator.api import blobs, relay, server, sessions
+from distributed_grid.coordinator.net import connection, handshakes, limits, listener, memory
 from distributed_grid.protocol import codec
 
 
@@ -52,7 +52,7 @@ def guards() -> str:
         ),
         (
             "shipped files of one person",
-            f"`coordinator.ship_quota`: {size(ship_quota.QUOTA)}, or 1/{ship_quota.PART_OF_DISK} of the free disk",
+            f"`coordinator.ship_quota`: {size(blobs.QUOTA)}, or 1/{blobs.PART_OF_DISK} of the free disk",
             "refused, with what counts and until when",
         ),
         ("an answer of a node", f"what was asked for, within {seconds(relay.ANSWER_SECONDS)}", "cut; late: told"),
@@ -61,7 +61,7 @@ def guards() -> str:
         ("unread answers to all others", size(connection.OUTBOX_BULK), "cut"),
         (
             "log lines about an address",
-            f"each once in {seconds(log_throttle.SECONDS)}, {log_throttle.LINES} at most",
+            f"each once in {seconds(limits.LOG_SECONDS)}, {limits.LOG_LINES} at most",
             "counted (`unsaid`)",
         ),
     ]

@@ -6,9 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from distributed_grid.protocol.bounds import Count, Word
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources, ResourceType
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, Count, Resources, ResourceType, Word
 
 LABEL, TARGET, SOURCE = "grid-boost", "grid-target", "grid-source"
 """The labels of a leased raylet: the boost's id, whom it is for, where it is."""

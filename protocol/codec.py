@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 import msgpack
 import msgspec
 
-from distributed_grid.protocol.bounds import MOST_NUMBER
 from distributed_grid.protocol.errors import BadFrame, BadValue, OutOfBounds
 from distributed_grid.protocol.messages import FromAgent, FromAgentData, FromClient, ToAgent, ToAgentData, ToClient
+from distributed_grid.protocol.resources import MOST_NUMBER
 
 HELLO_BYTES = 64 << 10
 """The largest first frame, either way."""

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 import msgspec
 
-from distributed_grid.protocol.bounds import Code, Count, Finite, Index, Number
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Dependency, JobSpec, Reason, Request
+from distributed_grid.protocol.resources import Code, Count, Finite, Index, Number
 
 MOST_MEMBERS = 100_000
 MOST_INDEX = 999_999_999

@@ -10,10 +10,20 @@ from typing import Any
 import msgspec
 
 from distributed_grid.protocol.boosts import Boost
-from distributed_grid.protocol.bounds import MOST_FINITE, Code, Count, Finite, Span, Text, Word
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.placement import Constraints, Local, Strategy
-from distributed_grid.protocol.resources import MILLI, Grant, Resources
+from distributed_grid.protocol.resources import (
+    MILLI,
+    MOST_FINITE,
+    Code,
+    Count,
+    Finite,
+    Grant,
+    Resources,
+    Span,
+    Text,
+    Word,
+)
 from distributed_grid.protocol.text import parse_duration
 
 WAITING: dict[str, str] = {
@@ -429,8 +439,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     ray: bool = False
     """Ray is to reserve it: the coordinator says this, not the client."""
     user: Word = ""
-    """Whose it is, where that decides which nodes may run it (protocol/walls.py); the coordinator says this, not the
-    client."""
+    """Whose it is, where that decides which nodes may run it (protocol/placement.py); the coordinator says this, not
+    the client."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

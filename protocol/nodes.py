@@ -9,23 +9,27 @@ from typing import Annotated
 
 import msgspec
 
-from distributed_grid.protocol.bounds import (
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.placement import Trust
+from distributed_grid.protocol.resources import (
+    MILLI,
+    MOST_CPU,
+    MOST_GPU,
     Code,
     Count,
     Finite,
+    Grant,
     Index,
     Number,
     Pid,
     Place,
+    Resources,
     Span,
     Text,
     Thousandths,
     Word,
 )
-from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.jobs import Outcome, State
-from distributed_grid.protocol.resources import MILLI, MOST_CPU, MOST_GPU, Grant, Resources
-from distributed_grid.protocol.walls import Trust
 
 REASON_CHARS = 500
 """What of a reason is kept."""
@@ -156,12 +160,12 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
     `numa` holds the cores of each NUMA node by its number; empty: not known.
     `ray` and `ray_python` are the versions of the Ray that would run its boosts, and of that one's Python; empty: none.
-    `walls` is the level behind which jobs run there (protocol/walls.py), `walls_why` why none stronger; empty
+    `walls` is the level behind which jobs run there (protocol/placement.py), `walls_why` why none stronger; empty
     counts as `none`. Below `namespace` the node runs jobs of its `owners` (users of the grid)
     only, unless it `trusts` everyone.
     `nameless`: why the users of jobs there have no entry in what these see as /etc/passwd, behind walls `user`; empty:
     they have.
-    `ends` says by what the node knows that nothing of a job lives (agent/wall_facts.py).
+    `ends` says by what the node knows that nothing of a job lives (agent/launch/isolation.py).
     `unknown`: why the node does not know what ran on it before, and whether it lives; empty: it knows.
     """
 

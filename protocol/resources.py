@@ -1,7 +1,5 @@
-"""Amounts of what is lent, in whole units and never in floats: milli-cores, bytes, milli-GPUs.
-
-`Resources` is an amount; `Grant` is the same amount with names: which cores, which GPUs. Floats only ever come in from
-people, through the parsers at the end of this file, which refuse what is not a sensible amount.
+"""Amounts of what is lent, in whole units and never in floats: milli-cores, bytes, milli-GPUs; and the bounds of
+all numbers and strings on the wire, which the decoder checks.
 """
 
 import math
@@ -9,11 +7,41 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from distributed_grid.protocol.bounds import MOST_COUNT, Count, Index, Place, Thousandths, Word
 from distributed_grid.protocol.errors import BadValue
+
+MOST_COUNT = 1 << 60
+MOST_NUMBER = (1 << 53) - 1
+LATEST = 253_370_764_800.0
+"""The first second of the year 9999, in seconds since the epoch: the latest moment that can be asked for."""
+
+MOST_FINITE = 1e15
+Finite = Annotated[float, msgspec.Meta(ge=-MOST_FINITE, le=MOST_FINITE)]
+"""A measurement or a moment."""
+Span = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
+"""Seconds, not below zero: at most three hundred years."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
+"""Bytes, or things that are counted."""
+Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""An exit code, the number of a signal, or a number that may be -1 for none."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST_NUMBER)]
+"""The number of a request, of an offer or of a life."""
+Index = Annotated[int, msgspec.Meta(ge=0, le=(1 << 20) - 1)]
+"""The number of a core or a device."""
+Place = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 20) - 1)]
+"""The number of a core or a device; -1: none."""
+Thousandths = Annotated[int, msgspec.Meta(ge=0, le=1000)]
+"""A part of one core or device."""
+Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+"""A process."""
+Word = Annotated[str, msgspec.Meta(max_length=1024)]
+"""An id, a name, a version, an address."""
+Text = Annotated[str, msgspec.Meta(max_length=32_768)]
+"""A sentence or a path."""
+
 
 MILLI = 1000
 MIB = 1 << 20

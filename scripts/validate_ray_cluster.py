@@ -21,14 +21,13 @@ try:
     from distributed_grid.cli.context import Invocation
 except ImportError:  # a bare Python runs this, and beside it is one that has the grid
     sys.exit("FAIL  grid: this Python has no distributed_grid → run it with the one where the grid is installed")
-from distributed_grid.coordinator.ray.agreed import BOOSTS, JOBS
-from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay, environment
+from distributed_grid.coordinator.ray.bridge_client import BOOSTS, JOBS, Bridge, NoRay, environment
 from distributed_grid.coordinator.ray.compare import compared, marked, ray_node
 from distributed_grid.protocol.boosts import LABEL, RayAuth
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Boosts, GetStatus, Jobs, ListBoosts, ListJobs, RayNode, Status
-from distributed_grid.runtime.ray_token import find
+from distributed_grid.runtime.service import find_ray_token
 
 FIRST_SECONDS = 60.0
 """How long Ray may take until it has answered once: it is imported first."""
@@ -133,7 +132,7 @@ def _cluster(report: Report, invocation: Invocation, lent: Boosts | None) -> tup
     try:
         config = invocation.whole_config()
         address, auth = config.ray.address, config.ray.auth
-        token = str(find(config.ray.token, "ray.token")) if auth is RayAuth.TOKEN else ""
+        token = str(find_ray_token(config.ray.token, "ray.token")) if auth is RayAuth.TOKEN else ""
     except GridError as error:
         report.error("configuration", error)
         return None

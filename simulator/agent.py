@@ -1,11 +1,12 @@
-"""An agent: the real table and the real lender between models of the shell around them. Stands for agent/runtime.py
-(one connection after the other, claims, reports), agent/session.py (backing off) and agent/fencing.py.
+"""A simulated agent: the real table, lender and owner policy between models of the shell around them. Stands for
+agent/runtime.py, agent/session.py, agent/owner_policy.py and agent/fencing.py.
 """
 
 from typing import Any
 
 import msgspec
 
+from distributed_grid.agent.core.owner import Freeze, Owner, Thaw
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import (
     Command,
@@ -20,7 +21,7 @@ from distributed_grid.agent.core.table import (
     SetLimit,
     Table,
 )
-from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages import (
     Exited,
@@ -28,6 +29,7 @@ from distributed_grid.protocol.messages import (
     Hello,
     Inventory,
     Launch,
+    Recalled,
     Refused,
     Renewed,
     Stale,
@@ -36,13 +38,64 @@ from distributed_grid.protocol.messages import (
     Suspended,
     Welcome,
 )
-from distributed_grid.protocol.nodes import Known, Offer
-from distributed_grid.simulator.engine import Engine
-from distributed_grid.simulator.launcher import Launcher
+from distributed_grid.protocol.nodes import Known, Offer, Sample
+from distributed_grid.simulator.engine import UP, Engine, Wire
 from distributed_grid.simulator.machine import Machine
-from distributed_grid.simulator.network import UP, Wire
-from distributed_grid.simulator.owning import Owning
 from distributed_grid.simulator.supervisor import Job as Supervised
+from distributed_grid.simulator.supervisor import Launcher
+
+HOLDS = 30.0
+
+
+class Owning:
+    """The owner of an agent's node and its jobs."""
+
+    def __init__(self, agent: Any, machine: Machine, cores: int) -> None:
+        self._agent, self._machine = agent, machine
+        self._owner = Owner(machine.limits, cores)
+        self._recalled: dict[str, Recalled] = {}
+
+    @property
+    def closed(self) -> str:
+        """Why nothing more is lent now."""
+        return self._owner.presence()
+
+    @property
+    def stirs(self) -> bool:
+        """Whether the next sample may change something for a job."""
+        return any(case.since is not None or case.frozen is not None for case in self._owner.cases.values())
+
+    def measured(self, sample: Sample, clock: float) -> None:
+        """There is a new sample."""
+        agent = self._agent
+        self._recalled = {key: told for key, told in self._recalled.items() if agent.table.runs(key)}
+        for order in self._owner.observe(sample, agent.table.running(), clock):
+            if isinstance(order, Freeze):
+                agent.freeze(order.allocation, order.why, HOLDS)
+            elif isinstance(order, Thaw):
+                agent.thaw(order.allocation)
+            else:
+                self._recall(order.allocation, order.why)
+
+    def _recall(self, key: str, why: str) -> None:
+        agent, launch = self._agent, self._machine.specs.get(key)
+        self._machine.judge.told_to_stop(key, Cause.RECALLED)
+        agent.engine.note(f"{key} is recalled from {self._machine.name}: {why}")
+        grace = launch.spec.grace if launch is not None else 0.0
+        told = self._recalled[key] = Recalled(allocation=key, why=why, grace=grace)
+        agent.feed(Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=f"the owner is back ({why})"))
+        agent.say(told)
+
+    def took(self, told: Suspended, clock: float) -> None:
+        """The supervisor has frozen it, or let it go on."""
+        self._owner.took(told.allocation, told.why, told.lasted, told.in_all, clock)
+        self._agent.say(told)
+
+    def introduction(self, clock: float) -> list[Suspended | Recalled]:
+        """What a coordinator that has just come has to know."""
+        told: list[Suspended | Recalled] = [*self._owner.suspended(clock), *self._recalled.values()]
+        return [one for one in told if self._agent.table.runs(one.allocation)]
+
 
 BEAT = 2.0
 OPEN_SECONDS = 5.0

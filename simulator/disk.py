@@ -18,12 +18,12 @@ from distributed_grid.coordinator.core.model import (
     RecordJob,
     RecordNode,
     RecordOrders,
+    RecordReceipt,
 )
 from distributed_grid.coordinator.core.queue.fairness import RecordShare
-from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
-from distributed_grid.protocol.preemption import Receipt
 
 _encode = msgspec.msgpack.Encoder().encode
 _job = msgspec.msgpack.Decoder(Job).decode

@@ -1,11 +1,14 @@
-"""Simulated time: what is due when, and who it happens to. Events of a process that is dead do not happen; those of one
-that is suspended happen when it goes on, in their order.
+"""Simulated time: what is due when, and to which process it happens (nothing to a dead one; to a suspended one
+when it resumes, in order). And simulated connections, as TCP with keepalives makes them: what is sent on one
+arrives in order or not at all, and the end of one may be learned late.
 """
 
 import hashlib
+import random
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
 
 class Process:
@@ -87,3 +90,125 @@ class Violation(Exception):
         super().__init__(f"{about}: {what}")
         self.about = about
         self.what = what
+
+
+UP, DOWN = 0, 1
+"""From the agent to the coordinator, and back."""
+FIN = ("fin",)
+
+
+class Link:
+    """The way between one node and the coordinator: what is cut of it, and how long things take."""
+
+    def __init__(self, engine: Engine, chance: random.Random) -> None:
+        self.engine = engine
+        self.chance = chance
+        self.cut = [False, False]
+        self.slow = 0.0
+        self.wires: list[Wire] = []
+
+    def delay(self) -> float:
+        """Seconds that something takes now."""
+        return 0.0005 + self.chance.random() * (0.002 + self.slow)
+
+    def heal(self, direction: int) -> None:
+        """What was stuck is sent again, in order."""
+        self.cut[direction] = False
+        for wire in [*self.wires]:
+            wire.flush(direction)
+
+
+class End(Protocol):
+    """Who has an end of a wire."""
+
+    def hear(self, wire: "Wire", frame: Any) -> None: ...
+    def hung_up(self, wire: "Wire") -> None: ...
+
+
+class Wire:
+    """One connection. `ends` are the processes at UP's and DOWN's sending side: the agent, and the coordinator."""
+
+    def __init__(self, link: Link, name: str, agent: "Process", coordinator: "Process") -> None:
+        self.link = link
+        self.name = name
+        self.link_name = ""
+        """The node that said hello on it."""
+        self.ends: tuple[Any, Any] = (agent, coordinator)
+        self.closed = [False, False]
+        self.stuck: tuple[list[Any], list[Any]] = ([], [])
+        self.flying: tuple[deque[Any], deque[Any]] = (deque(), deque())
+        self.last = [0.0, 0.0]
+        self.sent = [0, 0]
+        self.received = [0, 0]
+        self.answered = link.engine.now
+        """When a ping of the agent was last answered."""
+        self.heard = link.engine.now
+        self.doubted = False
+        link.wires.append(self)
+
+    def send(self, direction: int, frame: Any) -> None:
+        """Say this. On a wire that is closed on this side nothing happens."""
+        if self.closed[direction]:
+            return
+        self.sent[direction] += 1
+        self._put(direction, (self.sent[direction], frame))
+
+    def _put(self, direction: int, frame: Any) -> None:
+        if self.link.cut[direction]:
+            self.stuck[direction].append(frame)
+            return
+        engine = self.link.engine
+        when = self.last[direction] = max(self.last[direction], engine.now + self.link.delay())
+        self.flying[direction].append(frame)
+        engine.at(when, self.ends[1 - direction], self._arrives, direction)
+
+    def flush(self, direction: int) -> None:
+        """The way is free again."""
+        frames = [*self.stuck[direction]]
+        self.stuck[direction].clear()
+        for frame in frames:
+            self._put(direction, frame)
+
+    def _arrives(self, direction: int) -> None:
+        if not self.flying[direction]:
+            return
+        number, frame = self.flying[direction].popleft()
+        if self.closed[1 - direction]:
+            return
+        end = self.ends[1 - direction]
+        if frame is FIN:
+            self.close(1 - direction)
+            end.hung_up(self)
+            return
+        assert number == self.received[direction] + 1, f"{self.name}: frame {number} after {self.received[direction]}"
+        self.received[direction] = number
+        if direction == UP:
+            self.heard = self.link.engine.now
+            self.doubted = False
+        end.hear(self, frame)
+
+    def close(self, side: int, lose: bool = False, silent: bool = False) -> None:
+        """This side ends it. `lose`: at once, so that the last of what it said may not leave any more. `silent`:
+        without a word, as when the power is cut."""
+        if self.closed[side]:
+            return
+        if lose:
+            frames = self.stuck[side] or self.flying[side]
+            for _ in range(self.link.chance.randint(0, len(frames))):
+                frames.pop()
+        self.closed[side] = True
+        if not silent:
+            self.sent[side] += 1
+            self._put(side, (self.sent[side], FIN))
+        if self.closed[1 - side] and self in self.link.wires:
+            self.link.wires.remove(self)
+
+    @property
+    def well(self) -> bool:
+        """Whether a ping of either end is answered now."""
+        return not (any(self.link.cut) or any(self.closed) or any(end.dead or end.frozen for end in self.ends))
+
+    @property
+    def quick(self) -> bool:
+        """Whether what the agent says now arrives as good as at once, nothing being before it on its way."""
+        return not (self.link.slow or self.flying[UP] or self.stuck[UP]) and self.well

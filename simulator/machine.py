@@ -8,10 +8,8 @@ import msgspec
 from distributed_grid.agent.core.spare.lender import Limits, lendable
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, OwnerPolicy, Sample
-from distributed_grid.simulator.engine import Engine, Process, Violation
-from distributed_grid.simulator.judge.always import Judge
-from distributed_grid.simulator.judge.truth import Run, index_of, number_of
-from distributed_grid.simulator.network import Link
+from distributed_grid.simulator.engine import Engine, Link, Process, Violation
+from distributed_grid.simulator.judge import Judge, Run, index_of, number_of
 from distributed_grid.simulator.plan import GPU_MEMORY, NodePlan
 
 _OWNERS = (OwnerPolicy.CONTINUE, OwnerPolicy.SUSPEND, OwnerPolicy.SUSPEND, OwnerPolicy.RECALL)

@@ -9,9 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from distributed_grid.protocol.jobs import After, Priority, Request, RetryOn
-from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Strategy, parse_label
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Strategy, Trust, Walls, parse_label
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
-from distributed_grid.protocol.walls import Trust, Walls
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):

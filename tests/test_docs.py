@@ -12,7 +12,7 @@ import click
 import pytest
 
 from distributed_grid.cli.main import main as grid
-from distributed_grid.config import text as config_text
+from distributed_grid.config import schema as config_text
 from distributed_grid.config.schema import MOVED
 
 ROOT = Path(__file__).parents[1]
@@ -74,7 +74,7 @@ def settings(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def test_every_setting_is_explained() -> None:
-    names = list(settings(config_text.schema()))
+    names = list(settings(config_text.json_schema()))
     assert len(names) > 30
     explained = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/configuration.md").read_text(), re.MULTILINE))
     moved = tuple(".".join(path) + "." for path in MOVED if ".".join(path) in explained)

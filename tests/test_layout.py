@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "simulator", "systemd", "standins")
 WORKSHOPS = ("scripts", "bench", "docs", "tests")  # not shipped, but ours
 CEILING = 600
-WIDTH = 19  # modules that lie side by side
+WIDTH = 13  # modules that lie side by side
 
 
 # Who may import what of ours; the longest matching name decides. A name also stands for what is under it:
@@ -34,9 +34,8 @@ EDGES: dict[str, set[str]] = {
     # What all rooms share.
     "identity": {"protocol", "identity"},
     "runtime": {"protocol", "runtime", "identity"},
-    "runtime.beneath": set(),  # these four run in the supervisor too
+    "runtime.beneath": set(),  # these three run in the supervisor too
     "runtime.faults": set(),
-    "runtime.peer": set(),
     "runtime.unix": set(),
     "config": {"protocol", "config", "identity.member", "runtime.local"},
     "push": {"", "protocol", "push"},
@@ -76,13 +75,12 @@ SHARED = {"config", "identity", "push", "runtime"}
 # These start a service in their own process, and import it inside the function that does.
 STARTS: dict[str, set[str]] = {
     "cli.services.agent": {"agent.main"},
-    "cli.services.coordinator": {"coordinator.main", "coordinator.backup", "agent.check"},
-    "cli.services.support": {"agent.diagnostics", "agent.check", "coordinator.diagnostics"},
+    "cli.services.coordinator": {"coordinator.main", "coordinator.backup", "agent.diagnostics"},
+    "cli.services.support": {"agent.diagnostics", "coordinator.diagnostics"},
     "cli.services.doctor": {"agent.diagnostics", "coordinator.diagnostics"},
-    "cli.grid.audit": {"coordinator.audit"},
-    "cli.grid.init": {"coordinator.access.joining"},
+    "cli.grid.access": {"coordinator.access.joining"},
     "cli.grid.simulate": {"simulator"},
-    "cli.grid.replay": {"coordinator.eventlog"},
+    "cli.grid.history": {"coordinator.audit", "coordinator.eventlog"},
     "cli.dev.dev": {"agent.main", "coordinator.main"},
 }
 
@@ -113,44 +111,37 @@ KEPT_OUT: dict[str, set[str]] = {
 
 # What runs in the supervisor's process and in spawners, and what those may use of ours.
 SUPERVISING = {"agent.supervisor", "agent.walls", "agent.cgroups", "runtime.beneath"}
-LEANS_ON = SUPERVISING | {"runtime.faults", "runtime.unix", "runtime.peer", "protocol.globs"}
+LEANS_ON = SUPERVISING | {"runtime.faults", "runtime.unix", "protocol.globs"}
 
 # These files of the agent may open files by path, and each says which: none lies where a job can, or could, write. All
 # that does is opened by runtime.beneath; what is in a job's own directory by agent.walls.files, with its rights.
 OPENS_BY_PATH: dict[str, str] = {
     "runtime.beneath": "the directories of ours, as a root for all else",
-    "agent.walls.leavings": "directories where everybody may write, and /proc, with the rights of a slot's user",
+    "agent.walls.spawner": "with a slot's rights: the job's directory, those where everybody may write, /proc",
     "agent.walls.files": "names in a directory that was opened, which it makes itself (O_EXCL)",
     "agent.walls.files_socket": "the directory of a job, with the job's rights",
     "agent.data.blobs": "the cache of shipped contents",
-    "agent.check": "the journal, of an agent that is down",
-    "agent.data.disk": "a file that shows whether the disk takes anything",
-    "agent.diagnostics": "/proc",
+    "agent.diagnostics": "the journal, of an agent that is down; /proc",
+    "agent.data.disk": "a file that shows whether the disk takes anything; the supervisor's log",
     "agent.fencing": "what this node was told of its leases",
     "agent.gpus.amd": "/sys",
-    "agent.launch.start": "the supervisor's lock and log",
+    "agent.launch.supervisor": "the supervisor's lock and log",
     "agent.main": "the incarnation and the instance of this agent",
     "agent.data.job_files": "the cache of shipped contents",
     "agent.sampling": "/proc and /sys",
-    "agent.launch.raylet": "the program of Ray, and a raylet's own directory once it has ended",
-    "agent.launch.raylet_folder": "the folder of a raylet, which its own user made, and the token of a cluster",
-    "agent.data.retention": "the supervisor's log",
-    "agent.supervisor.rounds": "/proc",
+    "agent.launch.raylet": "the program of Ray, a raylet's folder, which its own user made, and a cluster's token",
+    "agent.supervisor.tree": "/proc",
     "agent.launch.workdir": "the list of slots, in a directory of ours",
     "agent.cgroups.cgroupfs": "/sys",
     "agent.supervisor.journal": "the journal",
     "agent.supervisor.main": "the supervisor's lock and pid",
     "agent.supervisor.procs": "/proc",
-    "agent.supervisor.slots": "the notes of spawners, in a directory of ours",
-    "agent.supervisor.launches": "the outputs of a job, which it makes (O_EXCL)",
-    "agent.sampling.topology": "/sys",
-    "agent.wall_facts": "/proc and /sys",
-    "agent.walls.accounts": "/etc/passwd and /etc/group, their copies, and /proc/self",
+    "agent.supervisor.spawners": "the notes of spawners, in a directory of ours; a job's outputs (O_EXCL)",
+    "agent.sampling.host": "/sys",
+    "agent.launch.isolation": "/proc and /sys",
+    "agent.walls.accounts": "/etc/passwd and /etc/group, their copies, and /proc",
     "agent.walls.forkserver": "/sys",
-    "agent.walls.enclosure": "/proc/self, and the directories that are mounted anew",
-    "agent.walls.landlock": "what lies beside the state directory, of which no content is read",
-    "agent.walls.spawner": "the job's directory, with the job's rights",
-    "agent.walls.uids": "/proc",
+    "agent.walls.enclosure": "/proc/self, and the directories mounted anew, and names beside the state directory",
 }
 PATH_CALLS = {"open", "io.open", "os.open", "os.truncate"}
 PATH_MODULES = {"shutil"}
@@ -524,10 +515,10 @@ OFFENCES = [
     (commands_that_hit_strangers, "agent/launch/raylet.py", "run(['ray', 'stop', '--force'])"),
     (commands_that_hit_strangers, "agent/launch/raylet.py", "run([program, 'stop'])"),
     (commands_that_hit_strangers, "agent/launch/raylet.py", "run(f'ray stop {flag}')"),
-    (files_opened_by_path, "agent/data/outputs.py", "open(path)"),
-    (files_opened_by_path, "agent/data/outputs.py", "import os\nos.open(path, os.O_RDONLY)"),
-    (files_opened_by_path, "agent/data/outputs.py", "Path(path).read_bytes()"),
-    (files_opened_by_path, "agent/launch/recall_file.py", "(folder / 'recall').open('wb')"),
+    (files_opened_by_path, "agent/data/transfer.py", "open(path)"),
+    (files_opened_by_path, "agent/data/transfer.py", "import os\nos.open(path, os.O_RDONLY)"),
+    (files_opened_by_path, "agent/data/transfer.py", "Path(path).read_bytes()"),
+    (files_opened_by_path, "agent/launch/workdir.py", "(folder / 'recall').open('wb')"),
     (files_opened_by_path, "agent/walls/wire.py", "path.write_text('x')"),
     (files_opened_by_path, "agent/data/transfer.py", "shutil.rmtree(path)"),
     (supervisors_that_lean_on_others, "agent/supervisor/loop.py", "import psutil"),
@@ -538,17 +529,21 @@ OFFENCES = [
 
 
 def test_a_circle_of_imports_is_found_wherever_they_are_written() -> None:
-    state, gangs, ledger = "coordinator/core/state.py", "coordinator/core/queue/gangs.py", "coordinator/core/ledger.py"
+    state, outcomes, ledger = (
+        "coordinator/core/state.py",
+        "coordinator/core/lifecycle/outcomes.py",
+        "coordinator/core/ledger.py",
+    )
     core = "from distributed_grid.coordinator.core"
     for back in ("{}", "if TYPE_CHECKING:\n    {}", "def f():\n    {}"):
         sources = [
-            source(ledger, f"{core}.queue import gangs"),
-            source(gangs, f"{core}.state import GridState"),
-            source(state, back.format(f"{core}.queue.gangs import meet")),
+            source(ledger, f"{core}.lifecycle import outcomes"),
+            source(outcomes, f"{core}.state import GridState"),
+            source(state, back.format(f"{core}.lifecycle.outcomes import gang_meeting")),
         ]
         found = list(modules_in_circles(sources))
         assert len(found) == 2 and not any(ledger in one for one in found), "only these two import each other"
-        assert "coordinator.core.state -> coordinator.core.queue.gangs -> coordinator.core.state" in found[1]
+        assert "coordinator.core.state -> coordinator.core.lifecycle.outcomes -> coordinator.core.state" in found[1]
 
 
 @pytest.mark.parametrize(
@@ -582,7 +577,7 @@ INNOCENT = [
         "agent/launch/raylet.py",
         '"""Never by `ray stop`."""\nrun(["ray", "start", "--block"])',
     ),
-    (files_opened_by_path, "agent/data/outputs.py", "beneath.open_regular(folder, 'stdout')\nself._data.open()"),
+    (files_opened_by_path, "agent/data/transfer.py", "beneath.open_regular(folder, 'stdout')\nself._data.open()"),
     (files_opened_by_path, "coordinator/store/store.py", "open(path)"),
     (supervisors_that_lean_on_others, "agent/supervisor/loop.py", "import os, select, signal"),
 ]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from distributed_grid.agent.core.spare.judge import OFF, cpu_trouble, foreign_on, percent
-from distributed_grid.agent.core.spare.limits import Holding, Limits
+from distributed_grid.agent.core.spare.thresholds import OFF, Holding, Limits, cpu_trouble, foreign_on, percent
 from distributed_grid.protocol.messages import Suspended
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample
 from distributed_grid.protocol.resources import MIB

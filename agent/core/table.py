@@ -16,8 +16,8 @@ from distributed_grid.agent.core.spare.lender import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
+from distributed_grid.protocol.placement import unfit
 from distributed_grid.protocol.resources import MILLI, Grant, format_milli
-from distributed_grid.protocol.walls import unfit
 
 
 def was_over(cause: str) -> Outcome:

@@ -1,23 +1,249 @@
-"""Whether the disk below this node's state directory takes anything. Where it does not, that is the node's trouble and
-not that of a job: jobs are declined, so that they run elsewhere, and nothing is offered until it can be written again.
+"""The disk of a node: how long what ended jobs left is kept, bounded by age, count and bytes, the oldest of
+whoever has the most first; and whether the disk takes anything, since a node whose disk does not declines jobs
+and offers nothing.
 """
 
 import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
-ROOM = 4 << 20
-"""Bytes there must be room for: a job's spec, its directory, and the supervisor's journal, which grows by a MiB."""
-EVERY = 10.0
-AGAIN = 1.0
-"""Seconds between two looks, while all is well and while it is not."""
+from distributed_grid.agent.data.job_files import JobFiles
+from distributed_grid.agent.launch import workdir
+from distributed_grid.agent.launch.workdir import SlotIndex
+from distributed_grid.agent.walls import files
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.runtime.unix import boot_clock
 
 log = structlog.get_logger("agent")
+
+_DAY = 86400.0
+_GONE = ".gone-"
+"""Folders of this name are on their way out. No allocation has such an id."""
+SWEEP_EVERY = 60.0
+LOG_BYTES = 4 << 20
+"""The most that the supervisor's log may have before it is begun anew; the one before is kept beside it."""
+PATIENCE = 30.0
+"""Seconds for which one allocation's files are measured or removed: a process that is left may change them all the
+time. What is not removed by then is tried again by the next sweep."""
+LEAST_FREE = 16 << 20
+"""Bytes that have to be free on the disk, since a node without any takes no jobs (disk.py): with less, what users left
+goes who have more than as much there."""
+DAMAGED = 3
+"""Damaged journals that are kept for people to look at: the first ones, which show how it began."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is kept of ended jobs: for so many days, so many of them, and so many bytes on disk, at most."""
+
+    days: float = 1.0
+    jobs: int = 1000
+    size: int = 10 << 30
+
+
+class _Left(NamedTuple):
+    """What an ended job left: since when it is over, the bytes on disk, and whose job it was."""
+
+    since: float
+    size: int
+    user: str
+
+
+class Retention:
+    """The folders below `allocs` in a state directory, and the working directories of these allocations, which `slots`
+    knows and `jobs` gets at. An age counts on the boot clock, from when this agent first saw
+    that the job was over: nobody can set that clock. What an agent before this one left counts as seen at the start."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        bounds: Bounds,
+        slots: SlotIndex,
+        jobs: JobFiles,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self._dir = state_dir
+        self._slots, self._jobs = slots, jobs
+        self._unused: set[str] = set()
+        self._allocs = state_dir / "allocs"
+        self._bounds = bounds
+        self._clock = clock
+        self._over: dict[str, _Left] = {}  # the oldest first
+
+    async def run(self, live: Collection[str]) -> None:
+        """Keep the disk bounded, for ever: what ended long ago is removed."""
+        while True:
+            try:
+                if gone := await self.sweep(live):
+                    log.info("removed what old jobs left", allocations=gone)
+            except OSError as error:
+                log.warning("what old jobs left cannot be looked at", why=str(error))
+            await asyncio.sleep(SWEEP_EVERY)
+
+    async def sweep(self, live: Collection[str]) -> int:
+        """Remove what is beyond the bounds; how many folders that were. Never one in `live`: all that runs or is not
+        acknowledged, as it is at any moment of this. Raises OSError where the disk cannot be read."""
+        # A folder is made for what is in `live` already, so what is listed first and is not there then is over.
+        names = await asyncio.to_thread(_names, self._allocs)
+        over = names.difference(live)
+        self._over = {name: seen for name, seen in self._over.items() if name in over}
+        for name, size, user in await asyncio.to_thread(self._measure, over.difference(self._over)):
+            self._over[name] = _Left(self._clock(), size, user)
+        gone = [name for name in self._beyond() if name not in live and self._set_aside(name)]
+        await asyncio.to_thread(self._clear)
+        return len(gone)
+
+    def _measure(self, names: Iterable[str]) -> list[tuple[str, int, str]]:
+        """The bytes on disk of each, and whose it is, in the order in which they were last touched."""
+        found = []
+        for name in sorted(names, key=lambda name: _touched(self._allocs / name)):
+            slot = self._slots.slot(name)
+            size = _bytes(f"{self._allocs}/{name}") + (self._jobs.size(slot, name) if slot else 0)
+            found.append((name, size, _user(self._dir, name)))
+        return found
+
+    def _beyond(self) -> list[str]:
+        """What has to go: what is too old, and then the oldest of who has the most, by count and by bytes."""
+        long_ago = self._clock() - self._bounds.days * _DAY
+        gone = [name for name, left in self._over.items() if left.since <= long_ago]
+        kept: dict[str, list[str]] = {}
+        for name, left in reversed(self._over.items()):
+            if left.since > long_ago:
+                kept.setdefault(left.user, []).append(name)  # the oldest last
+        sizes = {user: sum(self._over[name].size for name in names) for user, names in kept.items()}
+        lacks = LEAST_FREE - _free(self._dir) - sum(self._over[name].size for name in gone)
+
+        def drop(user: str) -> int:
+            gone.append(name := kept[user].pop())
+            size = self._over[name].size
+            sizes[user] -= size
+            return size
+
+        for _ in range(sum(map(len, kept.values())) - self._bounds.jobs):
+            lacks -= drop(max(kept, key=lambda one: len(kept[one])))
+        while sum(sizes.values()) > self._bounds.size:
+            lacks -= drop(max(sizes, key=lambda one: sizes[one]))
+        # It may be a job that runs which fills the disk: who has left little keeps it.
+        while lacks > 0 and max(sizes.values(), default=0) > LEAST_FREE:
+            lacks -= drop(max(sizes, key=lambda one: sizes[one]))
+        return gone
+
+    def _set_aside(self, name: str) -> bool:
+        """Take it out of the way at once, since removing takes its time and the same launch may come again."""
+        try:
+            os.rename(self._allocs / name, self._allocs / f"{_GONE}{name}")
+        except OSError:
+            return False  # tried again by the next sweep
+        with contextlib.suppress(OSError, BadValue):  # a folder that was no allocation's has no notice
+            workdir.remove_recall(self._dir, name)
+        del self._over[name]
+        return True
+
+    def _clear(self) -> None:
+        with contextlib.suppress(FileNotFoundError), workdir.opened(str(self._allocs)) as allocs:
+            for name in sorted(os.listdir(allocs)):
+                if name.startswith(_GONE):
+                    self._clear_one(allocs, name)
+        self._clear_slots()
+        _begin_anew(self._dir / "supervisor.log")
+        damaged = sorted(self._dir.glob("journal.corrupt-*"), key=lambda path: (len(path.name), path.name))
+        for path in damaged[DAMAGED:]:
+            path.unlink(missing_ok=True)
+
+    def _clear_slots(self) -> None:
+        """Remove the directories of slots whose spawner has left and of which no allocation is kept. One that is just
+        being made has neither yet, so it has to be unused for two sweeps."""
+        with contextlib.suppress(FileNotFoundError):  # before the first supervisor
+            unused = {*os.listdir(self._dir / "jobs")} - {*os.listdir(self._dir / "spawners")} - self._slots.in_use()
+            for slot in unused & self._unused:
+                try:
+                    self._jobs.remove_slot(slot)
+                except (OSError, GridError) as error:
+                    log.warning("what an old slot left cannot be removed now", name=slot, why=str(error))
+            self._unused = unused
+
+    def _clear_one(self, allocs: int, name: str) -> None:
+        allocation = name.removeprefix(_GONE)
+        try:
+            if slot := self._slots.slot(allocation):
+                self._jobs.remove(slot, allocation)
+            _remove(allocs, name)
+            self._slots.forget(allocation)
+        except (OSError, GridError) as error:
+            log.warning("what an old job left cannot be removed now", name=name, why=str(error))
+
+
+def _names(allocs: Path) -> set[str]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(allocs) as entries:
+        return {one.name for one in entries if one.is_dir(follow_symlinks=False) and not one.name.startswith(_GONE)}
+    return set()
+
+
+def _user(state_dir: Path, allocation: str) -> str:
+    with contextlib.suppress(BadValue):  # a folder that was no allocation's
+        if (launch := workdir.read_launch(state_dir, allocation)) is not None:
+            return launch.user
+    return ""
+
+
+def _free(path: Path) -> int:
+    """Bytes that can be written there; many where that is not known."""
+    try:
+        seen = os.statvfs(path)
+    except OSError:
+        return LEAST_FREE
+    return seen.f_bavail * seen.f_frsize
+
+
+def _bytes(path: str) -> int:
+    """The bytes on disk of all that is in a directory, or of as much of it as can be looked at in a limited time."""
+    with contextlib.suppress(OSError), workdir.opened(path) as root:
+        return files.measure(root, PATIENCE)
+    return 0
+
+
+def _touched(path: Path) -> float:
+    times = [0.0]
+    for one in (path, path / "stdout", path / "stderr"):
+        with contextlib.suppress(OSError):
+            times.append(os.lstat(one).st_mtime)
+    return max(times)
+
+
+def _remove(allocs: int, name: str) -> None:
+    """Most jobs leave these few names only; looking for more costs three times as much as removing them."""
+    try:
+        for inner in ("spec", "stdout", "stderr"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{name}/{inner}", dir_fd=allocs)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(f"{name}/workdir", dir_fd=allocs)
+        os.rmdir(name, dir_fd=allocs)
+    except OSError:
+        files.remove(allocs, os.fsencode(name), PATIENCE)
+
+
+def _begin_anew(log: Path) -> None:
+    """Bound a log that a process appends to and holds open: the file has to stay the same one."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > LOG_BYTES:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
+
+
+ROOM = 4 << 20
+"""Bytes there must be room for: a job's spec, its directory, and the supervisor's journal, which grows by a MiB."""
+LOOK_EVERY = 10.0
+LOOK_AGAIN = 1.0
+"""Seconds between two looks, while all is well and while it is not."""
 
 
 class Disk:
@@ -32,7 +258,7 @@ class Disk:
         """Look now and then, for ever."""
         while True:
             await self.look()
-            await asyncio.sleep(AGAIN if self.trouble else EVERY)
+            await asyncio.sleep(LOOK_AGAIN if self.trouble else LOOK_EVERY)
 
     async def look(self) -> None:
         """Try it."""

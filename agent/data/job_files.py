@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from distributed_grid.agent.supervisor.files import SOCKET
+from distributed_grid.agent.supervisor.sockets import FILES_SOCKET
 from distributed_grid.agent.walls.files import Entry, clear, measure, remove
 from distributed_grid.agent.walls.files_socket import Files, Limits, NoAnswer, Root
 from distributed_grid.protocol.bundle import (
@@ -185,7 +185,7 @@ class JobFiles:
         seen = os.lstat(self._folder(slot))
         if os.geteuid() == 0 and seen.st_uid != 0:
             groups = _groups(seen.st_uid, seen.st_gid)
-        wire: socket.socket = connected(self._state / SOCKET, ANSWER_SECONDS)
+        wire: socket.socket = connected(self._state / FILES_SOCKET, ANSWER_SECONDS)
         try:
             wire.sendall(json.dumps({"slot": slot, "groups": groups}).encode() + b"\n")
         except BaseException:

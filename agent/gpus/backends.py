@@ -10,8 +10,7 @@ import psutil
 
 from distributed_grid.agent.gpus.amd import AmdBackend
 from distributed_grid.agent.gpus.base import GpuBackend, NoGpus, Patient, only
-from distributed_grid.agent.gpus.gputil import GputilBackend
-from distributed_grid.agent.gpus.nvml import NvmlBackend
+from distributed_grid.agent.gpus.nvidia import GputilBackend, NvmlBackend
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample
 

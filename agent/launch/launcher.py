@@ -17,10 +17,9 @@ import msgspec
 
 from distributed_grid import __version__
 from distributed_grid.agent.launch import workdir
-from distributed_grid.agent.launch.run_as import Account
-from distributed_grid.agent.launch.start import last_words, lives, may_start, start
+from distributed_grid.agent.launch.isolation import Account
+from distributed_grid.agent.launch.supervisor import Loss, last_words, lives, may_start, start
 from distributed_grid.agent.launch.workdir import SlotIndex
-from distributed_grid.agent.loss import Loss
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT, VERSION
 from distributed_grid.protocol.errors import GridError
@@ -60,7 +59,7 @@ def suspended(said: Said) -> Suspended:
 
 def tail(state_dir: Path, allocation: str, stream: str) -> tuple[int, bytes]:
     """Size and last bytes of an output; nothing if there is none."""
-    folder = workdir.place(state_dir, allocation)
+    folder = workdir.allocation_path(state_dir, allocation)
     try:
         if not os.lstat(f"{folder}/{stream}").st_size:
             return 0, b""

@@ -1,11 +1,11 @@
-"""A boost on its node: the command that starts a raylet with exactly what was borrowed, and what it needs there.
-
-Flags, traps and figures are from reference/ray.md, measured with Ray 2.60. `ray start --block` stays in front of its
-raylet: a SIGTERM to it, and to nothing else, drains the node and ends it. Ray's own
-command for stopping is never used: it ends every Ray on the machine.
+"""A boost on its node: the command that starts a raylet with exactly what was borrowed, and what it needs there:
+ports, a folder with a short name, and the cluster's token. Flags, traps and figures are from reference/ray.md,
+measured with Ray 2.60. A SIGTERM to `ray start --block`, and to nothing else, drains the node and ends it;
+Ray's own command for stopping is never used, since it ends every Ray on the machine.
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -21,10 +21,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from distributed_grid.agent.launch import raylet_folder
-from distributed_grid.agent.launch.ports import is_free
-from distributed_grid.agent.launch.raylet_folder import WalledFolder
-from distributed_grid.agent.launch.run_as import PASSABLE, Account
+from distributed_grid.agent.data.job_files import JobFiles
+from distributed_grid.agent.launch.isolation import PASSABLE, Account
+from distributed_grid.agent.walls.files import FILE, Entry
 from distributed_grid.protocol.boosts import (
     LABEL,
     OBJECT_STORE,
@@ -38,7 +37,128 @@ from distributed_grid.protocol.boosts import (
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.resources import MILLI
-from distributed_grid.runtime.ray_token import find
+from distributed_grid.runtime.service import find_ray_token
+
+_NONE_SUCH = errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a job could listen there now, on all addresses. (Connections of the past that are fading away are in
+    nobody's way.)"""
+    trouble = _try_to_bind(socket.AF_INET6, "::", port)  # both families in one go: a raylet asks for some forty ports
+    if trouble in _NONE_SUCH:
+        trouble = _try_to_bind(socket.AF_INET, "0.0.0.0", port)  # noqa: S104
+    return trouble == 0
+
+
+def _try_to_bind(family: socket.AddressFamily, address: str, port: int) -> int:
+    """Listen there for a moment; the number of what is in the way, or 0."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family is socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind((address, port))
+            probe.listen(1)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+TEMPORARY = Path("/tmp")  # noqa: S108 - made there by its user, under a name that nobody else has there
+WALLED_TOKEN = "ray-token"  # noqa: S105 - the name of a file
+
+
+class WalledFolder:
+    """Folders of raylets in one slot. `private`: its /tmp is a directory of the slot."""
+
+    def __init__(self, files: JobFiles, state_dir: Path, slot: str, private: bool) -> None:
+        self._files = files
+        self._slot = slot
+        base = state_dir / "jobs" / slot / ".tmp" if private else TEMPORARY
+        self._base = os.fsencode(base)
+
+    def make(self, allocation: str, token: Path | None) -> tuple[Path, str]:
+        """Make it, with a copy of the cluster's token. Its path and the token's, as the raylet sees them. Raises
+        GridError."""
+        name = _folder_name(allocation)
+        entries: list[Entry] = []
+        if token is not None:
+            entries.append((FILE, WALLED_TOKEN.encode(), 0o600, b"", token.stat().st_size, 0))
+        try:
+            self._files.make(self._slot, self._base, name, entries, lambda _: _open_token(token))
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise GridError(f"{TEMPORARY / os.fsdecode(name)} cannot be made", why=why) from None
+        path = TEMPORARY / os.fsdecode(name)
+        return path, str(path / WALLED_TOKEN) if token is not None else ""
+
+    def remove(self, allocation: str) -> None:
+        """Nothing is left of its raylet. Raises GridError and OSError."""
+        self._files.remove_at(self._slot, self._base, _folder_name(allocation))
+
+
+def has_walled_folder(allocation: str) -> bool:
+    """Whether there is such a folder in the machine's /tmp."""
+    return (TEMPORARY / os.fsdecode(_folder_name(allocation))).exists()
+
+
+def _folder_name(allocation: str) -> bytes:
+    return f"grid-r-{allocation}".encode()
+
+
+def _open_token(token: Path | None) -> int:
+    assert token is not None  # noqa: S101
+    return os.open(token, os.O_RDONLY | os.O_CLOEXEC)
+
+
+PROBE_SECONDS = 20.0
+PROBE = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+REFUSED_BY_RAY = "InvalidAuthToken"
+COPY_NAME = "token"
+
+_taken_tokens: set[tuple[str, str, int, int]] = set()
+"""Tokens that a cluster has taken: its address, and by which file in which state. Trying one takes ray's import."""
+
+
+def check_token(token: Path, address: str, python: str, said: Mapping[str, str]) -> None:
+    """See that the cluster takes it, which takes a second; `ray start` would take 21 to say so. `said` is what a raylet
+    has in its environment. Raises GridError where the cluster says no; any other trouble is `ray start`'s to tell."""
+    seen = token.stat()
+    key = (address, str(token), seen.st_mtime_ns, seen.st_ino)
+    if key in _taken_tokens:
+        return
+    environment = {**said, "PATH": os.defpath, "RAY_AUTH_TOKEN_PATH": str(token)}
+    try:
+        tried = subprocess.run(
+            [python, "-I", "-c", PROBE, address], env=environment, capture_output=True, text=True, timeout=PROBE_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    if REFUSED_BY_RAY in tried.stderr:
+        raise GridError(
+            f"the Ray cluster at {address} does not take this node's token",
+            why=f"it is another than that in {token}",
+            hint="put the cluster's token there, or name its file with agent.ray_token",
+        )
+    if tried.returncode == 0:
+        _taken_tokens.add(key)
+
+
+def copy_token(token: Path, folder: Path, account: Account | None) -> Path:
+    """A copy in this folder, which is the raylet's own, for whom it runs as (None: us): it may not be let to ours.
+    Raises OSError."""
+    path = folder / COPY_NAME
+    path.unlink(missing_ok=True)  # of a try that did not get as far as the supervisor
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(fd, token.read_bytes())
+        if account is not None:
+            os.fchown(fd, account.uid, account.gid)
+    finally:
+        os.close(fd)
+    return path
+
 
 SERVICES = (
     "--node-manager-port",
@@ -160,7 +280,7 @@ def ports(first: int, last: int, cores: int) -> tuple[int, ...]:
             end = begin + row - 1
             if (claim := _claim(begin, end)) is None:
                 continue
-            if not all(map(is_free, range(begin, end + 1))):
+            if not all(map(port_is_free, range(begin, end + 1))):
                 _release(claim)
                 continue
             _claimed.append((now, claim))
@@ -224,15 +344,15 @@ def prepare(
     check_versions(boost, *versions(ray), node)
     address = own_address(boost.address)
     said = environment(boost, launch.spec.grace)
-    token = find(settings.token, "agent.ray_token") if boost.auth is RayAuth.TOKEN else None
+    token = find_ray_token(settings.token, "agent.ray_token") if boost.auth is RayAuth.TOKEN else None
     if token is not None:
-        raylet_folder.check(token, boost.address, _python_of(ray), said)
+        check_token(token, boost.address, _python_of(ray), said)
     row = ports(settings.first_port, settings.last_port, len(launch.grant.cores))
     if walled is not None:
         temp, given = walled.make(launch.allocation, token)
     else:
         temp = make_folder(launch.allocation, account)
-        given = str(raylet_folder.give(token, temp, account)) if token is not None else ""
+        given = str(copy_token(token, temp, account)) if token is not None else ""
     if given:
         said["RAY_AUTH_TOKEN_PATH"] = given
     return Lease(tuple(command(launch, boost, node, ray, address, row, temp / OPEN)), said)

@@ -11,17 +11,17 @@ from distributed_grid.agent.core.table import Ready
 from distributed_grid.agent.data.blobs import BlobCache
 from distributed_grid.agent.data.disk import Disk
 from distributed_grid.agent.data.job_files import JobFiles
-from distributed_grid.agent.launch import ports, raylet, recall_file, workdir
+from distributed_grid.agent.launch import raylet, workdir
+from distributed_grid.agent.launch.isolation import Account, RunAs
 from distributed_grid.agent.launch.launcher import Launcher
-from distributed_grid.agent.launch.raylet_folder import WalledFolder
-from distributed_grid.agent.launch.run_as import Account, RunAs
-from distributed_grid.agent.sampling.sampler import Meter
+from distributed_grid.agent.launch.raylet import WalledFolder
+from distributed_grid.agent.sampling.probe import Meter
 from distributed_grid.agent.walls import enclosure
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.messages import Exited, Launch, Stale
 from distributed_grid.protocol.nodes import Sample
-from distributed_grid.runtime.peer import boot_clock
+from distributed_grid.runtime.unix import boot_clock
 
 FRESH = 1.0
 """Seconds for which a sample is good enough for a claim of cores and memory. For GPUs it is always taken anew."""
@@ -86,7 +86,7 @@ class Preparing:
         account = self._run_as.take(launch.allocation)
         directory = Path(launch.spec.workdir) if launch.spec.workdir else None
         environment = workdir.build_env(launch, self._node, directory, self._base(launch, account))
-        environment[recall_file.VARIABLE] = recall_file.place(self._dir, launch.allocation)
+        environment[workdir.RECALL_VARIABLE] = workdir.recall_path(self._dir, launch.allocation)
         if (lease := self._raylets.pop(launch.allocation, None)) is not None:
             launch = raylet.as_job(launch, lease)
             environment = raylet.for_ray(environment) | lease.environment
@@ -179,7 +179,7 @@ class Preparing:
     def _lay_down(self, launch: Launch) -> Ready | Stale | Exited:
         """Make its folder, and in it what was asked for, which the next agent has to know."""
         gang = launch.gang
-        if gang is not None and gang.rank == 0 and not ports.is_free(gang.port):
+        if gang is not None and gang.rank == 0 and not raylet.port_is_free(gang.port):
             return Stale(allocation=launch.allocation, reason=f"port {gang.port} is in use", device="port")
         try:
             workdir.write_launch(self._dir, launch)

@@ -1,12 +1,13 @@
-"""What an allocation has on the node: `allocs/ID` with `spec`, `stdout` and `stderr`, which only the agent can change,
-and its working directory, `jobs/SLOT/ID`, which is the job's. `SlotIndex` keeps over restarts in which slot each one
-ran.
+"""What an allocation has on the node: `allocs/ID` with `spec`, `stdout` and `stderr`, which only the agent can
+change; its working directory, `jobs/SLOT/ID`, which is the job's; its environment; and the notice it gets
+before its place is taken back. `SlotIndex` keeps over restarts in which slot each one ran.
 """
 
 import contextlib
 import fnmatch
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import msgspec
 
 from distributed_grid.protocol import groups
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.messages import Launch, Stop
 from distributed_grid.runtime import beneath
 from distributed_grid.runtime.faults import fault
 
@@ -26,10 +28,10 @@ _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 
 def folder(state_dir: Path, allocation: str) -> Path:
     """Where all of an allocation lies. Raises BadValue for what cannot be the id of one, since it becomes a path."""
-    return Path(place(state_dir, allocation))
+    return Path(allocation_path(state_dir, allocation))
 
 
-def place(state_dir: Path, allocation: str) -> str:
+def allocation_path(state_dir: Path, allocation: str) -> str:
     """The same as text, for what is done for every job: joining Paths costs more there than what is done with them."""
     if not _ID.fullmatch(allocation):
         raise BadValue(f"{allocation!r} is not the id of an allocation")
@@ -37,7 +39,7 @@ def place(state_dir: Path, allocation: str) -> str:
 
 
 def _make_folder(state_dir: Path, allocation: str) -> str:
-    path = place(state_dir, allocation)
+    path = allocation_path(state_dir, allocation)
     with contextlib.suppress(FileExistsError):
         try:
             os.mkdir(path, 0o700)
@@ -65,7 +67,7 @@ def write_launch(state_dir: Path, launch: Launch) -> None:
 def read_launch(state_dir: Path, allocation: str) -> Launch | None:
     """What was asked for; None if that is not known any more."""
     try:
-        with opened(place(state_dir, allocation)) as folder:
+        with opened(allocation_path(state_dir, allocation)) as folder:
             return msgspec.json.decode(beneath.read_whole(folder, SPEC, SPEC_BYTES), type=Launch)
     except (OSError, msgspec.DecodeError):
         return None
@@ -159,3 +161,48 @@ class SlotIndex:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+RECALL_VARIABLE = "GRID_RECALL_FILE"
+RECALLS = "recalls"
+RECALL_CAUSES = frozenset({Cause.PREEMPTED, Cause.RECALLED, Cause.DRAINED, Cause.RELEASED})
+
+
+def recall_path(state_dir: Path, allocation: str) -> str:
+    """Where the notice of an allocation lies, once it is given: in a directory that jobs can read and not change."""
+    allocation_path(state_dir, allocation)  # checks the id
+    return f"{state_dir}/{RECALLS}/{allocation}"
+
+
+def recall_grace(state_dir: Path, stop: Stop) -> float:
+    """How long the job has after this stop: its own grace, where the stop does not say."""
+    if stop.grace >= 0:
+        return stop.grace
+    launch = read_launch(state_dir, stop.allocation)
+    return launch.spec.grace if launch is not None else 0.0
+
+
+def write_recall(state_dir: Path, stop: Stop) -> None:
+    """Write the notice of this stop, if it takes the job's place back; the first one stays. Raises OSError."""
+    if stop.cause not in RECALL_CAUSES or not os.path.isdir(allocation_path(state_dir, stop.allocation)):
+        return
+    left = recall_grace(state_dir, stop)
+    said = {"cause": stop.cause, "reason": stop.text, "seconds": left, "deadline": round(time.time() + left, 3)}
+    content = msgspec.json.encode(said) + b"\n"
+    with opened(make_recalls(state_dir)) as recalls:
+        beneath.create_whole(recalls, stop.allocation, content, 0o644)  # the job may be another user's
+
+
+def make_recalls(state_dir: Path) -> str:
+    """The directory of all notices, which others can enter and not list. Raises OSError."""
+    path = f"{state_dir}/{RECALLS}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    os.chmod(path, 0o711)  # noqa: S103 (in, but no list)
+    return path
+
+
+def remove_recall(state_dir: Path, allocation: str) -> None:
+    """Remove the notice of an allocation that is over. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(recall_path(state_dir, allocation))

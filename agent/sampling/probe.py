@@ -1,5 +1,9 @@
-"""One measurement of this node at a time: what the grid's own jobs use and what everybody else does."""
+"""Measuring this node: what the grid's own jobs use and what everybody else does, one measurement at a time; every
+so often and at a claim, on a thread, so that heartbeats go on whatever hangs there and what cannot be read is
+not lent.
+"""
 
+import asyncio
 import os
 import platform
 import socket
@@ -8,18 +12,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+import msgspec
 import psutil
 
-from distributed_grid.agent.core.spare.limits import Limits, lendable
+from distributed_grid.agent.core.spare.thresholds import Limits, lendable
 from distributed_grid.agent.gpus.backends import GpuBackend
 from distributed_grid.agent.sampling import host, owner_signs
-from distributed_grid.agent.sampling.topology import numa_nodes
+from distributed_grid.agent.sampling.host import numa_nodes
 from distributed_grid.agent.sampling.trees import Spent, Trees, Usage, kin_roots
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
 from distributed_grid.protocol.resources import format_ranges
-from distributed_grid.runtime.peer import boot_clock
+from distributed_grid.runtime.unix import boot_clock
 
 __all__ = ["Probe", "Usage", "kin_roots"]
 
@@ -214,3 +220,88 @@ def merged(spent: Spent) -> Spent:
     for cores, seconds in spent:
         sums[cores] = sums.get(cores, 0.0) + seconds
     return list(sums.items())
+
+
+STUCK_AFTER = 6.0
+"""Seconds after which a measurement counts as hanging."""
+
+
+class Measures(Protocol):
+    """What measures: `agent.sampling.probe.Probe`, called on a thread."""
+
+    def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:
+        """Measure now."""
+
+
+class Meter:
+    """Samples of this node. `took` is called with each new one, on the loop; `clock` is the samples' own."""
+
+    def __init__(
+        self,
+        probe: Measures,
+        interval: float,
+        clock: Callable[[], float],
+        took: Callable[[Sample], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self.newest: Sample | None = None
+        self._probe = probe
+        self._interval = interval
+        self._clock = clock
+        self._took = took
+        self._log = log
+        self._gpus_at = float("-inf")
+        self._measuring: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Measure every interval, for ever."""
+        while True:
+            begun = self._clock()
+            measuring = asyncio.create_task(self.since(begun, gpus=True))
+            try:
+                await asyncio.wait((measuring,), timeout=STUCK_AFTER)
+                while not measuring.done():
+                    self._stuck(self._clock() - begun)
+                    await asyncio.wait((measuring,), timeout=STUCK_AFTER)
+            finally:
+                measuring.cancel()
+            if (error := measuring.exception()) is not None:
+                self._log(f"measuring failed: {error!r}")
+                self._stuck(self._clock() - begun)
+            await asyncio.sleep(max(0.05, self._interval - (self._clock() - begun)))
+
+    async def since(self, moment: float, gpus: bool) -> Sample:
+        """A sample begun at this moment or later, of the GPUs too if so wished. Many who ask at once share one."""
+        while self.newest is None or self.newest.at < moment or (gpus and self._gpus_at < moment):
+            if self._measuring is None:
+                self._measuring = asyncio.create_task(self._measure(gpus), name="measure")
+            await asyncio.shield(self._measuring)
+        return self.newest
+
+    async def _measure(self, gpus: bool) -> None:
+        begun = self._clock()
+        try:
+            sample = await asyncio.to_thread(self._probe.sample, begun, gpus)
+        finally:
+            self._measuring = None
+        if gpus:
+            self._gpus_at = begun
+        self._take(sample)
+
+    def fresh(self, moment: float) -> Sample | None:
+        """The newest sample if it was begun at this moment or later."""
+        return self.newest if self.newest is not None and self.newest.at >= moment else None
+
+    def _take(self, sample: Sample) -> None:
+        self.newest = sample
+        self._took(sample)
+
+    def _stuck(self, seconds: float) -> None:
+        """Nothing is known of the GPUs now: whoever asks is told so, instead of what was true a while ago."""
+        self._log(f"measuring has taken {seconds:.1f} s so far")
+        last = self.newest
+        if last is None:
+            return
+        why = f"measuring this node hangs since {seconds:.0f} s"
+        gpus = tuple(GpuSample(gpu.uuid, memory_total=gpu.memory_total, error=why) for gpu in last.gpus)
+        self._take(msgspec.structs.replace(last, gpus=gpus, gpu_error=why))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from distributed_grid.runtime.peer import SUPERVISOR, boot_clock
+from distributed_grid.runtime.unix import SUPERVISOR, boot_clock
 
 _SPAWNER = SUPERVISOR.encode()  # which forks them
 TICK = 1 / os.sysconf("SC_CLK_TCK")

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from distributed_grid.agent.cgroups import control as cgroups
-from distributed_grid.agent.cgroups.control import Place
+from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.cgroups.groups import Place
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Job
 from distributed_grid.agent.supervisor.journal import Journal

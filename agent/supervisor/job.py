@@ -1,4 +1,6 @@
-"""One job as the supervisor sees it: what was asked, what is left of it, and how it ended. Stdlib only."""
+"""One job as the supervisor sees it: what was asked, what is left of it, how it ended, what the journal has to say
+of it; and the leases of all jobs, until when each may run on without word from the coordinator. Stdlib only.
+"""
 
 import os
 import signal
@@ -178,3 +180,57 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+
+
+LEASE_GRACE = 1.0
+"""Seconds that a job has at most between SIGTERM and SIGKILL when its lease is over."""
+
+
+class Leases:
+    """The leases of all allocations that run or wait to be spawned. `renewed` is when the agent sent the newest
+    heartbeat that the coordinator answered, `next` when something is due, or earlier. Times are seconds since boot."""
+
+    def __init__(self) -> None:
+        self.renewed = 0.0
+        self.next = NEVER
+        self._held: dict[str, tuple[float, float]] = {}  # seconds, and since when
+        self._noted = 0.0
+
+    def hold(self, key: str, lease: float, since: float) -> None:
+        """Lease this allocation for so many seconds from `since` or the newest renewal on; 0 is no lease."""
+        if lease:
+            self._held[key] = lease, since
+            self.next = min(self.next, self._deadline(key))
+
+    def drop(self, key: str) -> None:
+        """It is over, or nobody cares any more."""
+        self._held.pop(key, None)
+
+    def renew(self, at: float, now: float) -> bool:
+        """All leases run anew from `at`. Call `over` with the same `now` first, or what is over is revived. True if
+        this one is to be noted in the journal."""
+        self.renewed = max(self.renewed, min(at, now))
+        shortest = min((lease for lease, _ in self._held.values()), default=NEVER)
+        if self.renewed - self._noted < shortest / 4:
+            return False
+        self._noted = self.renewed
+        return True
+
+    def over(self, now: float) -> dict[str, float]:
+        """What is over, with the seconds of its lease. Each is told once."""
+        if now < self.next:
+            return {}
+        found = {key: lease for key, (lease, _) in self._held.items() if self._deadline(key) <= now}
+        for key in found:
+            del self._held[key]
+        self.next = min(map(self._deadline, self._held), default=NEVER)
+        return found
+
+    def _deadline(self, key: str) -> float:
+        lease, since = self._held[key]
+        return max(since, self.renewed) + lease
+
+
+def lease_text(lease: float) -> str:
+    """For people: why a leased job was ended."""
+    return f"no word from the coordinator for {lease:g} s; a leased job does not run on without it"

@@ -16,21 +16,17 @@ import socket
 import time
 from typing import Any
 
-from distributed_grid.agent.cgroups.control import Cgroups, described, freezer, survey
-from distributed_grid.agent.cgroups.slots import SlotGroups
-from distributed_grid.agent.supervisor import leases, procs
-from distributed_grid.agent.supervisor.book import Book
-from distributed_grid.agent.supervisor.ends import Endings
-from distributed_grid.agent.supervisor.files import FilesDoor
+from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups, described, freezer, survey
+from distributed_grid.agent.supervisor import job as leases
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.endings import Endings
 from distributed_grid.agent.supervisor.freeze import Freezer, told
 from distributed_grid.agent.supervisor.job import NEVER, Job, never_ran
-from distributed_grid.agent.supervisor.launches import Starting
-from distributed_grid.agent.supervisor.limits import Limits
-from distributed_grid.agent.supervisor.output import Outputs
-from distributed_grid.agent.supervisor.slots import Slots, Spawning
-from distributed_grid.agent.supervisor.socket import AgentSocket
-from distributed_grid.agent.supervisor.survivors import Survivors
-from distributed_grid.agent.supervisor.telling import Telling
+from distributed_grid.agent.supervisor.journal import Book
+from distributed_grid.agent.supervisor.limits import Limits, Outputs
+from distributed_grid.agent.supervisor.recovery import Survivors
+from distributed_grid.agent.supervisor.sockets import AgentSocket, FilesDoor, Telling
+from distributed_grid.agent.supervisor.spawners import Slots, Spawning, Starting
 from distributed_grid.agent.supervisor.tree import Tree
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 from distributed_grid.agent.walls.forkserver import ForkServer, ForkServerGone
@@ -267,7 +263,7 @@ class Supervisor:
             log(f"{key!r} is not the id of an allocation")
         elif lease and since + lease <= procs.now():
             # Newer renewals do not count: it may have been given up before them, while it was on its way here.
-            self._refuse(key, "lease-expired", leases.why(lease))
+            self._refuse(key, "lease-expired", leases.lease_text(lease))
         elif key not in self.starting:
             self.leases.hold(key, lease, since)
             self.starting.add(key, order)
@@ -414,10 +410,10 @@ class Supervisor:
         """End what has a lease that is over."""
         for key, lease in self.leases.over(now).items():
             if key in self.starting:
-                self._refuse(key, "lease-expired", leases.why(lease))
+                self._refuse(key, "lease-expired", leases.lease_text(lease))
             else:
                 job = self.jobs[key]
-                self.endings.ask(job, "lease-expired", leases.why(lease), min(job.grace, leases.GRACE))
+                self.endings.ask(job, "lease-expired", leases.lease_text(lease), min(job.grace, leases.LEASE_GRACE))
 
     def _settle(self) -> None:
         """A job is over when nothing of it is alive. What its main process left behind is ended first."""

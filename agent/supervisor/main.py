@@ -26,9 +26,9 @@ def _name_our_files() -> None:
 
 def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from distributed_grid.agent.supervisor import loop, procs, slots
+    from distributed_grid.agent.supervisor import loop, procs, spawners
     from distributed_grid.agent.walls import forkserver, syscalls
-    from distributed_grid.runtime.peer import SUPERVISOR, name_process
+    from distributed_grid.runtime.unix import SUPERVISOR, name_process
 
     name_process(SUPERVISOR)
     syscalls.set_dumpable(False)
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         os.makedirs(path, exist_ok=True)
         os.chmod(path, mode)  # whatever our umask is
     if begun:
-        slots.lost_notes(state_dir)
+        spawners.lost_notes(state_dir)
     forks = forkserver.ForkServer()  # before we know anything that a job must not
     forkserver.give_up_privileges()
     # Held as long as this process lives: the kernel lets go of it at our death, so it cannot be wrong about that.

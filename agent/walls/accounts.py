@@ -1,16 +1,14 @@
-"""Names for the users of slots: an entry in what their jobs see as /etc/passwd and /etc/group, for programs that insist
-on one (ssh, whoami, git). The machine's own files are never changed. Stdlib only.
-
-A spawner that root makes mounts files of its own over them (`mount_over`), and so does one behind walls `namespace`
-from which the home of the agent's user is hidden. A service without that right has got copies
-in their place from systemd, for itself and its jobs alone (systemd/grid-agent.service), and keeps a record for each
-slot at their end (`Copies`). Such a mount is lost when the machine replaces the file below it, as useradd does.
+"""Who the user of a slot is: a user id of its own, a name for it in what its jobs see as /etc/passwd and
+/etc/group, and the groups that open the node's GPUs. The machine's own files are never changed. Stdlib only.
 """
 
 import contextlib
 import os
+import random
 import re
-from collections.abc import Container
+import stat
+from collections.abc import Callable, Container, Iterable
+from pathlib import Path
 
 from distributed_grid.agent.walls import syscalls
 
@@ -166,3 +164,68 @@ def _lines(path: str) -> list[bytes]:
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read(_MOST)
+
+
+FIRST_UID, LAST_UID = 1_879_048_192, 1_879_113_727
+"""65,536 ids above those of containers, which systemd leaves unused (systemd.io, "Users, Groups, UIDs and GIDs")."""
+_last_uid: list[int] = []  # the one that was given out last
+_draw = random.SystemRandom().randint
+
+
+def is_slot_uid(uid: int) -> bool:
+    """Whether this is the id of a slot."""
+    return FIRST_UID <= uid <= LAST_UID
+
+
+def pick_uid(folders: Iterable[str], living: set[int], draw: Callable[[int, int], int] = _draw) -> int:
+    """An id that is none of the `living` (see of_processes), and which owns none of these folders. The first one is
+    drawn, then they go up: what an earlier slot left somewhere is nobody's until the range is through. Another agent of
+    the machine that takes the same id at the same moment is not seen. Raises OSError where none is left."""
+    taken = {_owner(folder) for folder in folders} | living
+    uid = _last_uid[0] if _last_uid else draw(FIRST_UID, LAST_UID)
+    for _ in range(FIRST_UID, LAST_UID + 1):
+        uid = uid + 1 if uid < LAST_UID else FIRST_UID
+        if uid not in taken:
+            _last_uid[:] = [uid]
+            return uid
+    raise OSError("no user id of the node's range is free")
+
+
+def uids_of_slots() -> set[int]:
+    """The real user ids of all processes that are in the range."""
+    return {uid for pid in os.listdir("/proc") if pid.isdecimal() and is_slot_uid(uid := uid_of_process(int(pid)))}
+
+
+def uid_of_process(pid: int) -> int:
+    """The real user id of a process; -1 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            text = file.read()
+        return int(text[text.index(b"\nUid:") + 5 :].split(None, 1)[0])
+    except (OSError, ValueError):
+        return -1
+
+
+def _owner(folder: str) -> int:
+    try:
+        return os.lstat(folder).st_uid
+    except OSError:
+        return -1
+
+
+FOLDER = "/dev"
+_GPU_NODES = ("nvidia*", "nvidia-caps/*", "kfd", "dri/renderD*")
+
+
+def gpu_groups() -> tuple[int, ...]:
+    """Those that may read and write a GPU's device node which is not open to everyone; never root's."""
+    found = set()
+    for path in (path for pattern in _GPU_NODES for path in Path(FOLDER).glob(pattern)):
+        try:
+            seen = os.lstat(path)
+        except OSError:
+            continue
+        mode = stat.S_IMODE(seen.st_mode)
+        if stat.S_ISCHR(seen.st_mode) and mode & 0o060 == 0o060 and mode & 0o006 != 0o006:
+            found.add(seen.st_gid)
+    return tuple(sorted(found - {0}))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from distributed_grid.agent.walls import accounts, enclosure, forkserver, landlock, uids
+from distributed_grid.agent.walls import accounts, enclosure, forkserver
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, NONE, USER
 
 
@@ -48,9 +48,9 @@ def nameless() -> str:
 
 
 def _name() -> None:
-    accounts.mount_over(accounts.NAMELESS, uids.LAST, uids.LAST, "/tmp")  # noqa: S108 - in a namespace of our own
+    accounts.mount_over(accounts.NAMELESS, accounts.LAST_UID, accounts.LAST_UID, "/tmp")  # noqa: S108 - in a namespace of our own
     try:
-        pwd.getpwuid(uids.LAST)
+        pwd.getpwuid(accounts.LAST_UID)
     except KeyError:
         raise OSError(f"/etc/nsswitch.conf does not have {accounts.FILES[0]} looked into") from None
 
@@ -72,7 +72,7 @@ def _no_namespace(state_dir: Path) -> str:
 
 
 def _no_landlock(state_dir: Path) -> str:
-    return landlock.why_not(str(state_dir))
+    return enclosure.why_no_landlock(str(state_dir))
 
 
 def _tried(build: Callable[[], None]) -> str:

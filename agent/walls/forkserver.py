@@ -17,17 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.walls import (
-    accounts,
-    devices,
-    enclosure,
-    files_socket,
-    landlock,
-    leavings,
-    syscalls,
-    uids,
-    wire,
-)
+from distributed_grid.agent.walls import accounts, enclosure, files_socket, spawner, syscalls, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, Slot
 from distributed_grid.agent.walls.spawner import Spawner
 
@@ -194,7 +184,7 @@ def _born(doors: Collection[str]) -> tuple[int, list[str]]:
 
 
 def _enter_group(door: str) -> None:
-    """The supervisor looks whether it is in (agent/cgroups/slots.py)."""
+    """The supervisor looks whether it is in (agent/cgroups/groups.py)."""
     with contextlib.suppress(OSError):
         fd = os.open(door, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -208,9 +198,9 @@ def _check_user(uid: int, gid: int, groups: Collection[int] = ()) -> None:
     its capabilities for users of slots only. Raises PermissionError."""
     if os.geteuid() == 0 or (uid, gid) == (os.geteuid(), os.getegid()):
         return
-    if not uids.is_own(uid):
+    if not accounts.is_slot_uid(uid):
         raise PermissionError(errno.EPERM, f"user {uid} is none of a slot")
-    if gid != uid or (groups and not {*groups} <= {*devices.groups()}):
+    if gid != uid or (groups and not {*groups} <= {*accounts.gpu_groups()}):
         raise PermissionError(errno.EPERM, f"groups {sorted({gid, *groups} - {uid})} are not for user {uid} of a slot")
 
 
@@ -257,7 +247,7 @@ def _begin(op: str, slot: Slot, peer: socket.socket, note: int = -1) -> NoReturn
             Spawner(slot, peer, note).run()
         else:
             if slot.walls == LANDLOCK:
-                landlock.obey(landlock.rules(slot.state, (slot.folder,)))
+                enclosure.obey_landlock(enclosure.landlock_rules(slot.state, (slot.folder,)))
             files_socket.serve(peer)
     except OSError as error:
         if op == "make":
@@ -295,7 +285,7 @@ def _act(uid: int, gid: int, orders: list[list[Any]]) -> None:
                 procs.send(*rest)
             elif what == "cores":
                 os.sched_setaffinity(*rest)
-            elif what == "end" and uids.is_own(uid):
+            elif what == "end" and accounts.is_slot_uid(uid):
                 os.kill(-1, signal.SIGKILL)
-            elif what == "clear" and uids.is_own(uid):
-                leavings.clear(uid, (*leavings.MEMORY, *leavings.DISK))
+            elif what == "clear" and accounts.is_slot_uid(uid):
+                spawner.clear_leavings(uid, (*spawner.MEMORY, *spawner.DISK))

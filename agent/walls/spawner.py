@@ -1,12 +1,9 @@
-"""A spawner: the process behind the walls of one slot that makes the processes of its jobs, one job at a time.
-
-It has become the job's user already, so a launch is a posix_spawn and what a child inherits is set once. It is the
-subreaper of what it starts: whatever a job does to hide a process, in the end it is a child of this one. So when the
-spawner has no child left, nothing of the job is alive. It trusts nothing that the job can change: it is not dumpable,
-ignores signals, and knows no more than the job's own order. Without a supervisor it starts nothing any more, and leaves
-when its job is over. Stdlib only.
+"""A spawner: the process behind the walls of one slot that makes the processes of its jobs, one job at a time, and
+removes what they leave on the machine outside of their own directory. Stdlib only.
 """
 
+import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -18,8 +15,66 @@ import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from distributed_grid.agent.walls import landlock, leavings, wire
+from distributed_grid.agent.walls import enclosure, files, wire
 from distributed_grid.agent.walls.enclosure import LANDLOCK, NAMESPACE, Slot
+
+MEMORY = ("/dev/shm", "/dev/mqueue")  # noqa: S108 - what our user has there is removed
+DISK = ("/tmp", "/var/tmp")  # noqa: S108 - the same
+CLEAR_SECONDS = 5.0
+"""That the removing of one thing may take; what is left then is removed when we are asked again."""
+_TABLES = {"shm": "shmid", "sem": "semid", "msg": "msqid"}  # and what their numbers are called
+_IPC_RMID = 0  # IPC_RMID
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def clear_leavings(uid: int, folders: tuple[str, ...], seconds: float = CLEAR_SECONDS, spare: str = "") -> None:
+    """Remove what this user, who we are, owns directly in these directories, with all below it, but for names that
+    begin with `spare`, and its System V objects. What cannot be removed stays."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            _clear_folder(uid, folder, seconds, spare)
+    for table in _TABLES:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            _clear_table(uid, table)
+
+
+def _clear_folder(uid: int, folder: str, seconds: float, spare: str) -> None:
+    above = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(above) as entries:
+            ours = [entry.name for entry in entries if _owner(entry) == uid]
+        for name in map(os.fsencode, ours):
+            if spare and name.startswith(spare.encode()):
+                continue
+            with contextlib.suppress(OSError):
+                files.remove(above, name, seconds)
+    finally:
+        os.close(above)
+
+
+def _owner(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid
+    except OSError:
+        return -1
+
+
+def _clear_table(uid: int, table: str) -> None:
+    """Each line of /proc/sysvipc has an object: its number, and the users that own it and made it, by the names in the
+    first line."""
+    with open(f"/proc/sysvipc/{table}") as file:
+        head, *lines = file.read().splitlines()
+    names = head.split()
+    number, owner, maker = (names.index(one) for one in (_TABLES[table], "uid", "cuid"))
+    for line in lines:
+        values = line.split()
+        if str(uid) in (values[owner], values[maker]):
+            if table == "sem":
+                _libc.semctl(int(values[number]), 0, _IPC_RMID)
+            else:
+                getattr(_libc, f"{table}ctl")(int(values[number]), _IPC_RMID, None)
+
 
 _FOLDERS = "grid-r-"  # how the names of raylets' folders begin (raylet_folder.py)
 _NOTE_LINE = 255
@@ -74,7 +129,7 @@ class Spawner:
         while self._channel is not None or self._job:
             found = poll.poll(_SETTLED * 1000 if self._untidy and not self._job else None)
             if not found:
-                self._tidy(leavings.DISK)
+                self._tidy(DISK)
             for fd, _ in found:
                 if fd == self._woken.fileno():
                     with suppress(BlockingIOError):
@@ -84,17 +139,17 @@ class Spawner:
                     self._channel.close()
                     self._channel = None
             self._reap()
-        self._tidy(leavings.DISK)
+        self._tidy(DISK)
 
     def _tidy(self, folders: tuple[str, ...]) -> None:
         """Remove what the jobs have left outside of their directories: what is in memory after each, what is on a disk
         at most once a second. A raylet's folder in /tmp is there before its job."""
         now = time.monotonic()
-        if folders is leavings.MEMORY and now >= self._tidied + _SETTLED:
-            folders += leavings.DISK
+        if folders is MEMORY and now >= self._tidied + _SETTLED:
+            folders += DISK
         if self._alone:
-            leavings.clear(os.geteuid(), folders, spare=_FOLDERS if self._channel is not None else "")
-        self._untidy = folders is leavings.MEMORY
+            clear_leavings(os.geteuid(), folders, spare=_FOLDERS if self._channel is not None else "")
+        self._untidy = folders is MEMORY
         if not self._untidy:
             self._tidied = now
 
@@ -199,7 +254,7 @@ class Spawner:
             # Who has our user id may change them (prlimit), and not back. The next job gets a spawner without.
             said["spoiled"] = "a process of its own user changed its limits or its place in the schedule"
         self._tell(said)
-        self._tidy(leavings.MEMORY)
+        self._tidy(MEMORY)
 
     def _write_down(self) -> None:
         """Note how the main process ended, before anybody can see that it is gone: what is told may be told to a
@@ -264,7 +319,9 @@ def find_program(name: str, path: str) -> str:
 def _fork(order: dict[str, Any], program: str, state: str, out: int, err: int) -> int:
     """The same by a fork, since posix_spawn has no step for Landlock: each job has rules of its own."""
     recalls = (f"{state}/recalls",)
-    rules = landlock.rules(state, (order["cwd"] if order["make"] else order["folder"], *order["outputs"]), recalls)
+    rules = enclosure.landlock_rules(
+        state, (order["cwd"] if order["make"] else order["folder"], *order["outputs"]), recalls
+    )
     failed, begin = os.pipe()
     try:
         pid = os.fork()
@@ -295,7 +352,7 @@ def _become(order: dict[str, Any], program: str, rules: int, begin: int, out: in
         null = os.open("/dev/null", os.O_RDONLY)
         for fd, source in enumerate((null, out, err)):
             os.dup2(source, fd)
-        landlock.obey(rules)
+        enclosure.obey_landlock(rules)
         os.execve(program, order["argv"], order["env"])  # noqa: S606 - no shell is what is wanted
     except OSError as error:
         number = error.errno or number

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from distributed_grid.cli.attach.results import get_options
-from distributed_grid.cli.completion_of import jobs as complete_jobs
+from distributed_grid.cli.completion import complete_jobs as complete_jobs
 from distributed_grid.cli.context import AWAY_SECONDS, Invocation, common, current
 
 if TYPE_CHECKING:
-    from distributed_grid.cli.connection import Connection
+    from distributed_grid.coordinator.client.blocking import Connection
     from distributed_grid.protocol.groups import GroupView
 
 GRID_FAILED = 125
@@ -55,7 +55,7 @@ def _found(invocation: Invocation, job: str) -> "tuple[Connection, GroupView | N
     """A connection, and the gang that is meant, if it is one. A coordinator that is away is waited for: it may be
     restarting."""
     from distributed_grid.cli.attach.gang import gang_of
-    from distributed_grid.cli.connection import ConnectionLost
+    from distributed_grid.coordinator.client.blocking import ConnectionLost
 
     until = time.monotonic() + AWAY_SECONDS
     while True:

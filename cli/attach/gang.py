@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from distributed_grid.cli.attach.attached import BEGUN, HOLD_SECONDS, TRIES, Attached
-from distributed_grid.cli.attach.signals import Signals
-from distributed_grid.cli.attach.sinks import Sink, Stream
-from distributed_grid.cli.connection import Connection, ConnectionLost, Denied
+from distributed_grid.cli.attach.terminal import Signals, Sink, Stream
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.formatting import verdict
-from distributed_grid.cli.jobs.many import status_of_all
+from distributed_grid.cli.jobs.groups import status_of_all
+from distributed_grid.coordinator.client.blocking import Connection, ConnectionLost, Denied
 from distributed_grid.protocol.groups import GroupKind, GroupView, member_id
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from distributed_grid.cli.connection import Connection, Denied
 from distributed_grid.cli.context import Invocation
+from distributed_grid.coordinator.client.blocking import Connection, Denied
 from distributed_grid.coordinator.client.downloads import Download, Folder, NotWritten, Rules, compared, some
 from distributed_grid.coordinator.client.shipping import Bundle, HashCache, ShippingError, asked_for, scan
 from distributed_grid.protocol.codec import PART_BYTES
@@ -159,8 +159,8 @@ def bring_back(
     """Fetch results of a job that was started and has ended; the exit code is the job's, unless that says success and
     not all results are there. `since`: when the job was submitted by our clock, where that is known."""
     pass
-    from distributed_grid.cli.connection import ConnectionLost
     from distributed_grid.cli.context import complain
+    from distributed_grid.coordinator.client.blocking import ConnectionLost
     from distributed_grid.coordinator.client.downloads import Rules, refusal
 
     invocation, view = attached.invocation, attached.view

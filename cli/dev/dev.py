@@ -19,7 +19,7 @@ from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import GridError
 
 if TYPE_CHECKING:
-    from distributed_grid.cli.connection import Connection
+    from distributed_grid.coordinator.client.blocking import Connection
     from distributed_grid.protocol.messages import Shared
 
 DEFAULT_PORT = 7433
@@ -204,7 +204,7 @@ def _grid(*words: str) -> list[str]:
 
 def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[str, processes.Process]) -> None:
     """Wait until every node is up and offers; one that is up and withholds is told, one that is not up is an error."""
-    from distributed_grid.cli.connection import Connection
+    from distributed_grid.coordinator.client.blocking import Connection
 
     began = time.monotonic()
     connection = Connection(url)
@@ -297,7 +297,7 @@ def _end(home: Path) -> int:
 
 def _end_jobs(home: Path) -> None:
     """Let the jobs end as jobs do, SIGTERM first, so that their records say so; not longer than a moment."""
-    from distributed_grid.cli.connection import Connection
+    from distributed_grid.coordinator.client.blocking import Connection
     from distributed_grid.protocol.messages import Cancel, ListJobs
 
     try:

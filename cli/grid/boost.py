@@ -8,7 +8,6 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, common, current, printable
-from distributed_grid.cli.grid.ray_nodes import held, ray_json
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.boosts import DURATION, Boost, amount_words, group_name
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -26,9 +25,43 @@ from distributed_grid.protocol.messages import (
     RequestBoost,
     ShowJobs,
 )
-from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, parse_amount, parse_kind
+from distributed_grid.protocol.placement import Walls, parse_walls
+from distributed_grid.protocol.resources import GIB, MILLI, ResourceType, format_bytes, parse_amount, parse_kind
 from distributed_grid.protocol.text import format_duration, parse_duration
-from distributed_grid.protocol.walls import Walls, parse_walls
+
+
+def held(node: RayNode) -> str:
+    """What it has: `2 CPU, 1 GPU, 4G memory`."""
+    return amounts(node.total) or "nothing"
+
+
+def amounts(shape: dict[str, float]) -> str:
+    """Amounts in Ray's words, as people read them: what says only where something is, is left out."""
+    parts = [f"{amount:g} {name}" for name, amount in sorted(shape.items()) if amount and _counted(name)]
+    return ", ".join(parts + ([f"{format_bytes(int(shape['memory']))} memory"] if shape.get("memory") else []))
+
+
+def _counted(name: str) -> bool:
+    of_groups = "_group_" in name
+    return not of_groups and name not in ("memory", "object_store_memory") and not name.startswith(("node:", "boost_"))
+
+
+def ray_json(node: RayNode) -> dict[str, Any]:
+    """A node of Ray's with all that is known of it."""
+    return {
+        "id": node.id,
+        "name": node.name,
+        "host": node.host,
+        "ip": node.ip,
+        "status": node.status,
+        "total": node.total,
+        "available": node.available,
+        "boost": node.boost or None,
+        "source": node.source or None,
+        "target": node.target or None,
+        "stray": node.stray or None,
+    }
+
 
 HEADER = ("BOOST", "SOURCE", "TARGET", "LENT", "STATE", "ALLOCATED", "EXPIRES", "IN RAY")
 EXCLUSIVE = """only programs that use its placement group run there:
@@ -98,8 +131,8 @@ def request(
 
 def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
     """Its view once it runs or has ended, with a line for each state before."""
-    from distributed_grid.cli.connection import Denied
     from distributed_grid.cli.grid.borrowing import Borrowing
+    from distributed_grid.coordinator.client.blocking import Denied
 
     try:
         return Borrowing(invocation, asked).run()

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.cli.attach.signals import Signals
-from distributed_grid.cli.connection import Connection, ConnectionLost, Denied, Unreachable
+from distributed_grid.cli.attach.terminal import Signals
 from distributed_grid.cli.context import Invocation
+from distributed_grid.coordinator.client.blocking import Connection, ConnectionLost, Denied, Unreachable
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.messages import Cancel, Done, Failed, JobUpdate, RequestBoost, Submitted
 

@@ -22,7 +22,7 @@ def config() -> None:
 @click.option("--origin", is_flag=True, help="Say where each value comes from.")
 def show(origin: bool) -> None:
     """Show every setting with its value."""
-    from distributed_grid.config import text as config_text
+    from distributed_grid.config import schema as config_text
     from distributed_grid.config.places import shown
 
     invocation = current()
@@ -36,10 +36,10 @@ def show(origin: bool) -> None:
             items = [{"name": row.name, "value": _plain(row.value), "origin": row.origin} for row in rows]
             formatting.emit_json(invocation, {"file": str(whole.path or ""), "settings": items}, rows="settings")
         case "quiet":
-            formatting.emit("".join(f"{row.name}={config_text.show(row.value)}\n" for row in rows))
+            formatting.emit("".join(f"{row.name}={config_text.format_value(row.value)}\n" for row in rows))
         case _:
             header = ("SETTING", "VALUE", "ORIGIN") if origin else ("SETTING", "VALUE")
-            cells = [(row.name, config_text.show(row.value), row.origin)[: len(header)] for row in rows]
+            cells = [(row.name, config_text.format_value(row.value), row.origin)[: len(header)] for row in rows]
             formatting.emit(formatting.table(invocation, header, cells))
 
 
@@ -73,7 +73,7 @@ def check(file: str | None) -> None:
 @click.argument("file", default="grid.yaml")
 def init(force: bool, file: str) -> None:
     """Write a commented file to start from: FILE (grid.yaml), or - for stdout."""
-    from distributed_grid.config.text import init as text
+    from distributed_grid.config.schema import template as text
 
     if file == "-":
         formatting.emit(text())
@@ -95,6 +95,6 @@ def schema() -> None:
     """Print the JSON schema of the configuration, for editors."""
     import json
 
-    from distributed_grid.config.text import schema as make
+    from distributed_grid.config.schema import json_schema as make
 
     sys.stdout.write(json.dumps(make(), indent=2) + "\n")

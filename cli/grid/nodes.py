@@ -5,13 +5,13 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.completion_of import nodes as complete_nodes
+from distributed_grid.cli.completion import complete_nodes as complete_nodes
 from distributed_grid.cli.context import Invocation, common, current, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, NodeView, parse_labels
+from distributed_grid.protocol.placement import LEAST_SHARED, level_of, open_to_all
 from distributed_grid.protocol.text import format_duration, parse_duration
-from distributed_grid.protocol.walls import LEAST_SHARED, level_of, open_to_all
 
 NODE_HEADER = (
     "NODE", "STATE", "CPU", "MEMORY", "GPU", "OFFERS", "LENT", "JOBS", "WALLS", "OTHERS USE", "LABELS", "WITHHELD"

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.completion_of import nodes as complete_nodes
-from distributed_grid.cli.connection import Denied
+from distributed_grid.cli.completion import complete_nodes as complete_nodes
 from distributed_grid.cli.context import Invocation, common, complain, current, printable
 from distributed_grid.cli.grid.access import label_of
+from distributed_grid.coordinator.client.blocking import Denied
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import (
@@ -35,12 +35,12 @@ from distributed_grid.protocol.messages import (
     Withdraw,
 )
 from distributed_grid.protocol.nodes import NodeState, NodeView
-from distributed_grid.push.coordinating import Invited
 from distributed_grid.push.plan import Known
+from distributed_grid.push.provisioning import Invited
 
 if TYPE_CHECKING:
-    from distributed_grid.push.adding import Added, Goods
     from distributed_grid.push.plan import Target
+    from distributed_grid.push.provisioning import Added, Goods
     from distributed_grid.push.ssh import Way
 
 
@@ -247,7 +247,7 @@ def remove(
     taken back, and the grid forgets it. With --forget nothing is asked of the host, which may be gone: what ran there
     counts as lost.
     """
-    from distributed_grid.push import records
+    from distributed_grid.push import provisioning
     from distributed_grid.push.plan import parse_target
     from distributed_grid.push.ssh import Way, library
 
@@ -256,12 +256,12 @@ def remove(
 
     asking = Asking(invocation, "")
     grid = asking.grid()
-    known = records.read(grid, node)
+    known = provisioning.read_record(grid, node)
     if forgetting:
-        from distributed_grid.push.removing import forget
+        from distributed_grid.push.provisioning import forget
 
         asyncio.run(forget(asking, node, lambda text: invocation.say(f"{node}: {text}")))
-        records.forget(grid, node)
+        provisioning.remove_record(grid, node)
         where = f"on {known.target}" if known is not None else "on its host"
         invocation.say(
             f"{node} is out of the grid; {where} there may still be its agent, ~/.local/share/grid and the state of its"
@@ -278,10 +278,10 @@ def remove(
     target = parse_target(host, port or 0) if host or known is None else known.target
     if port:
         target = target._replace(port=port)
-    own = known if known is not None and not host else records.Pushed("")
+    own = known if known is not None and not host else provisioning.Pushed("")
     way = Way(identity or own.identity, accept_new)
     asyncio.run(_removing(_Work(invocation, way, python or own.python), target, asking, node, now))
-    records.forget(grid, node)
+    provisioning.remove_record(grid, node)
     invocation.say(f"{node} is out of the grid, and nothing of it is left on {target}")
 
 
@@ -316,37 +316,35 @@ def _adding(
     work: _Work, target: "Target", goods: "Goods", name: str, labels: dict[str, str], address: str
 ) -> "Callable[[], Coroutine[Any, Any, Added]]":
     pass
-    from distributed_grid.push import records
-    from distributed_grid.push.adding import add
-    from distributed_grid.push.far import Far
-    from distributed_grid.push.ssh import Host
+    from distributed_grid.push import provisioning
+    from distributed_grid.push.provisioning import add
+    from distributed_grid.push.ssh import Far, Host
 
     host, _, port = address.rpartition(":")
     place = (host.strip("[]"), int(port))
     identity = os.path.abspath(os.path.expanduser(work.way.identity)) if work.way.identity else ""
-    pushed = records.Pushed(target.host, target.user, target.port, identity, work.python)
+    pushed = provisioning.Pushed(target.host, target.user, target.port, identity, work.python)
     asking = Asking(work.invocation, address)
 
     async def go() -> "Added":
         async with Host(target, work.way) as there:
             added = await add(Far(there, work.python), asking, goods, name, labels, place, work.say(str(target)))
-        records.write(await asyncio.to_thread(asking.grid), added.name, pushed)
+        provisioning.write_record(await asyncio.to_thread(asking.grid), added.name, pushed)
         return added
 
     return go
 
 
 async def _removing(work: _Work, target: "Target", asking: Any, node: str, now: bool) -> None:
-    from distributed_grid.push.far import Far
-    from distributed_grid.push.removing import remove
-    from distributed_grid.push.ssh import Host
+    from distributed_grid.push.provisioning import remove
+    from distributed_grid.push.ssh import Far, Host
 
     async with Host(target, work.way) as there:
         await remove(Far(there, work.python), asking, node, now, work.say(node))
 
 
 def _goods(made: Path, wheels: Path | None) -> "Goods":
-    from distributed_grid.push.adding import Goods
+    from distributed_grid.push.provisioning import Goods
     from distributed_grid.push.wheel import build_of, own_wheel
 
     own = own_wheel(made, wheels)

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from distributed_grid.cli.attach.results import get_options, here
-from distributed_grid.cli.completion_of import nodes as complete_nodes
+from distributed_grid.cli.completion import complete_nodes as complete_nodes
 from distributed_grid.cli.context import Invocation, common, current
-from distributed_grid.cli.jobs.many import many_of, many_options
+from distributed_grid.cli.jobs.groups import many_of, many_options
 from distributed_grid.cli.options import Sectioned, limit_options, limits_of, placing, placing_fields
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import parse_gang
@@ -95,7 +95,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     config = invocation.config()
     if config is not None:
         config.require_sharing()
-    from distributed_grid.cli.connection import Connection
+    from distributed_grid.coordinator.client.blocking import Connection
     from distributed_grid.protocol.messages import Submission
 
     connection: Connection = invocation.connect()
@@ -113,7 +113,7 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
 
     keep = options["on_exit"] == "keep"
     if options["array"]:
-        from distributed_grid.cli.jobs.many import attach_array
+        from distributed_grid.cli.jobs.groups import attach_array
 
         sys.exit(attach_array(invocation, connection, submission, keep))
     attached = Attached(invocation, submission=submission, keep=keep)
@@ -224,7 +224,7 @@ def _check_globs(options: dict[str, Any]) -> None:
 
 
 def _dry_run(invocation: Invocation, request: Request, array: bool) -> None:
-    from distributed_grid.cli.jobs.explained import show_why
+    from distributed_grid.cli.jobs.jobs import show_why
     from distributed_grid.protocol.messages import AskWhy
 
     why = invocation.ask(lambda number: AskWhy(id=number, request=request))

@@ -1,13 +1,261 @@
-"""`grid submit`: many jobs at once, from a file."""
+"""`grid submit`: jobs from a file, YAML or JSON Lines. Its keys are the long options of `grid run-shared`."""
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
 from distributed_grid.cli.context import common, current
-from distributed_grid.protocol.errors import BadValue
+from distributed_grid.cli.jobs.groups import many_of
+from distributed_grid.cli.jobs.run_shared import request_of, run_shared, spec_of
+from distributed_grid.config.kinds import Problem, did_you_mean
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.jobs import JobSpec, Request
+
+FILE_BYTES = 64 << 20
+MOST_JOBS = 100_000
+NOT_OF_A_JOB = {"help", "config", "coordinator", "output", "color", "quiet", "verbose"} | {
+    "detach", "get", "force", "executable", "on-exit", "dry-run",
+}  # fmt: skip
+"""Options of `run-shared` that say what our own process does, not what the job is."""
+
+
+class Described(NamedTuple):
+    """One job of the file: the line it begins in, what it asks for, what it runs, whether that is to have the current
+    directory, and what makes many of it."""
+
+    where: str
+    request: Request
+    spec: JobSpec
+    shipped: bool
+    many: dict[str, Any]
+
+
+class JobsFileError(BadValue):
+    """A file that cannot be taken, with everything that is wrong in it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__(f"{self.problems[0].where}: {self.problems[0].what}", hint=self.problems[0].hint)
+
+    def lines(self) -> list[str]:
+        """Every problem, as the command line prints it."""
+        out = []
+        for problem in self.problems:
+            out.append(f"error: {problem.where}: {problem.what}")
+            if problem.hint:
+                out.append(f"  try: {problem.hint}")
+        return [*out, "nothing was submitted"]
+
+
+def read_jobs(raw: bytes, name: str) -> list[Described]:
+    """The jobs of a file, called `name` in messages. Raises JobsFileError with all that is wrong."""
+    reader = _Reader(name)
+    reader.read(raw)
+    if reader.problems:
+        raise JobsFileError(reader.problems)
+    return reader.jobs
+
+
+def _keys() -> dict[str, click.Option]:
+    """What may stand in a job, besides its command: the options by their long names, with `_` for `-`."""
+    keys = {}
+    for option in run_shared.params:
+        if isinstance(option, click.Option):
+            for flag in option.opts:
+                if flag.startswith("--") and flag[2:] not in NOT_OF_A_JOB:
+                    keys[flag[2:].replace("-", "_")] = option
+    return keys
+
+
+class _Reader:
+    def __init__(self, name: str) -> None:
+        self.problems: list[Problem] = []
+        self.jobs: list[Described] = []
+        self._name = name
+        self._line = 0
+        self._keys = _keys()
+        self._context = run_shared.make_context("run-shared", ["COMMAND"])
+        self._plain = {name: value for name, value in self._context.params.items() if name != "command"}
+        self._defaults: dict[str, Any] = {}
+
+    def _problem(self, node: Any, what: str, hint: str = "") -> None:
+        self.problems.append(Problem(self._where(node), what, hint))
+
+    def _where(self, node: Any) -> str:
+        return f"{self._name}:{self._line + node.start_mark.line + 1}"
+
+    # --- the form -----------------------------------------------------------------------------------------------------
+
+    def read(self, raw: bytes) -> None:
+        if len(raw) > FILE_BYTES:
+            self.problems.append(Problem(self._name, f"has {len(raw)} bytes, and {FILE_BYTES} are the most"))
+            return
+        lines = raw.splitlines()
+        if (rows := _json_lines(lines)) and (len(rows) > 1 or not _has_jobs(self._compose(lines[rows[0]]))):
+            for at in rows:
+                self._line = at
+                self._job(self._compose(lines[at]))
+        else:
+            self._document(self._compose(raw))
+        if not self.jobs and not self.problems:
+            self.problems.append(Problem(self._name, "has no jobs", "list them under `jobs:`, each with a `command`"))
+
+    def _compose(self, raw: bytes) -> Any:
+        import yaml
+
+        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        try:
+            return yaml.compose(raw, Loader=loader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            where = f"{self._name}:{self._line + mark.line + 1}:{mark.column + 1}" if mark else self._name
+            self.problems.append(Problem(where, f"not YAML: {error.problem or error.context}"))
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            text = str(error).splitlines()[0] if str(error) else "nested too deeply"
+            self.problems.append(Problem(self._name, f"not YAML: {text}"))
+        return None
+
+    def _document(self, root: Any) -> None:
+        if root is None:
+            return
+        if root.id != "mapping":
+            self._problem(root, "must hold `jobs:` and may hold `defaults:`", "write `jobs:` above the list")
+            return
+        parts = self._pairs(root)
+        for name, (key, _) in parts.items():
+            if name not in ("defaults", "jobs"):
+                self._problem(key, f"unknown key {name!r}", did_you_mean(name, ("defaults", "jobs")))
+        if "defaults" in parts and not _empty(parts["defaults"][1]):
+            self._defaults = self._settings(parts["defaults"][1], "defaults")
+            if "command" in self._defaults:
+                self._problem(parts["defaults"][1], "a command belongs to a job, not to the defaults")
+        jobs = parts["jobs"][1] if "jobs" in parts else None
+        if jobs is None or _empty(jobs):
+            return
+        if jobs.id != "sequence":
+            self._problem(jobs, "jobs must be a list, each item with a command")
+        elif len(jobs.value) > MOST_JOBS:
+            self._problem(jobs, f"has {len(jobs.value)} jobs, and {MOST_JOBS} are the most")
+        else:
+            for item in jobs.value:
+                self._job(item)
+
+    def _pairs(self, node: Any) -> dict[str, tuple[Any, Any]]:
+        found: dict[str, tuple[Any, Any]] = {}
+        for key, value in node.value:
+            name = str(key.value) if key.id == "scalar" else ""
+            if name in found:
+                self._problem(key, f"{name} appears twice, first at {self._where(found[name][0])}")
+            found[name] = (key, value)
+        return found
+
+    # --- a job --------------------------------------------------------------------------------------------------------
+
+    def _job(self, node: Any) -> None:
+        if node is None:
+            return
+        before = len(self.problems)
+        said = self._settings(node, "a job")
+        env = (*self._defaults.get("env", ()), *(said.get("env") or ()))
+        given = self._defaults | said | {"env": env}
+        options = self._plain | {name: value for name, value in given.items() if value is not None}
+        command = options.pop("command", None)
+        if not command and len(self.problems) == before:
+            self._problem(node, "the job has no command", "add `command: PROGRAM ARGUMENT…`")
+        if len(self.problems) > before:
+            return
+        try:
+            request = request_of(options["kind"], options["amount"], options)
+            spec = spec_of(tuple(command), options)
+            many = many_of(options)
+        except GridError as error:
+            self._problem(node, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
+            return
+        shipped = not (options["no_ship"] or options["workdir"])
+        self.jobs.append(Described(self._where(node), request, spec, shipped, many))
+
+    def _settings(self, node: Any, what: str) -> dict[str, Any]:
+        """What a mapping says, by the names of the options; None: as if it were not said."""
+        if node.id != "mapping":
+            self._problem(node, f"{what} must hold settings, as `name: value`")
+            return {}
+        found: dict[str, Any] = {}
+        for name, (key, value) in self._pairs(node).items():
+            if name == "command":
+                found["command"] = self._command(value)
+            elif (option := self._keys.get(name)) is not None and option.name:
+                if option.name in found:
+                    self._problem(key, f"{name} is another name for what the job says already", "keep one of them")
+                found[option.name] = None if _empty(value) else self._value(name, option, value)
+            else:
+                hint = did_you_mean(name.replace("-", "_"), (*self._keys, "command"))
+                self._problem(key, f"unknown key {name!r} in {what}", hint or "see `grid run-shared --help`")
+        return found
+
+    def _command(self, node: Any) -> list[str] | None:
+        """A list is taken as it is; text is split as a shell would split it, but no shell runs it."""
+        if node.id == "sequence" and all(item.id == "scalar" for item in node.value):
+            return [str(item.value) for item in node.value]
+        if node.id != "scalar" or _empty(node):
+            self._problem(node, "command must be text or a list of words")
+            return None
+        import shlex
+
+        try:
+            return shlex.split(str(node.value))
+        except ValueError as error:
+            self._problem(node, f"the command cannot be split into words: {error}", "write it as a list")
+            return None
+
+    def _value(self, name: str, option: click.Option, node: Any) -> Any:
+        if option.is_flag:
+            if node.id == "scalar" and node.tag == "tag:yaml.org,2002:bool":
+                return str(node.value).lower() in ("true", "yes", "on")
+            self._problem(node, f"{name} must be true or false")
+            return None
+        if option.multiple:
+            texts = _texts(node)
+            if texts is None:
+                self._problem(node, f"{name} must be text or a list" + (" or a map" if name == "env" else ""))
+            return texts
+        if node.id != "scalar":
+            self._problem(node, f"{name} must be one value")
+            return None
+        try:
+            return option.type_cast_value(self._context, str(node.value))
+        except click.BadParameter as error:
+            self._problem(node, f"{name}: {error.message.rstrip('.')}")
+            return None
+
+
+def _texts(node: Any) -> tuple[str, ...] | None:
+    if node.id == "scalar":
+        return (str(node.value),)
+    if node.id == "sequence" and all(item.id == "scalar" for item in node.value):
+        return tuple(str(item.value) for item in node.value)
+    if node.id == "mapping" and all(key.id == value.id == "scalar" for key, value in node.value):
+        return tuple(f"{key.value}={value.value}" for key, value in node.value)
+    return None
+
+
+def _json_lines(lines: list[bytes]) -> list[int]:
+    """The lines that hold something, if each of them is an object; else none."""
+    rows = [at for at, line in enumerate(lines) if line.strip()]
+    whole = all(lines[at].strip().startswith(b"{") and lines[at].strip().endswith(b"}") for at in rows)
+    return rows if whole else []
+
+
+def _has_jobs(node: Any) -> bool:
+    return node is not None and node.id == "mapping" and any(key.value == "jobs" for key, _ in node.value)
+
+
+def _empty(node: Any) -> bool:
+    """A key without a value, or with `null`, counts as not set."""
+    return bool(node.id == "scalar" and node.tag == "tag:yaml.org,2002:null")
 
 
 @click.command()
@@ -20,10 +268,9 @@ def submit(path: str) -> None:
     whatever else the long options of run-shared say, with _ for -. Jobs that ship get the current directory.
     """
     from distributed_grid.cli import formatting
-    from distributed_grid.cli.jobs.jobs_file import read
 
     invocation = current()
-    jobs = read(_raw(path), "standard input" if path == "-" else path)
+    jobs = read_jobs(_raw(path), "standard input" if path == "-" else path)
     config = invocation.config()
     if config is not None:
         config.require_sharing()

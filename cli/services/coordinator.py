@@ -1,4 +1,4 @@
-"""`grid coordinator`: the service on the master, and the keeping of its state."""
+"""`grid coordinator`: the service on the master, and the backup of its state."""
 
 import os
 import sys
@@ -8,13 +8,15 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.connection import user_name
 from distributed_grid.cli.context import Invocation, common, current, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
+from distributed_grid.cli.services import service, systemd
+from distributed_grid.cli.services.systemd import Unit, program
+from distributed_grid.coordinator.client.blocking import user_name
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.resources import format_bytes
 
-_AT = "distributed_grid.cli.services.coordinator_install:"
+_AT = "distributed_grid.cli.services.coordinator:"
 SERVICE = {
     "install": Lazy(_AT + "install", "Install the coordinator as a service of this machine, and start it."),
     "uninstall": Lazy(_AT + "uninstall", "Stop the coordinator and remove its service."),
@@ -73,7 +75,7 @@ def backup(directory: str, state_dir: str | None, force: bool) -> None:
     """Write a backup to DIR, a new directory. The coordinator may run meanwhile.
 
     It has the store, whole and of one moment, and the shipped files of the jobs that live in it."""
-    from distributed_grid.coordinator.backup.create import backup as make
+    from distributed_grid.coordinator.backup.archive import backup as make
 
     _leave_nothing_half()
     invocation = current()
@@ -106,7 +108,7 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
     Jobs that waited when it was taken may have run since: they are ended as `restored`, to be submitted again, unless
     --resume says that nothing ran. What runs on nodes runs on. Agents obey the restored coordinator, and never again
     the one from before. Jobs submitted after the backup are not known any more."""
-    from distributed_grid.coordinator.backup.restore import restore as make
+    from distributed_grid.coordinator.backup.archive import restore as make
 
     _leave_nothing_half()
     invocation = current()
@@ -153,7 +155,7 @@ def check(state_dir: str | None, agent_dirs: tuple[str, ...]) -> None:
         what = store.content
         checked.append(f"{place}: {what.live} live and {what.ended} ended jobs" if what else str(place))
     for name in agent_dirs:
-        from distributed_grid.agent.check import check as check_agent
+        from distributed_grid.agent.diagnostics import check_state as check_agent
 
         checked.append(name)
         found += check_agent(Path(name))
@@ -226,3 +228,66 @@ def accept_loss(state_dir: str | None, yes: bool, resume: bool, end_waiting: boo
         formatting.emit_json(invocation, {"state_dir": str(place), "found": list(found.found), "done": said})
     else:
         formatting.emit(f"{printable(said)}\n")
+
+
+USER = "grid-coordinator"
+own_option = click.option("--user", "own", is_flag=True, help="A service of yours, in your own systemd.")
+
+
+@click.command()
+@common
+@own_option
+@click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
+@click.option("--port", metavar="PORT", help="Port to listen on (7433).")
+@click.option("--state-dir", metavar="DIR", help="Where it keeps its state.")
+@click.option("--insecure", is_flag=True, help="Listen on an address that is not loopback, without TLS.")
+def install(own: bool, host: str | None, port: str | None, state_dir: str | None, insecure: bool) -> None:
+    """Install the coordinator as a service of this machine, or change how it runs, and start it.
+
+    The options are those of `grid coordinator run` and are kept in the unit. Run again with the same options it
+    changes nothing. A service of the machine runs as the user grid-coordinator, which is made if it is missing."""
+    invocation = current()
+    invocation.failure = systemd.UNAVAILABLE
+    systemd.require_systemd(own)
+    invocation.failure = 1
+    if not own:
+        systemd.require_root("coordinator", "install")
+    given = {"host": host, "port": port, "state_dir": state_dir}
+    config = invocation.whole_config({f"coordinator.{name}": value for name, value in given.items() if value})
+    place = Path(config.coordinator_state_dir()).absolute()
+    if not own:
+        systemd.make_user(USER, Path("/var/lib/grid"))
+        systemd.check_runs(program(), USER)
+        systemd.give(USER, place)
+    argv = [*program(), "coordinator", "run", "--state-dir", str(place), *service.configured(invocation)]
+    for name in ("host", "port"):
+        if given[name]:
+            argv += [f"--{name}", str(given[name])]
+    unit = Unit("coordinator", argv + ["--insecure"] * insecure, place, "" if own else USER)
+    change = systemd.install(unit)
+    service.tell_installed(unit, change, {"listens": f"{config.coordinator.host}:{config.coordinator.port}"})
+
+
+@click.command()
+@common
+@own_option
+def uninstall(own: bool) -> None:
+    """Stop the coordinator and remove its service. Jobs that run go on, and its state is kept."""
+    service.uninstall(systemd.find("coordinator", own))
+
+
+@click.command()
+@common
+@own_option
+def status(own: bool) -> None:
+    """Show how the coordinator of this machine is, as its service."""
+    service.show(systemd.find("coordinator", own))
+
+
+@click.command()
+@common
+@own_option
+@service.log_options
+def logs(own: bool, follow: bool, lines: int) -> None:
+    """Print what the coordinator's service logged."""
+    service.logs(systemd.find("coordinator", own), follow, lines)

@@ -1,12 +1,12 @@
-"""`grid support-dump`: what who is to help needs to see, in one file, without secrets.
-
-What goes in is chosen, not filtered: settings whose values are numbers and choices, findings, counts, ids. Text that
-may hold what somebody else wrote is scrubbed on top (scrub.py)."""
+"""`grid support-dump`: diagnostics in one file, with secrets removed. What goes in is chosen, not filtered; text
+that others may have written is redacted on top.
+"""
 
 import io
 import json
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -21,8 +21,54 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, common, current, printable
-from distributed_grid.cli.services.scrub import HIDDEN, log_line, scrub, scrub_all
 from distributed_grid.protocol.errors import BadValue, GridError
+
+HIDDEN = "[hidden]"
+_WORDS = "secret|token|passw|credential|apikey|api_key"
+_PATTERNS = [
+    (re.compile(r"-----BEGIN [^-]+-----.*?(-----END [^-]+-----|\Z)", re.DOTALL), HIDDEN),
+    (re.compile(r"grid1(\.[\w-]+)+"), HIDDEN),  # an invitation
+    (re.compile(r"(?<=://)[^/@\s]+@"), f"{HIDDEN}@"),  # a name and password in an address
+    (re.compile(r"(?i)\b(bearer|basic)\s+\S+"), rf"\1 {HIDDEN}"),
+    (re.compile(rf"(?i)([\w-]*({_WORDS})[\w-]*[\"']?\s*[:=]\s*)\S+"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?<![\w/+=-])[\w+=-]{32,}(?![\w/+=-])"), HIDDEN),  # long, and without a break: keys and hashes
+]
+_SAFE = {
+    "timestamp", "level", "allocation", "allocations", "job", "jobs", "node", "grid", "epoch", "incarnation", "cores",
+    "memory", "gpus", "lends", "state_dir", "pid", "role", "seconds", "bytes", "count", "size", "running_for", "port",
+}  # fmt: skip
+"""What log lines say that holds no text of others. What else they say is scrubbed, or left out where it is not text."""
+
+
+def scrub(text: str) -> str:
+    """The text without what looks like a secret."""
+    for pattern, instead in _PATTERNS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def scrub_all(value: Any) -> Any:
+    """The same for all text in lists and maps."""
+    match value:
+        case str():
+            return scrub(value)
+        case dict():
+            return {key: scrub_all(one) for key, one in value.items()}
+        case list() | tuple():
+            return [scrub_all(one) for one in value]
+    return value
+
+
+def log_line(line: str) -> str:
+    """A line of a service's log without secrets."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return scrub(line)
+    if not isinstance(told, dict):
+        return scrub(line)
+    return json.dumps({key: value if key in _SAFE else scrub(str(value)) for key, value in told.items()})
+
 
 LINES = 500
 _SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "walls", "trust", "name", "state_dir", "strategy"}
@@ -122,12 +168,12 @@ def _coordinator(state_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _agent(state_dir: Path) -> Iterator[tuple[str, str]]:
-    from distributed_grid.agent import check, diagnostics
+    from distributed_grid.agent import diagnostics
 
     if not diagnostics.is_node(state_dir):
         return
     try:
-        found: Any = check.check(state_dir)
+        found: Any = diagnostics.check_state(state_dir)
     except GridError as error:
         found = [error.what]
     yield "agent/check.json", _json(scrub_all(found))

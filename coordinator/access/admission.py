@@ -1,22 +1,35 @@
-"""Who is on a connection. It is told by the connection itself, and what its hello says of a name is only compared.
-
-Without an authority (`grid init` was not run) the coordinator listens on this machine alone, and everybody who can
-connect is an operator under the name they give.
+"""Who is on a connection: told by its certificate, its bearer token, or the kernel (over the Unix socket of this
+machine), and never by what its hello says. Without an authority everybody who can connect is an operator, and
+only this machine can.
 """
 
+import asyncio
+import contextlib
+import os
+import pwd
+import re
+import socket
 import ssl
+import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 
-from distributed_grid.coordinator.access.ca import Presented, presented
-from distributed_grid.coordinator.access.pki import Pki
-from distributed_grid.coordinator.access.tokens import Bearer
+from distributed_grid.coordinator.access.ca import Pki, Presented, presented
+from distributed_grid.coordinator.access.identities import Bearer
+from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.protocol.errors import BadValue, GridError, ProtocolMismatch
 from distributed_grid.protocol.identity import PEOPLE, Identity, Role
 from distributed_grid.protocol.messages import Hello
 from distributed_grid.protocol.nodes import NodeFacts, check_facts
+from distributed_grid.protocol.placement import is_wall_uid
+from distributed_grid.runtime import unix
+from distributed_grid.runtime.local import SOCKET
+from distributed_grid.runtime.unix import bound
 
 
 class NotAdmitted(GridError):
@@ -128,3 +141,119 @@ def host_of(header: str) -> str:
     """The name or address of a Host header, without a port and in small letters."""
     host = header.strip().lower()
     return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
+
+
+OPEN_TO_PASS = 0o711
+"""The mode of a state directory when it is made: others may go through it to the socket, and not look around."""
+SERVICE_ACCOUNT, UNIT = "grid-agent", "grid-agent.service"
+UNITS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
+OTHERWISE = "for a program that is to submit jobs, make a token of its own: grid token create --bearer --role client"
+_USER = re.compile(r"^User=(\S+)", re.MULTILINE)
+_NUMBERED = re.compile(r"uid-\d+")
+
+
+def bind(state_dir: Path) -> socket.socket:
+    """The socket, bound and open to everybody. One that is there was left by a coordinator that was killed, since we
+    hold the directory's lock; something else is not ours to remove. Raises GridError, OSError."""
+    path = state_dir / SOCKET
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise GridError(
+                f"{path} is in the way",
+                why="the coordinator's socket is to be there, and it is something else",
+                hint="move it away, or give another --state-dir",
+            )
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    ours = bound(path)
+    try:
+        path.chmod(0o666)
+    except BaseException:
+        ours.close()
+        raise
+    return ours
+
+
+@contextmanager
+def closed_to_others(state_dir: Path) -> Iterator[None]:
+    """Others may go through the state directory to the socket: nothing else in it, or made in it, is theirs to read."""
+    before = os.umask(0o077)
+    for entry in os.scandir(state_dir):
+        mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+        if mode & 0o077 and not entry.is_symlink() and entry.name != SOCKET:
+            os.chmod(entry.path, mode & 0o700)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def local_peer(wire: ServerConnection) -> socket.socket | None:
+    """The Unix socket that a connection came by; None: it is of another kind."""
+    ours: socket.socket | None = wire.transport.get_extra_info("socket")
+    return ours if ours is not None and ours.family == socket.AF_UNIX else None
+
+
+def peer_uid(ours: socket.socket) -> int:
+    """The user at the other end of a Unix socket, as the kernel noted it at the connect."""
+    return unix.credentials(ours).uid
+
+
+def identity_of_peer(ours: socket.socket, accepted: float, grid: str) -> Identity:
+    """Who is at the other end of a Unix socket that was accepted then (by `peer.boot_clock`), to the grid. The name is
+    looked up each time, for users may change. Raises NotAdmitted for jobs, and for peers that are gone."""
+    try:
+        uid = unix.judge(ours, accepted=accepted).uid
+        if is_wall_uid(uid):
+            raise unix.PeerRefused(f"user {uid} is of the range that walls give to jobs", job=True)
+    except unix.PeerRefused as refused:
+        what = "a job may not come in by the coordinator's socket" if refused.job else "this connection is refused"
+        raise NotAdmitted(what, str(refused), OTHERWISE) from None
+    own = os.geteuid()
+    if uid not in (0, own) and uid in service_accounts():
+        why = f"{user_name(uid)} is the user of this machine's agent, and jobs may run as it"
+        raise NotAdmitted("a service account is no client of the grid", why, OTHERWISE)
+    return Identity(grid, Role.OPERATOR if uid in (0, own) else Role.CLIENT, user_name(uid))
+
+
+def service_accounts() -> set[int]:
+    """The users of agents that this machine's systemd runs: the default one, and those that their unit names."""
+    named = {SERVICE_ACCOUNT}
+    for folder in UNITS:
+        for path in (folder / UNIT, *folder.glob(f"{UNIT}.d/*.conf")):
+            with contextlib.suppress(OSError):
+                named |= set(_USER.findall(path.read_text(errors="replace")))
+    found = set()
+    for name in named:
+        with contextlib.suppress(KeyError):
+            found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+    return found
+
+
+def user_name(uid: int) -> str:
+    """The user's name; `uid-1234` where there is none, or none that could be written, or one that looks like that."""
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+    sane = 0 < len(name) <= 64 and name.isprintable() and not _NUMBERED.fullmatch(name)
+    return name if sane else f"uid-{uid}"
+
+
+async def authenticate(connection: Connection, admission: Admission, grid: str) -> Identity | None:
+    """The identity of a peer that has sent its hello; None: this grid asks nobody. The connection ends when what it was
+    let in by does. Raises NotAdmitted."""
+    wire = connection.wire
+    if (local := local_peer(wire)) is not None:
+        connection.via = f"uid {peer_uid(local)}"
+        return await asyncio.to_thread(identity_of_peer, local, wire.accepted, grid)
+    if (bearer := wire.bearer) is not None:
+        connection.via = f"bearer {bearer.id}"
+        connection.holds_until(bearer.expires, "bearer token")
+        return Identity(grid, bearer.role, bearer.name)
+    if (shown := admission.presented(wire)) is None:
+        return None
+    connection.presented, connection.via = shown, f"certificate {shown.serial}"
+    connection.holds_until(shown.life.end, "certificate")
+    return shown.identity

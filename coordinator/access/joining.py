@@ -13,13 +13,11 @@ import structlog
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.access.ca import checked
-from distributed_grid.coordinator.access.pki import PKI, Pki
+from distributed_grid.coordinator.access.admission import OPEN_TO_PASS
+from distributed_grid.coordinator.access.ca import PKI, Pki, checked
 from distributed_grid.coordinator.audit.log import RequestLog
-from distributed_grid.coordinator.net.limits import Tries
-from distributed_grid.coordinator.net.log_throttle import Seldom
-from distributed_grid.coordinator.net.unix_socket import OPEN_TO_PASS
-from distributed_grid.coordinator.store import head
+from distributed_grid.coordinator.net.limits import Seldom, Tries
+from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.open import open_store
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
 from distributed_grid.identity.member import Member, write_member
@@ -103,7 +101,7 @@ def found(state_dir: Path, hosts: Iterable[str], user: str, context: Path, url: 
         (state_dir / "grid.db").touch(0o600)
         store = open_store(state_dir / "grid.db")
         try:
-            grid = head.read(store).grid
+            grid = open.read_head(store).grid
         finally:
             store.close()
         names = hosts_of(hosts)

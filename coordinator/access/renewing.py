@@ -17,12 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.access.ca import Presented, checked, presented
-from distributed_grid.coordinator.access.pki import Pki
+from distributed_grid.coordinator.access.ca import Pki, Presented, checked, presented
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.net.limits import Tries
-from distributed_grid.coordinator.net.log_throttle import Seldom
+from distributed_grid.coordinator.net.limits import Seldom, Tries
 from distributed_grid.identity.keys import RENEW_AT
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from distributed_grid.coordinator.core.visibility import Sight
+from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.bundle import MOST_ENTRIES

@@ -18,32 +18,21 @@ import structlog
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.api import lookup
-from distributed_grid.coordinator.api.access_requests import AccessDesk, NoAuthority
 from distributed_grid.coordinator.api.blobs import Blobs, Uploads
-from distributed_grid.coordinator.api.lookup import LIST_BYTES, Lookup, Unanswerable
-from distributed_grid.coordinator.api.node_orders import order
+from distributed_grid.coordinator.api.lookup import LIST_BYTES, GroupWatches, JobWatches, Lookup, Unanswerable, Watcher
+from distributed_grid.coordinator.api.operator_requests import AccessDesk, NoAuthority, order
 from distributed_grid.coordinator.api.relay import Relay
-from distributed_grid.coordinator.api.submissions import LONGEST, about_request
-from distributed_grid.coordinator.api.submitting import Submissions, neighbours, resolved
-from distributed_grid.coordinator.api.watches import GroupWatches, JobWatches, Watcher
-from distributed_grid.coordinator.audit.asked import Asked
+from distributed_grid.coordinator.api.submissions import LONGEST, Submissions, about_request, neighbours, resolved
+from distributed_grid.coordinator.audit.entries import NAMED, Asked
 from distributed_grid.coordinator.audit.log import RequestLog
-from distributed_grid.coordinator.audit.words import NAMED
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.explain import why as explain
-from distributed_grid.coordinator.core.model import (
-    Accepted,
-    CancelAsked,
-    ExtendAsked,
-    Granted,
-    Rejected,
-    SignalAsked,
-)
-from distributed_grid.coordinator.core.queue import accounts
+from distributed_grid.coordinator.core.model import Accepted, CancelAsked, ExtendAsked, Granted, Rejected, SignalAsked
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.coordinator.core.visibility import Sight
+from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.coordinator.driver import Clock, Driver
-from distributed_grid.coordinator.net.log_throttle import Seldom
+from distributed_grid.coordinator.net.limits import Seldom
 from distributed_grid.coordinator.net.memory import Memory
 from distributed_grid.coordinator.ray.boosts import Boosting, no_boosts, no_other_boost
 from distributed_grid.coordinator.ray.reservations import Placing
@@ -86,8 +75,8 @@ from distributed_grid.protocol.messages import (
     Watch,
     Withdraw,
 )
+from distributed_grid.protocol.messages.roles import reach
 from distributed_grid.protocol.resources import capped
-from distributed_grid.protocol.roles import reach
 
 RECEIPTS = 1000
 """The most that one answer holds."""
@@ -215,7 +204,7 @@ class Requests:
                 shared = lookup.shared(self._state, sight, self._clock(), message.id, message.node, message.past)
                 self._reply(client, shared)
             case GetShares():
-                users, state = accounts.views(self._state, self._clock()), self._state
+                users, state = views.shares(self._state, self._clock()), self._state
                 half_life = state.policy.sharing.half_life
                 self._reply(client, Shares(message.id, users, capped(state.shares.capacity), half_life))
             case AskWhy():

@@ -22,13 +22,21 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, admitted, facts_of, host_of, sane
-from distributed_grid.coordinator.access.authentication import authenticate
+from distributed_grid.coordinator.access.admission import (
+    Admission,
+    NotAdmitted,
+    admitted,
+    authenticate,
+    bind,
+    facts_of,
+    host_of,
+    sane,
+)
+from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.access.joining import Joining
-from distributed_grid.coordinator.access.pki import Pki
 from distributed_grid.coordinator.access.renewing import Renewals
-from distributed_grid.coordinator.api.access_requests import AccessDesk
 from distributed_grid.coordinator.api.blobs import Blobs
+from distributed_grid.coordinator.api.operator_requests import AccessDesk
 from distributed_grid.coordinator.api.relay import Agent, Relay
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import People
@@ -52,16 +60,14 @@ from distributed_grid.coordinator.core.model import (
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.connection import Connection, Wire
-from distributed_grid.coordinator.net.limits import Bucket
+from distributed_grid.coordinator.net.limits import Bucket, Seldom
 from distributed_grid.coordinator.net.listener import Entrance
-from distributed_grid.coordinator.net.log_throttle import Seldom
 from distributed_grid.coordinator.net.memory import Memory
-from distributed_grid.coordinator.net.unix_socket import bind
 from distributed_grid.coordinator.ray.boosts import Boosting
 from distributed_grid.coordinator.ray.reservations import Placing
 from distributed_grid.coordinator.store.contradictions import Contradictions
 from distributed_grid.coordinator.store.store import Store
-from distributed_grid.identity.tls import own, server_context
+from distributed_grid.identity.credentials import own, server_context
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
 from distributed_grid.protocol.identity import Role

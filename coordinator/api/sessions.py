@@ -9,8 +9,7 @@ from typing import Any
 from distributed_grid.coordinator.api.requests import Client, Requests
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.net.connection import Connection
-from distributed_grid.coordinator.net.limits import OUT_OF_TURN, Pace, Paces
-from distributed_grid.coordinator.net.log_throttle import Seldom
+from distributed_grid.coordinator.net.limits import OUT_OF_TURN, Pace, Paces, Seldom
 from distributed_grid.coordinator.net.memory import Memory, Strain
 from distributed_grid.protocol.codec import Unusable
 from distributed_grid.protocol.identity import Role

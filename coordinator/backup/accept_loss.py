@@ -17,14 +17,12 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.verify import StoreAnchor
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE, looking_into
-from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.ledger import Ledger, hold_back
 from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
-from distributed_grid.coordinator.core.nodes.restore import hold_back
 from distributed_grid.coordinator.core.rollback import CHOOSE, Loss
-from distributed_grid.coordinator.store import traces
+from distributed_grid.coordinator.store import evidence
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, StoreRefused
-from distributed_grid.coordinator.store.head import standing_loss
-from distributed_grid.coordinator.store.open import sync
+from distributed_grid.coordinator.store.open import standing_loss, sync
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.service import configure_logs, locked
@@ -154,13 +152,13 @@ def accept(state_dir: Path, by: str, resume: bool) -> str:
 def _accept_here(state_dir: Path, by: str, resume: bool) -> str:
     path, aside = state_dir / STORE, None
     try:
-        store = Store(path, traces=traces.look(state_dir))
+        store = Store(path, traces=evidence.find_traces(state_dir))
         living = store.load()
     except (DiskTrouble, StoreRefused):
         raise
     except (StoreFailed, ValueError) as error:  # it cannot be read: a new one takes its place
         aside = _set_aside(state_dir)
-        store = Store(path, traces=traces.look(state_dir))
+        store = Store(path, traces=evidence.find_traces(state_dir))
         living = store.load()
         if store.loss is None:
             store.close()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from distributed_grid.coordinator.backup import pki
+from distributed_grid.coordinator.backup import state
 from distributed_grid.coordinator.backup.state import (
     STORE,
     Content,
@@ -20,10 +20,9 @@ from distributed_grid.coordinator.backup.state import (
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.rollback import CHOOSE, Traces, missing
-from distributed_grid.coordinator.store import sums, traces
-from distributed_grid.coordinator.store.begin import Outside, examine, look_outside
+from distributed_grid.coordinator.store import evidence, rows
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, StoreRefused
-from distributed_grid.coordinator.store.head import standing_loss
+from distributed_grid.coordinator.store.open import Outside, examine, look_outside, standing_loss
 from distributed_grid.protocol.bundle import hasher
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
@@ -55,7 +54,7 @@ class Checked(NamedTuple):
 def check(folder: Path) -> Checked:
     """Check the store in a state directory or a backup. Raises GridError where there is none that can be read, and
     nothing shows that there was one."""
-    outside, seen = look_outside(folder / STORE), traces.look(folder)
+    outside, seen = look_outside(folder / STORE), evidence.find_traces(folder)
     gone = missing(outside.mark, seen)
     if not outside.there and gone:
         return Checked(None, [Finding(STORE, one, CHOOSE) for one in gone])
@@ -81,7 +80,7 @@ def _checked(db: sqlite3.Connection, folder: Path, outside: Outside, seen: Trace
         if all(one.hint == CHOOSE for one in found):
             what = content(db)
             found += _Rows(db).findings() or _blobs(db, folder)
-            found += (Finding(*one) for one in pki.findings(folder, what.grid))
+            found += (Finding(*one) for one in state.pki_findings(folder, what.grid))
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         found.append(Finding(STORE, f"cannot be read: {error}"))
     return Checked(what, found[:MOST], max(0, len(found) - MOST))
@@ -99,7 +98,7 @@ def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Fi
         return
     gone = examine(db, outside, seen).found
     loss = standing_loss(db)
-    bad = [one.what for one in sums.damaged(db)]
+    bad = [one.what for one in rows.damaged_rows(db)]
     for one in dict.fromkeys([*(loss.found if loss is not None else ()), *gone, *bad]):
         yield Finding(STORE, one, CHOOSE)
 

@@ -1,23 +1,32 @@
-"""What backup, restore and check share: a look at a state directory, or at a backup, that changes nothing there."""
+"""What backup, restore and check share: reading a state directory or a backup, its store, shipped files and
+authority, without changing it.
+"""
 
 import os
 import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
 
+from distributed_grid.coordinator.access.ca import IDENTITIES, PKI, Authority, Pki, identity_of
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.store import head
+from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.errors import failure
 from distributed_grid.coordinator.store.open import refuse_strangers, sync
+from distributed_grid.identity.credentials import AUTHORITY, CERTIFICATE, KEY, check_private
+from distributed_grid.identity.keys import certificate_in
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, is_blob_hash
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import Identity, Role
 
 STORE = "grid.db"
 BLOBS = "blobs"
@@ -67,7 +76,7 @@ def looking_into(folder: Path) -> Iterator[sqlite3.Connection]:
 
 def content(db: sqlite3.Connection) -> Content:
     """What is in it. Raises sqlite3.DatabaseError where its head is damaged."""
-    point = head.read(db)
+    point = open.read_head(db)
     backup = db.execute("SELECT value FROM meta WHERE name = 'backup'").fetchone()
     live = db.execute("SELECT count(*) FROM jobs WHERE state <> 'ended'").fetchone()[0]
     ended = db.execute("SELECT count(*) FROM jobs WHERE state = 'ended'").fetchone()[0]
@@ -147,3 +156,73 @@ def sync_tree(folder: Path) -> None:
     """Have the names in a folder and in all below it on the disk."""
     for place, _, _ in os.walk(folder):
         sync(Path(place))
+
+
+PKI_FILES = ("ca.key", AUTHORITY, KEY, CERTIFICATE)
+RESTORE_PKI = "restore a backup, which has all of them"
+
+
+def copy_pki(source: Path, target: Path) -> int:
+    """Copy the authority of a state directory or backup to another, readable by its owner alone; its bytes, none where
+    the grid was not founded. Raises GridError, OSError."""
+    if not Pki.exists(source / PKI):
+        return 0
+    place = target / PKI
+    place.mkdir(mode=0o700)
+    for name in (IDENTITIES, *PKI_FILES):
+        (place / name).touch(0o600)
+    for name in PKI_FILES:
+        shutil.copyfile(source / PKI / name, place / name)
+        sync(place / name)
+    with closing(_read_identities(source / PKI / IDENTITIES)) as db:
+        copy_store(db, place / IDENTITIES)
+    sync(place / IDENTITIES)
+    return sum((place / name).stat().st_size for name in (IDENTITIES, *PKI_FILES))
+
+
+def update_pki(restored: Path, before: Path) -> None:
+    """What was taken back since the backup was taken stays so, as far as it is still known; and no token opens anything
+    any more, since it may have been used up since. Raises GridError."""
+    path, known = restored / PKI / IDENTITIES, before / PKI / IDENTITIES
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}", uri=True, isolation_level=None)) as db:
+            db.execute("UPDATE tokens SET uses = 0")
+            if known.exists():
+                with suppress(sqlite3.Error):  # it may be damaged
+                    db.execute("ATTACH ? AS known", (f"file:{quote(str(known))}?mode=ro",))
+                    db.execute("INSERT OR REPLACE INTO certificates SELECT * FROM known.certificates")
+    except sqlite3.Error as error:
+        raise failure(path, error) from None
+
+
+def pki_findings(folder: Path, grid: str) -> Iterator[tuple[str, str, str]]:
+    """What is not as it must be with the authority in a state directory or backup: where, what, and what to do."""
+    place = folder / PKI
+    if not Pki.exists(place):
+        return
+    try:
+        authority = Authority.load(place, grid)
+        own = certificate_in(place)
+        check_private(place / IDENTITIES)
+        own.verify_directly_issued_by(authority.certificate)
+        named = identity_of(own.public_bytes(serialization.Encoding.DER))
+        if named != Identity(grid, Role.COORDINATOR):
+            yield PKI, f"its certificate is for {named.uri}, and the store is of grid {grid}", RESTORE_PKI
+    except GridError as error:
+        yield PKI, f"{error.what}: {error.why}" if error.why else error.what, error.hint or RESTORE_PKI
+    except (OSError, ValueError, TypeError, BadValue, InvalidSignature, x509.ExtensionNotFound) as error:
+        yield PKI, f"its keys and certificates do not belong together: {error or type(error).__name__}", RESTORE_PKI
+    try:
+        with closing(_read_identities(place / IDENTITIES)) as db:
+            for (said,) in db.execute("PRAGMA integrity_check(5)"):
+                if said != "ok":
+                    yield f"{PKI}/{IDENTITIES}", str(said), RESTORE_PKI
+            db.execute("SELECT count(*) FROM certificates").fetchone()
+    except sqlite3.Error as error:
+        yield f"{PKI}/{IDENTITIES}", f"cannot be read: {error}", RESTORE_PKI
+
+
+def _read_identities(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None, timeout=5)

@@ -17,11 +17,15 @@ from typing import Any
 
 from distributed_grid.coordinator.client.downloads import BadAnswer, Listed, Rules, compared
 from distributed_grid.coordinator.client.jobs import describe_job
-from distributed_grid.coordinator.client.output import JobResult, collect, stream_output
-from distributed_grid.coordinator.client.session import ConnectionLost, GridUnavailable, RequestRefused, Session
+from distributed_grid.coordinator.client.output import JobResult, collect, fetch_files, ship_directory, stream_output
+from distributed_grid.coordinator.client.session import (
+    ConnectionLost,
+    GridUnavailable,
+    RequestRefused,
+    Session,
+    Watches,
+)
 from distributed_grid.coordinator.client.shipping import HashCache, ShippingError
-from distributed_grid.coordinator.client.transfers import fetch_files, ship_directory
-from distributed_grid.coordinator.client.watch import Watches
 from distributed_grid.protocol.boosts import DURATION
 from distributed_grid.protocol.codec import BULK_BYTES, encode
 from distributed_grid.protocol.errors import BadValue
@@ -57,11 +61,11 @@ from distributed_grid.protocol.messages import (
     WantFiles,
     Why,
 )
+from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import NodeView
-from distributed_grid.protocol.preemption import Receipt
+from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import ResourceType
 from distributed_grid.protocol.text import parse_duration
-from distributed_grid.protocol.walls import Walls
 
 __all__ = [
     "BadAnswer",

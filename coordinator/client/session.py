@@ -1,37 +1,90 @@
-"""A client's connection to the coordinator: questions and answers by number, lost and made again without the asker
-noticing. What can safely be said twice (all but signals) is said again after a reconnect."""
+"""A client's connection to the coordinator: requests and answers by number, watched jobs, reconnecting, and the
+renewal of its certificate.
+"""
 
 import asyncio
 import itertools
 import random
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.client.renewal import keep_renewed
-from distributed_grid.identity.bearer import as_member
-from distributed_grid.identity.member import identity_at
+from distributed_grid.identity.credentials import as_member, has_identity
+from distributed_grid.identity.member import identity_at, identity_for
 from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
-from distributed_grid.protocol.jobs import JobView
+from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.link import PROTOCOL, Link
 from distributed_grid.protocol.messages import (
     Failed,
     Hello,
     Jobs,
     JobUpdate,
+    NewCertificate,
     Refused,
     ShowJobs,
+    WantCertificate,
+    Watch,
     Welcome,
     joined,
     next_page,
 )
 from distributed_grid.runtime.local import LOCAL_URI, NoSocket, dial, socket_path
+
+LOOK_EVERY = 3600.0
+"""Seconds between looks at the clock at the latest: it may be set, and the machine may sleep."""
+RENEW_AGAIN = 60.0
+"""Seconds, twice at most, until a renewal that failed is tried again."""
+
+
+async def keep_renewed(
+    url: str, welcome: Welcome | None, number: Callable[[], int], ask: Callable[[WantCertificate], Awaitable[Any]]
+) -> None:
+    """Renew the certificate with which this grid is spoken to whenever most of its life is over, for as long as it is
+    connected: the coordinator ends a connection with the certificate that it was made or renewed with. What goes wrong
+    leaves the old one, and is tried again."""
+    folder = identity_for(url) if url.startswith("wss:") else None
+    if folder is None or not has_identity(folder):
+        return
+    at = 0.0
+    if welcome is not None and welcome.renew_in:
+        at = time.time() + welcome.renew_in
+    elif welcome is None or not welcome.renew:
+        with suppress(GridError):
+            at = await asyncio.to_thread(_renewal_time, folder)
+    while True:
+        if (left := at - time.time()) > 0:
+            await asyncio.sleep(min(left, LOOK_EVERY))
+            continue
+        at = time.time() + RENEW_AGAIN * random.uniform(1, 2)  # noqa: S311
+        with suppress(GridError):  # nobody waits for it, and what is held goes on
+            if await _renew(folder, number(), ask):
+                at = await asyncio.to_thread(_renewal_time, folder)
+
+
+def _renewal_time(folder: Path) -> float:
+    from distributed_grid.identity.enrollment import renewal_time
+
+    return renewal_time(folder)
+
+
+async def _renew(folder: Path, number: int, ask: Callable[[WantCertificate], Awaitable[Any]]) -> bool:
+    from distributed_grid.identity.enrollment import Asked
+
+    asked = await asyncio.to_thread(Asked, folder)
+    answer: NewCertificate = await ask(WantCertificate(id=number, request=asked.request))
+    if answer.certificate:
+        await asyncio.to_thread(asked.keep, answer.certificate)
+    return bool(answer.certificate)
+
 
 CONNECT_SECONDS = 5.0
 PING_SECONDS = 5.0
@@ -315,3 +368,89 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens on that port"
     return error.strerror or str(error) or type(error).__name__
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A job with those who wait for its next change."""
+
+    view: JobView
+    change: "asyncio.Future[None]"
+    followers: int = 0
+
+    def fail(self, error: GridError) -> None:
+        if not self.change.done():
+            self.change.set_exception(error)
+            self.change.exception()  # so that asyncio does not complain where nobody waits just now
+
+
+class Watches:
+    """`ask` asks the coordinator, `number` makes a number for that."""
+
+    def __init__(self, ask: Callable[[Any], Awaitable[Any]], number: Callable[[], int]) -> None:
+        self._ask = ask
+        self._number = number
+        self._jobs: dict[str, _Watched] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def follow(self, view: JobView) -> AsyncGenerator[JobView, None]:
+        """The job as it stands and whenever it changes, until it has ended. Changes that follow each other faster than
+        they are read are told as one."""
+        if view.state is State.ENDED:
+            yield view
+            return
+        watched = self._begin(view)
+        try:
+            while True:
+                view, change = watched.view, watched.change
+                yield view
+                if view.state is State.ENDED:
+                    return
+                await asyncio.shield(change)
+        finally:
+            self._end(watched)
+
+    def _begin(self, view: JobView) -> _Watched:
+        watched = self._jobs.get(view.id)
+        if watched is None:
+            watched = self._jobs[view.id] = _Watched(view, asyncio.get_running_loop().create_future())
+            self._subscribe(view.id)
+        watched.followers += 1
+        return watched
+
+    def _end(self, watched: _Watched) -> None:
+        watched.followers -= 1
+        if not watched.followers:
+            self._jobs.pop(watched.view.id, None)
+
+    def update(self, message: JobUpdate) -> None:
+        """The coordinator told how a job stands."""
+        watched = self._jobs.get(message.job.id)
+        if watched is not None:
+            watched.view = message.job
+            change, watched.change = watched.change, asyncio.get_running_loop().create_future()
+            if not change.done():
+                change.set_result(None)
+
+    def renew(self) -> None:
+        """There is a new connection: say again who is watched."""
+        for job, watched in self._jobs.items():
+            if watched.view.state is not State.ENDED:
+                self._subscribe(job)
+
+    def _subscribe(self, job: str) -> None:
+        task = asyncio.create_task(self._watch(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self, job: str) -> None:
+        try:
+            await self._ask(Watch(id=self._number(), jobs=(job,)))
+        except GridError as error:
+            if watched := self._jobs.get(job):
+                watched.fail(error)
+
+    def fail(self, error: GridError) -> None:
+        """No update will ever come again: tell those who wait."""
+        for watched in self._jobs.values():
+            watched.fail(error)

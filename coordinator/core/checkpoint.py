@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Allocation, Group, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, End, Group, Job, Node
 from distributed_grid.coordinator.core.nodes.agents import arm
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.matching import labels
@@ -20,7 +20,6 @@ from distributed_grid.coordinator.core.preemption.held_sets import takers_of
 from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Queue, key_of
-from distributed_grid.coordinator.core.records import End
 from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle, Members, Reservations
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.nodes import GpuOffer

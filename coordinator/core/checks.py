@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.queue import gangs
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.groups import GroupKind
 from distributed_grid.protocol.jobs import HOLDING, State
@@ -76,7 +76,7 @@ def _check_group(state: GridState, members: Members) -> int:
     kept = {state: count for state, count in members.states.items() if count and state is not State.ENDED}
     assert states == kept, f"{name} counts {kept}, its members are {states}"
     if members.group.kind is GroupKind.GANG:
-        gangs.check(state, jobs, members.group.count)
+        outcomes.check_gang(state, jobs, members.group.count)
         return len(jobs)
     active = sum(job.state is not State.WAITING or job.id in state.queue or job.kept is not None for job in jobs)
     assert active == members.active, f"{name} counts {members.active} at work, {active} are"

@@ -1,23 +1,153 @@
-"""The ledger: the one door to the state of the grid.
-
-Events go in with the time, commands come out for the shell to perform. Nothing here waits, reads a clock, draws a
-number or talks to anybody; the same events give the same commands. Who deals with each kind of event is in `events.py`;
-whatever they do to the state, they do through its verbs.
+"""The ledger: the one door to the state of the grid. Events go in with the time, commands come out for the shell
+to perform. Here are the tables of who handles each kind of event and of deadline, and what takes up a store
+after a restart.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any
 
-from distributed_grid.coordinator.core import checks, events
+import msgspec
+
+from distributed_grid.coordinator.core import checks, views
+from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.lifecycle import transitions
-from distributed_grid.coordinator.core.model import Allocation, Command, Event, Group, Heard, Job, Send
-from distributed_grid.coordinator.core.nodes import restore as restoring
+from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    CancelAsked,
+    Command,
+    DrainAsked,
+    Event,
+    ExtendAsked,
+    ForgetAsked,
+    Group,
+    Heard,
+    Hold,
+    Job,
+    JobsSubmitted,
+    Joined,
+    LabelAsked,
+    Left,
+    LossFound,
+    NodeDoubted,
+    NodeDown,
+    NodeUp,
+    Send,
+    SignalAsked,
+    Tick,
+    Told,
+    UndrainAsked,
+)
+from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
+from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.preemption import execute
-from distributed_grid.coordinator.core.queue import scheduler
-from distributed_grid.coordinator.core.state import EVERYTHING, GridState
+from distributed_grid.coordinator.core.queue import admission, dependencies, groups, scheduler
+from distributed_grid.coordinator.core.state import EVERYTHING, Facts, GridState, Held
+from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Renewed
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders, NodeState
+
+
+def _hold(state: GridState, event: Hold) -> None:
+    """Who came to wait and where room grew meanwhile is kept, and looked at when it is over."""
+    state.holding = event.on
+
+
+def _tick(state: GridState, event: Tick) -> None:
+    """Time is looked at when settling."""
+
+
+ON: dict[type, Callable[[GridState, Any], None]] = {
+    NodeUp: agents.node_up,
+    NodeDown: agents.node_down,
+    Heard: agents.heard,
+    Told: agents.told,
+    JobsSubmitted: admission.submit,
+    CancelAsked: admission.cancel,
+    SignalAsked: admission.signal,
+    Hold: _hold,
+    Tick: _tick,
+    DrainAsked: operator.drain,
+    UndrainAsked: operator.undrain,
+    LabelAsked: operator.label,
+    Joined: boosts.joined,
+    Left: boosts.left,
+    ExtendAsked: boosts.extend,
+    ForgetAsked: operator.forget,
+    RayLooked: ray.looked,
+    Reserved: ray.reserved,
+    ReserveRefused: ray.refused,
+    LossFound: agents.loss_found,
+    NodeDoubted: operator.doubted,
+}
+DUE: dict[str, Callable[[GridState, str], None]] = {
+    "silence": agents.silence,
+    "begin": dependencies.begin_due,
+    "join": boosts.due,
+    "reserve": ray.due,
+    "offer": agents.offer_due,
+    "decline": quarantine.backoff_due,
+    "drain": operator.drain_due,
+    "aside": quarantine.due,
+    "kept": execute.kept_due,
+    "preempt": execute.due,
+    "shares": views.shares_due,
+}
+
+
+def take_up(
+    state: GridState,
+    jobs: Iterable[Job],
+    allocations: Iterable[Allocation],
+    nodes: Iterable[NodeFacts],
+    ordered: Mapping[str, NodeOrders],
+    many: Iterable[Group],
+    past: Mapping[str, tuple[float, float]],
+) -> None:
+    """Take up what lives, in the order it was submitted. All nodes are disconnected since now, so their agents have
+    time to return before anything is taken for lost."""
+    for facts in nodes:
+        agents.know(state, facts)
+    operator.restore(state, ordered)
+    for allocation in allocations:
+        if allocation.state is not State.ENDED:
+            state.hold(allocation)
+            if allocation.state is State.STARTING and allocation.started:
+                boosts.arm(state, allocation)
+    for group in many:
+        state.begin_group(group)
+        if group.after or group.begin > state.now:
+            state.hold_back(group)
+    for job in sorted(jobs, key=lambda job: job.submitted):
+        if job.state is not State.ENDED:
+            admission.enter(state, job)
+    views.restore_shares(state, past)
+    ray.restore(state)
+    admission.follow(state)
+    groups.go_on(state)
+
+
+def hold_back(state: GridState, text: str, why: str = "a backup was restored") -> list[Command]:
+    """End what waits, saying so in `text`, and leave what holds resources to the word of its node; nothing of it is run
+    again, whatever its owner allowed. What there is to record."""
+    for job in list(state.jobs.values()):
+        allocation = state.allocations.get(job.allocation)
+        if job.id not in state.jobs:
+            continue  # it ended with its gang
+        if allocation is None:
+            outcomes.finish(state, job, Outcome(cause=Cause.RESTORED, text=text, started=False))
+            continue
+        allocation.started = job.started = allocation.started or allocation.granted
+        job.request = msgspec.structs.replace(job.request, retry_on=(), retries=0)
+        said = f"{why}: {job.node} will say what became of it"
+        if allocation.state is State.STARTING:  # it may have started since
+            state.move(allocation, State.RUNNING, said)
+        else:
+            state.tell(job, said)
+        state.changed(job, allocation)
+    state.facts, state.held = Facts(), Held()  # nothing follows from them: all that waits has ended
+    return state.take_out()
 
 
 class Ledger:
@@ -41,7 +171,7 @@ class Ledger:
         """Take up what was on disk."""
         state = self.state
         state.now, state.unknown_before, state.loss = now, unknown_before, loss
-        restoring.take_up(state, jobs, allocations, nodes, ordered, many, past)
+        take_up(state, jobs, allocations, nodes, ordered, many, past)
         return state.take_out()
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -56,8 +186,8 @@ class Ledger:
                 state.out.append(Send(event.node, Renewed(event.at)))
             if node.state is NodeState.UP:
                 return state.take_out() if event.at else []
-        events.ON[type(event)](state, event)
-        transitions.follow(state)
+        ON[type(event)](state, event)
+        admission.follow(state)
         return state.take_out()
 
     def settle(self, now: float) -> list[Command]:
@@ -70,12 +200,12 @@ class Ledger:
             if kind == "reasons":
                 stirred = True  # said after the matching, which may make them untrue
             else:
-                events.DUE[kind](state, name)
-        transitions.follow(state)
+                DUE[kind](state, name)
+        admission.follow(state)
         execute.serve(state)
         while (state.fresh or state.grown) and not state.halted:  # again where a node is not kept any more
             scheduler.match(state)
-            transitions.follow(state)
+            admission.follow(state)
         execute.look(state)
         if stirred:
             reasons.refresh(state)

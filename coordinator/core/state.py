@@ -1,22 +1,23 @@
-"""The state of the grid: all nodes, allocations and jobs that live, and what is known beside them; with the verbs that
-keep it consistent. It lies below all that decides. What others have to do about a change is noted as a fact, which
-`lifecycle/transitions.py` follows; what somebody outside has to do is put into `out`.
+"""The state of the grid: all nodes, allocations and jobs that live, and what is known beside them, with its
+deadlines; and the verbs that keep it consistent.
 """
 
 import math
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import msgspec
 
 from distributed_grid.coordinator.core.commands import Unreserve
-from distributed_grid.coordinator.core.deadlines import Deadlines
 from distributed_grid.coordinator.core.model import (
     MOVES,
     NODE_MOVES,
     Allocation,
     Command,
+    Condition,
+    End,
     Group,
     Job,
     Node,
@@ -32,13 +33,48 @@ from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
 from distributed_grid.coordinator.core.queue.queue import Queue, key_of
-from distributed_grid.coordinator.core.records import Condition, End
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step
+from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import Constraints
-from distributed_grid.protocol.preemption import Receipt
 from distributed_grid.protocol.resources import Grant, Resources
+
+
+class Deadlines:
+    """At most one deadline for each pair of kind and name, the earliest that was asked for."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, str, str]] = []
+        self.armed: dict[tuple[str, str], float] = {}
+        self.number = 0
+
+    def arm(self, kind: str, name: str, at: float) -> None:
+        """Come up at this time or before; who is called then looks whether it is time."""
+        armed = self.armed.get((kind, name))
+        if armed is None or at < armed:
+            self.armed[(kind, name)] = at
+            self.number += 1
+            heappush(self.heap, (at, self.number, kind, name))
+
+    def disarm(self, kind: str, name: str) -> None:
+        """It does not come up any more."""
+        self.armed.pop((kind, name), None)
+
+    def due(self, now: float) -> Iterator[tuple[str, str]]:
+        """What comes up until now, the earliest first; what is armed meanwhile included."""
+        while self.heap and self.heap[0][0] <= now:
+            at, _, kind, name = heappop(self.heap)
+            if self.armed.get((kind, name)) == at:
+                del self.armed[(kind, name)]
+                yield kind, name
+
+    def next(self) -> float | None:
+        """When the next one comes up; None: never."""
+        while self.heap and self.armed.get(self.heap[0][2:]) != self.heap[0][0]:
+            heappop(self.heap)
+        return self.heap[0][0] if self.heap else None
+
 
 STORY_MOST = 100
 """Lines of a job's story that are kept; of a longer one, the middle goes."""

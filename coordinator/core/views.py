@@ -1,14 +1,320 @@
-"""What clients see of the ledger. Nothing is decided or changed here."""
+"""What clients see of the ledger: nodes, jobs, groups and shares; and which of it a role may see, by the table in
+protocol/messages/roles.py.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
 
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.lifecycle.suspending import put_off
+from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Node
 from distributed_grid.coordinator.core.placement.matching import labels
+from distributed_grid.coordinator.core.queue.fairness import Account, RecordShare, dominant, weight
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.boosts import title
-from distributed_grid.protocol.jobs import JobView
+from distributed_grid.protocol.boosts import Boost, title
+from distributed_grid.protocol.groups import GroupView
+from distributed_grid.protocol.jobs import JobSpec, JobView, Outcome, Priority, Reason, Request, Step, Suspension
+from distributed_grid.protocol.messages import BoostView, RayNode, Why
+from distributed_grid.protocol.messages.operator import Preemption, Receipt, UserShare, Victim
+from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView, Withheld
-from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.resources import Resources, capped
+
+_ID = re.compile(r"\b(j-[a-z2-7]{12}(?:_\d+)?)(?:\.p?\d+)?")
+ANOTHER = "another user's job"
+V = TypeVar("V", JobView, GroupView)
+_EVERYBODYS = frozenset({Reach.ALL, Reach.OUTLINES})
+
+
+def _nobody(_: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What this user reaches of jobs. `owner` tells whose a job is, by its id; empty: there is none."""
+
+    user: str
+    reach: Reach
+    owner: Callable[[str], str] = field(default=_nobody, compare=False, repr=False)
+
+    @property
+    def only(self) -> str:
+        """Whose jobs alone are there; empty: everybody's."""
+        return "" if self.reach in _EVERYBODYS else self.user
+
+    @property
+    def by_name(self) -> bool:
+        """Whether jobs may be named by their names: an outline has none."""
+        return self.reach is not Reach.OUTLINES
+
+    def sees(self, user: str) -> bool:
+        """Whether this user's jobs are there, to be seen and named."""
+        return user == self.user or self.reach in _EVERYBODYS
+
+    def names(self, job: str) -> bool:
+        """Whether this id names a job that is there."""
+        return self.reach in _EVERYBODYS or self.owner(job) == self.user
+
+    # --- how what is there is shown -----------------------------------------------------------------------------------
+
+    def job(self, view: JobView) -> JobView:
+        """A job that is seen."""
+        if self.reach is Reach.ALL:
+            return view
+        return outline(view) if self.reach is Reach.OUTLINES else self._own(view)
+
+    def boost(self, view: BoostView) -> BoostView:
+        """A boost, whoever's: of what is not there nothing by which it could be named."""
+        job = view.job
+        if self.names(job.id):
+            return msgspec.structs.replace(view, job=self.job(job))
+        veiled = msgspec.structs.replace(outline(job), id="", allocation="")
+        node = self.raylet(view.node) if view.node is not None else None
+        return msgspec.structs.replace(view, job=veiled, node=node)
+
+    def raylet(self, node: RayNode) -> RayNode:
+        """A node of Ray's, which has the name of its boost if it is one's."""
+        if not node.boost or self.names(node.boost):
+            return node
+        return msgspec.structs.replace(node, boost="", name="")
+
+    def group(self, view: GroupView) -> GroupView:
+        """A group that is seen."""
+        if self.reach is Reach.ALL:
+            return view
+        return outline_of_group(view) if self.reach is Reach.OUTLINES else self._own_group(view)
+
+    def allocation(self, view: AllocationView) -> AllocationView:
+        """What any job holds."""
+        if self.reach is Reach.ALL or (self.reach is not Reach.OUTLINES and view.user == self.user):
+            return view
+        shown = self.reach is Reach.OUTLINES
+        return AllocationView(
+            id=view.id if shown else "",
+            job=view.job if shown else "",
+            user=view.user,
+            node=view.node,
+            state=view.state,
+            grant=view.grant,
+            priority=view.priority,
+            since=view.since,
+            ends=view.ends,
+        )
+
+    def receipt(self, receipt: Receipt) -> Receipt | None:
+        """A preemption; None: one that is no matter of theirs."""
+        if self.reach is Reach.ALL:
+            return receipt
+        if not any(map(self.sees, (receipt.user, *(one.user for one in receipt.victims)))):
+            return None
+        own, words = self.sees(receipt.user), self.reach is not Reach.OUTLINES
+        return Receipt(
+            id=receipt.id if own else "",
+            job=receipt.job if own else "",
+            user=receipt.user,
+            priority=receipt.priority,
+            wanted=receipt.wanted,
+            node=receipt.node,
+            grant=receipt.grant,
+            at=receipt.at,
+            victims=tuple(map(self._victim, receipt.victims)),
+            lost=receipt.lost,
+            why=self._veiled(receipt.why) if words else "",
+            result=receipt.result,
+            closed=receipt.closed,
+            waited=receipt.waited,
+            text=self._veiled(receipt.text) if words else "",
+            more=receipt.more,
+        )
+
+    def _victim(self, victim: Victim) -> Victim:
+        if self.sees(victim.user):
+            return victim
+        return msgspec.structs.replace(victim, allocation="", job="")
+
+    def why(self, why: Why) -> Why:
+        """An explanation of what is their own; others are in it as those who hold what it lacks."""
+        if self.reach is Reach.ALL:
+            return why
+        veiled = self._veiled
+        return msgspec.structs.replace(
+            why,
+            reason=Reason(why.reason.code, veiled(why.reason.text)),
+            hint=veiled(why.hint),
+            funnel=tuple(
+                msgspec.structs.replace(one, what=veiled(one.what), lost=veiled(one.lost)) for one in why.funnel
+            ),
+            verdicts=tuple(msgspec.structs.replace(one, why=veiled(one.why)) for one in why.verdicts),
+            holders=tuple(map(self.allocation, why.holders)),
+            job=self.job(why.job) if why.job is not None else None,
+            preempts=self._preemption(why.preempts) if why.preempts is not None else None,
+        )
+
+    def _preemption(self, would: Preemption) -> Preemption:
+        return msgspec.structs.replace(would, victims=tuple(map(self._victim, would.victims)))
+
+    # --- one's own, in words that may name others ---------------------------------------------------------------------
+
+    def _own(self, view: JobView) -> JobView:
+        changed: dict[str, object] = {}
+        if view.reason is not None and "j-" in view.reason.text:
+            changed["reason"] = Reason(view.reason.code, self._veiled(view.reason.text))
+        if view.outcome is not None and "j-" in view.outcome.text:
+            changed["outcome"] = msgspec.structs.replace(view.outcome, text=self._veiled(view.outcome.text))
+        if any("j-" in step.text for step in view.story):
+            changed["story"] = tuple(Step(step.at, step.state, self._veiled(step.text)) for step in view.story)
+        return msgspec.structs.replace(view, **changed) if changed else view
+
+    def _own_group(self, view: GroupView) -> GroupView:
+        if view.reason is None or "j-" not in view.reason.text:
+            return view
+        return msgspec.structs.replace(view, reason=Reason(view.reason.code, self._veiled(view.reason.text)))
+
+    def _veiled(self, text: str) -> str:
+        """The text, with others' jobs not named in it."""
+        if "j-" not in text:
+            return text
+        return _ID.sub(lambda found: found[0] if self.owner(found[1]) == self.user else ANOTHER, text)
+
+
+# --- outlines ---------------------------------------------------------------------------------------------------------
+
+
+def outline(view: JobView) -> JobView:
+    """Where a job stands and what it holds."""
+    return _outline(
+        view,
+        _OF_JOBS,
+        outcome=_bare_outcome(view.outcome) if view.outcome is not None else None,
+        story=tuple(Step(step.at, step.state) for step in view.story),
+        suspended=Suspension(view.suspended.since, "") if view.suspended is not None else None,
+    )
+
+
+def outline_of_group(view: GroupView) -> GroupView:
+    """Where a group stands."""
+    return _outline(view, _OF_GROUPS)
+
+
+_OF_ALL = ("id", "user", "submitted", "ended", "begin")
+_OF_JOBS = (
+    *_OF_ALL, "state", "attempt", "allocation", "node", "grant", "started", "retried", "taken_back", "group", "index",
+    "suspended_for", "used",
+)  # fmt: skip
+_OF_GROUPS = (*_OF_ALL, "kind", "count", "array", "states", "failed", "cancelled")
+
+
+def _outline(view: V, shown: tuple[str, ...], **bare: Any) -> V:
+    """A view with these fields as they are, and these in a bare form; of what has none, nothing is shown."""
+    kept = {name: getattr(view, name) for name in shown}
+    reason = Reason(view.reason.code) if view.reason is not None else None
+    spec, request = _bare_spec(view.spec), _bare_request(view.request)
+    return type(view)(spec=spec, request=request, reason=reason, **kept, **bare)
+
+
+def _bare_spec(spec: JobSpec) -> JobSpec:
+    boost = _bare_boost(spec.boost) if spec.boost is not None else None
+    return JobSpec((), time_limit=spec.time_limit, grace=spec.grace, limits=spec.limits, boost=boost)
+
+
+def _bare_boost(boost: Boost) -> Boost:
+    """What is lent to which node, which is what it holds; where that node's Ray is, is not told."""
+    return Boost(target=boost.target, address="", kind=boost.kind, amount=boost.amount, exclusive=boost.exclusive)
+
+
+def _bare_request(request: Request) -> Request:
+    return Request(
+        request.resources,
+        request.priority,
+        immediate=request.immediate,
+        retry_on=request.retry_on,
+        retries=request.retries,
+        requeue=request.requeue,
+        gang=request.gang,
+        retry_memory=request.retry_memory,
+        strategy=request.strategy,
+    )
+
+
+def _bare_outcome(outcome: Outcome) -> Outcome:
+    return Outcome(
+        outcome.cause,
+        outcome.code,
+        outcome.signal,
+        started=outcome.started,
+        seconds=outcome.seconds,
+        cpu_seconds=outcome.cpu_seconds,
+        peak_memory=outcome.peak_memory,
+        stdout_size=outcome.stdout_size,
+        stderr_size=outcome.stderr_size,
+        suspended=outcome.suspended,
+    )
+
+
+def shares_due(state: GridState, name: str) -> None:
+    """Save the accounts that have changed, and forget those that do not count any more."""
+    shares = state.shares
+    for user in shares.unsaved:
+        account = shares.accounts.get(user)
+        if account is not None:
+            state.out.append(RecordShare(user, account.past, account.at, True))
+    shares.unsaved = {}
+    for user in shares.drop(state.now, state.policy.sharing):
+        state.out.append(RecordShare(user, 0.0, 0.0, True))
+
+
+def restore_shares(state: GridState, past: Mapping[str, tuple[float, float]]) -> None:
+    """Take up what was on disk: the average of each user and when it was so, and what is held. It goes on from then."""
+    accounts = state.shares.accounts
+    for user, (share, at) in past.items():
+        accounts[user] = Account(past=share, at=min(at, state.now))
+    for held in state.allocations.values():
+        user = state.jobs[held.job].user
+        account = accounts.setdefault(user, Account(at=min(held.granted, state.now)))
+        account.held = account.held + held.grant.resources
+        state.shares.stale[user] = None
+
+
+# --- how it looks -----------------------------------------------------------------------------------------------------
+
+
+def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
+    """All users who hold, held or wait, in the order in which they are served next; then those who wait for nothing."""
+    running: dict[str, int] = {}
+    for held in state.allocations.values():
+        user = state.jobs[held.job].user
+        running[user] = running.get(user, 0) + 1
+    waiting: dict[str, dict[str, int]] = {}
+    first: dict[str, tuple[int, float, int]] = {}
+    for (priority, user), standing in state.queue.standings.items():
+        waiting.setdefault(user, {})[priority.word] = standing.count
+        place = (-priority, *state.queue.place(standing))
+        first[user] = min(first.get(user, place), place)
+    order = sorted(first, key=first.__getitem__)
+    others = sorted((state.shares.accounts.keys() | running.keys()) - first.keys())
+    found = []
+    for number, user in enumerate((*order, *others), 1):
+        account = state.shares.accounts.get(user, Account(at=now))
+        words = [one.word for one in reversed(Priority) if one.word in waiting.get(user, ())]
+        found.append(
+            UserShare(
+                user=user,
+                holds=capped(account.held),
+                held=dominant(account.held, state.shares.capacity),
+                past=state.shares.past(account, now, state.policy.sharing),
+                weight=weight(user, state.policy.sharing),
+                share=state.shares.share(user, now, state.policy.sharing),
+                running=running.get(user, 0),
+                waiting={word: waiting[user][word] for word in words},
+                position=number if number <= len(order) else 0,
+            )
+        )
+    return tuple(found)
 
 
 def job(state: GridState, name: str) -> JobView | None:
@@ -82,7 +388,7 @@ def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
         grant=allocation.grant,
         priority=job.request.priority.word,
         since=allocation.granted,
-        ends=allocation.started + limit + put_off(job, state.now) if allocation.started and limit else 0.0,
+        ends=allocation.started + limit + time_suspended(job, state.now) if allocation.started and limit else 0.0,
         name=job.spec.name or (title(job.spec.boost) if job.spec.boost is not None else ""),
         suspended=job.suspended.why if job.suspended is not None else "",
     )

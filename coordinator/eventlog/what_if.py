@@ -20,8 +20,17 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import JobsSubmitted
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Weights
 from distributed_grid.coordinator.eventlog.format import Turn
-from distributed_grid.coordinator.eventlog.replay import Plain, Report, Start, follow, logs, plain, play
-from distributed_grid.coordinator.eventlog.words import grant_words, names
+from distributed_grid.coordinator.eventlog.replay import (
+    Plain,
+    Report,
+    Start,
+    follow,
+    grant_words,
+    logs,
+    names,
+    plain,
+    play,
+)
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.placement import Strategy, parse_strategy

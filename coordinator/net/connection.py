@@ -19,7 +19,7 @@ from websockets.frames import CTRL_OPCODES, CloseCode, Frame
 from websockets.protocol import Event
 
 from distributed_grid.coordinator.access.ca import Presented
-from distributed_grid.coordinator.access.tokens import Bearer
+from distributed_grid.coordinator.access.identities import Bearer
 from distributed_grid.coordinator.net.limits import Bucket
 from distributed_grid.protocol.codec import BULK_BYTES, CONTROL_BYTES
 from distributed_grid.protocol.errors import GridError

@@ -1,19 +1,15 @@
-"""How much and how fast. A token bucket: so much a second, and so much at once after a pause. Tries that failed, by the
-address they came from: who fails too often is not heard for a while. And the pace of a user over all connections: half
-of the coordinator's time in the long run, and some seconds of it at once. What a request costs is measured, so that
-bulk costs what it costs, on any machine.
-
-Who is over that is slowed down: the next request of each of the user's connections is read later. Who is far over,
-which takes many connections, is told when to try again. Orders that end or hold back work are done at once whoever
-gives them, for a grid that is busy with somebody's mistake must hear who puts it right; so are those of operators to
-nodes. What nodes say is not counted here: results are never refused.
+"""Limits on how much and how fast: token buckets, failed tries by address, the pace of a user over all
+connections, and log lines about one peer.
 """
 
 import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
+
+import structlog
 
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import count
@@ -144,3 +140,45 @@ class Tries:
         self._failures[peer] = [*self._failures.pop(peer, []), self._clock()][-FAILURES:]
         if len(self._failures) > ADDRESSES:
             self._failures.popitem(last=False)
+
+
+LOG_SECONDS = 10.0
+LOG_LINES = 20
+"""The most lines about one address in that time, where a new thing is wrong with it each time."""
+LOGGED_ADDRESSES = 10_000
+"""Addresses that are remembered; of more, the one whose time began the longest ago is forgotten."""
+
+log = structlog.get_logger("door")
+
+
+@dataclass(slots=True)
+class _Said:
+    since: float
+    lines: set[str] = field(default_factory=set)
+    unsaid: int = 0
+
+
+class Seldom:
+    """Writes warnings. The first line of an address's next interval says how many were left out (`unsaid`)."""
+
+    def __init__(self) -> None:
+        self._said: OrderedDict[str, _Said] = OrderedDict()
+
+    def warning(self, event: str, peer: str, now: float | None = None, **more: Any) -> bool:
+        """Log this about a peer, unless the same was said of it in this interval, or enough; whether it was logged."""
+        now = time.monotonic() if now is None else now
+        said = self._said.get(peer)
+        unsaid = 0
+        if said is None or now - said.since >= LOG_SECONDS:
+            unsaid = said.unsaid if said is not None else 0
+            said = self._said[peer] = _Said(now)
+            self._said.move_to_end(peer)
+            if len(self._said) > LOGGED_ADDRESSES:
+                self._said.popitem(last=False)
+        line = f"{event} {more}"
+        if line in said.lines or len(said.lines) >= LOG_LINES:
+            said.unsaid += 1
+            return False
+        said.lines.add(line)
+        log.warning(event, peer=peer, **more, **({"unsaid": unsaid} if unsaid else {}))
+        return True

@@ -28,7 +28,7 @@ from ray.core.generated import autoscaler_pb2
 from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
 from ray.exceptions import AuthenticationError
 
-from distributed_grid.coordinator.ray.agreed import BEGUN, JOBS, NAMESPACE, OURS
+from distributed_grid.coordinator.ray.bridge_client import BEGUN, JOBS, NAMESPACE, OURS
 
 ALIVE = 0
 """The state of a node that is alive, in Ray's list of nodes."""

@@ -1,4 +1,6 @@
-"""The coordinator's end of the bridge: a child process that is started when somebody asks, and again if it ended."""
+"""The coordinator's end of the bridge: a child process that is started when somebody asks Ray, and again if it
+ended; and what both ends agree on.
+"""
 
 import asyncio
 import contextlib
@@ -10,8 +12,18 @@ from typing import Any
 import msgspec
 import structlog
 
-from distributed_grid.coordinator.ray.agreed import BEGUN
+from distributed_grid.protocol.boosts import GROUP
 from distributed_grid.protocol.errors import GridError
+
+NAMESPACE = "grid"
+"""Where all groups of ours are in Ray."""
+OURS = "grid-"
+JOBS, BOOSTS = "grid-job-", GROUP
+"""How the names of groups begin: of all that the grid makes; of those for jobs, before the allocation's id; of those
+for exclusive boosts, before the boost's."""
+BEGUN = 0
+"""The number under which a bridge says why it could not begin."""
+
 
 REACH_SECONDS = 3.0
 AGAIN = (0.5, 30.0)

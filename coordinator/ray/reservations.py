@@ -1,6 +1,6 @@
-"""Placement by Ray in the shell: the ledger's commands become questions to Ray, its answers events. Beside that Ray is
-looked at while there are jobs: what it has on our nodes and who uses it, and whether it has reserved what the ledger
-holds, no more and no less."""
+"""Placement by Ray around the ledger: its commands become questions to Ray, the answers events; what Ray has
+reserved is compared with what jobs hold; groups that an earlier coordinator left are released after the start.
+"""
 
 import asyncio
 import contextlib
@@ -12,8 +12,7 @@ import structlog
 from distributed_grid.coordinator.core.commands import OnRay, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
 from distributed_grid.coordinator.core.model import Allocation, Event, Node
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.coordinator.ray.agreed import JOBS
-from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay
+from distributed_grid.coordinator.ray.bridge_client import BOOSTS, JOBS, Bridge, NoRay
 from distributed_grid.protocol.boosts import LABEL
 from distributed_grid.protocol.resources import MILLI, Resources
 
@@ -252,3 +251,45 @@ def _words(error: NoRay) -> str:
     if not error.why or error.what.startswith("Ray did not reserve"):
         return error.why or error.what
     return f"{error.what}: {error.why}"
+
+
+SWEEP_FIRST, SWEEP_LONGEST = 10.0, 600.0
+"""Seconds until Ray is asked again where it could not be, doubled from the one to the other."""
+SWEEP_SECONDS = 60.0
+
+sweep_log = structlog.get_logger("ray")
+
+
+async def sweep_until_done(state: GridState, bridge: Bridge) -> None:
+    """Let go of them as soon as Ray can be asked. By a bridge of its own: one that asks for groups is a program of the
+    cluster, which few coordinators need."""
+    pause, own = SWEEP_FIRST, bridge.another()
+    while True:
+        try:
+            left = await sweep(state, own)
+            break
+        except NoRay:  # who asks for a boost or a job is told why
+            pass
+        finally:
+            await own.close()
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, SWEEP_LONGEST)
+    if left:
+        sweep_log.warning("placement groups were left over, and are gone", groups=left)
+
+
+async def sweep(state: GridState, bridge: Bridge) -> list[str]:
+    """Let go of the groups of jobs and boosts that hold none; their names. Raises NoRay."""
+    left = []
+    for name in list(await bridge.ask("reserved", seconds=SWEEP_SECONDS)):
+        if _is_for_nobody(state, name):
+            await bridge.ask("release", seconds=SWEEP_SECONDS, name=name)
+            left.append(name)
+    return left
+
+
+def _is_for_nobody(state: GridState, name: str) -> bool:
+    if name.startswith(JOBS):
+        held = state.allocations.get(name.removeprefix(JOBS))
+        return held is None or held.ray is None
+    return name.startswith(BOOSTS) and name.removeprefix(BOOSTS) not in state.jobs

@@ -1,7 +1,11 @@
-"""What a store that fails says: what will pass if somebody sees to the disk, and what will not."""
+"""What a store that fails raises: trouble that passes when somebody sees to the disk, and what does not pass. And
+the reserve: disk space kept back, so that results still fit when others have filled the rest.
+"""
 
 import errno
+import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from distributed_grid.protocol.errors import GridError
@@ -62,3 +66,50 @@ def as_sqlite(error: OSError) -> sqlite3.OperationalError:
     made = sqlite3.OperationalError(text)
     made.sqlite_errorname = name
     return made
+
+
+RESERVE_BYTES = 16 << 20
+SPARE_BYTES = 4 << 20
+"""What has to be free besides: made from the last bytes, the reserve would be given up at the next job."""
+HARDLY_ANY = 1 << 20
+"""With less than this free the disk counts as full already at a start."""
+
+
+class Reserve:
+    """The file `reserve` under the state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / "reserve"
+
+    def ease(self) -> None:
+        """Before a start: give it up where there is no other room. A coordinator that ended on a full disk has to be
+        able to come back and take the results."""
+        with suppress(OSError):
+            if self._free() < HARDLY_ANY:
+                self.give_up()
+
+    def make(self) -> str:
+        """Have it, made now if it is not there. Empty, or why not."""
+        try:
+            if self._path.exists() and self._path.stat().st_blocks * 512 >= RESERVE_BYTES:
+                return ""
+            if (free := self._free()) < RESERVE_BYTES + SPARE_BYTES:
+                return f"{free >> 20} MiB are free, {RESERVE_BYTES + SPARE_BYTES >> 20} MiB are needed for new jobs"
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, RESERVE_BYTES)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self.give_up()
+            return error.strerror or str(error)
+        return ""
+
+    def give_up(self) -> None:
+        """Leave its room to the store."""
+        with suppress(OSError):  # read-only, or it is not there: then there is none to be had
+            self._path.unlink()
+
+    def _free(self) -> int:
+        disk = os.statvfs(self._path.parent)
+        return disk.f_bavail * disk.f_frsize

@@ -1,8 +1,19 @@
-"""What a commit writes, as rows of tables, and the statements that write them: many rows at a time."""
+"""The rows of the store: the statements that write them, many at a time; their checksums, since SQLite finds
+damage to the form of its file but not a flipped bit in a row; and the queries that look up receipts, and jobs
+by the names that people give them.
+"""
 
-from collections.abc import Iterator, Sequence
+import itertools
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
+
+from distributed_grid.protocol.groups import member_id, split_member
+from distributed_grid.protocol.messages.operator import Receipt
 
 CHUNKS = (64, 16, 4, 1)
 """Rows per statement. One statement for many rows lets go of the interpreter once instead of once a row, so that the
@@ -63,3 +74,161 @@ STATEMENTS = {
     for table, (text, width) in _WRITES.items()
     for count in CHUNKS
 }
+
+
+JOB_COLUMNS = ("id", "key", "user", "name", "state", "submitted", "ended", "node", "boost")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "jobs": JOB_COLUMNS,
+    "past_allocations": ("id", "node"),
+    "groups": ("id", "key", "user", "submitted", "ended"),
+    "nodes": ("name",),
+    "node_orders": ("name",),
+}
+"""What besides the body is in the sum of a row; the first names it."""
+_LIVE_ROWS = {"jobs": " INDEXED BY jobs_live WHERE state <> 'ended'", "past_allocations": " WHERE 0"}
+
+
+class Damaged(NamedTuple):
+    """A row that is not what was written: its table, the number or name by which it is found, and what it is of."""
+
+    table: str
+    key: Any
+    what: str
+
+
+def checksum(body: bytes, *values: Any) -> int:
+    """The sum of a row."""
+    text = "\0".join(str(float(one)) if isinstance(one, int | float) else str(one) for one in values)
+    return zlib.crc32(text.encode(errors="replace"), zlib.crc32(body))
+
+
+def damaged_rows(db: sqlite3.Connection, live: bool = False) -> Iterator[Damaged]:
+    """The rows that are not what was written; `live`: only those that a start loads. Raises sqlite3.Error."""
+    before, db.text_factory = db.text_factory, lambda data: data.decode(errors="replace")
+    try:
+        yield from _damaged_rows(db, live)
+    finally:
+        db.text_factory = before
+
+
+def _damaged_rows(db: sqlite3.Connection, live: bool) -> Iterator[Damaged]:
+    for table, names in COLUMNS.items():
+        more = ", allocation, allocation_sum" if table == "jobs" else ", NULL, NULL"
+        key = "rowid" if table in ("jobs", "groups") else names[0]
+        query = f"SELECT {key}, sum, body{more}, {', '.join(names)} FROM {table}"  # noqa: S608
+        for found, kept, body, held, held_sum, *values in db.execute(
+            query + (_LIVE_ROWS.get(table, "") if live else "")
+        ):
+            if kept != checksum(body, *values) or (held is not None and held_sum != checksum(held)):
+                yield Damaged(table, found, f"{table}: the row of {values[0]!s:.64} is not what was written")
+
+
+def remove_damaged(db: sqlite3.Connection, rows: list[Damaged]) -> None:
+    """Take them out, in the transaction that is open; and the live jobs that nothing could be done with without them:
+    those that held resources of such a node, and those of such a group."""
+    for row in rows:
+        key = "rowid" if row.table in ("jobs", "groups") else COLUMNS[row.table][0]
+        db.execute(f"DELETE FROM {row.table} WHERE {key} = ?", (row.key,))  # noqa: S608
+    tables = {row.table for row in rows}
+    if "nodes" in tables:
+        db.execute("DELETE FROM jobs WHERE state NOT IN ('ended', 'waiting') AND node NOT IN (SELECT name FROM nodes)")
+    if "groups" in tables:
+        db.execute(
+            "DELETE FROM jobs WHERE state <> 'ended' AND instr(id, '_') > 0 "
+            "AND substr(id, 1, instr(id, '_') - 1) NOT IN (SELECT id FROM groups)"
+        )
+
+
+RECEIPTS_KEPT = 10_000
+"""So many are kept at least; a tenth more before the oldest go."""
+TRIM_RECEIPTS = "DELETE FROM receipts WHERE at < (SELECT at FROM receipts ORDER BY at DESC LIMIT 1 OFFSET ?)"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Receipt).decode
+
+
+def receipt_row(receipt: Receipt) -> tuple[str, float, str, str, bytes]:
+    """As it is stored."""
+    jobs = " ".join((receipt.job, *(victim.job for victim in receipt.victims)))
+    nodes = " ".join((receipt.node, *(place.node for place in receipt.more)))
+    return receipt.id, receipt.at, nodes, f" {jobs} ", _encode(receipt)
+
+
+def find_receipts(
+    db: sqlite3.Connection, limit: int, job: str = "", node: str = "", since: float = 0.0, only: str = ""
+) -> list[Receipt]:
+    """The newest first; of one job (its own, or where it gave way), of one node, of a time from then on; `only`: those
+    in which this user had a part."""
+    which: list[tuple[str, Any]] = [("at >= ?", since)]
+    which += [("instr(jobs, ?) > 0", f" {job} ")] if job else []
+    which += [("instr(' ' || node || ' ', ?) > 0", f" {node} ")] if node else []
+    which += [("instr(body, ?) > 0", only.encode())] if only else []  # so that few others are decoded
+    rows = db.execute(
+        f"SELECT body FROM receipts WHERE {' AND '.join(text for text, _ in which)} "  # noqa: S608
+        "ORDER BY at DESC, id DESC LIMIT ?",
+        (*(value for _, value in which), -1 if only else limit),
+    )
+    found = (_decode(body) for (body,) in rows)
+    theirs = (one for one in found if not only or only in (one.user, *(victim.user for victim in one.victims)))
+    return list(itertools.islice(theirs, limit))
+
+
+SEVERAL = 6
+"""So many that fit are enough to say that several do."""
+Read = Callable[..., Any]
+
+
+def find_jobs(read: Read, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
+    """The ids of the jobs or groups that may be meant: one, none, or (several fit the prefix) up to 6. `only`: this
+    user's, as if there were no others; not `by_name`: names are not known.
+
+    An id, `last` (this user's newest), a name (the newest so called, this user's before others'), or the beginning of
+    an id, with or without `j-`. A name or beginning that fits the members of a group means the group, and with `_7`
+    behind it its member 7.
+    """
+    if ref == "last":
+        rows = read("SELECT id FROM jobs WHERE user = ? ORDER BY submitted DESC, rowid DESC LIMIT 1", (user,))
+        return [_whole(read, row[0]) for row in rows]
+    for table in ("jobs", "groups"):
+        if exact := read(f"SELECT id FROM {table} WHERE id = ? AND ? IN ('', user)", (ref, only)).fetchone():  # noqa: S608
+            return [exact[0]]
+    named = (
+        "SELECT id FROM jobs WHERE name = ? AND name <> '' AND ? IN ('', user) "
+        "ORDER BY user = ? DESC, submitted DESC LIMIT 1"
+    )
+    if by_name and (newest := read(named, (ref, only, user)).fetchone()):
+        return [_whole(read, newest[0])]
+    if (member := split_member(ref)) is not None:
+        return _members(read, find_jobs(read, member[0], user, only, by_name), member[1])
+    prefix = ref.lower() if ref.lower().startswith("j-") else f"j-{ref.lower()}"
+    return _beginning_with(read, prefix, only) if len(prefix) >= 3 else []
+
+
+def _whole(read: Read, job: str) -> str:
+    """The group of a member; any other job itself."""
+    if (member := split_member(job)) is not None and _is_group(read, member[0]):
+        return member[0]
+    return job
+
+
+def _is_group(read: Read, name: str) -> bool:
+    return read("SELECT 1 FROM groups WHERE id = ?", (name,)).fetchone() is not None
+
+
+def _members(read: Read, groups: list[str], index: int) -> list[str]:
+    names = [member_id(group, index) for group in groups]
+    return [name for name in names if read("SELECT 1 FROM jobs WHERE id = ?", (name,)).fetchone()]
+
+
+def _beginning_with(read: Read, prefix: str, only: str) -> list[str]:
+    """A group's members are one, and are stepped over at once however many they are."""
+    found: list[str] = []
+    at = prefix
+    while len(found) < SEVERAL:
+        among = "SELECT id FROM jobs WHERE id > ? AND id < ? AND ? IN ('', user) ORDER BY id LIMIT 1"
+        row = read(among, (at, prefix + "~", only)).fetchone()
+        if row is None:
+            break
+        found.append(_whole(read, row[0]))
+        at = found[-1] if found[-1] == row[0] else found[-1] + "_~"
+    return found

@@ -95,7 +95,7 @@ CREATE TABLE audit (
     what TEXT NOT NULL
 ) STRICT;
 
--- Preemptions (protocol/preemption.py). `jobs` are the ids of all concerned, each between spaces. The oldest go.
+-- Preemptions (protocol/messages/operator.py). `jobs` are the ids of all concerned, each between spaces. The oldest go.
 CREATE TABLE receipts (
     id TEXT PRIMARY KEY,
     at REAL NOT NULL,

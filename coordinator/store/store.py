@@ -29,23 +29,20 @@ from distributed_grid.coordinator.core.model import (
     RecordLoss,
     RecordNode,
     RecordOrders,
+    RecordReceipt,
 )
 from distributed_grid.coordinator.core.queue.fairness import RecordShare
-from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.coordinator.core.rollback import Point, Traces, joined
-from distributed_grid.coordinator.store import head
-from distributed_grid.coordinator.store import receipts as store_receipts
-from distributed_grid.coordinator.store import sums as store_sums
-from distributed_grid.coordinator.store.begin import AUDIT_ROWS, NO_TRACES, TRIM_AUDIT, begin
-from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, as_sqlite, failure
-from distributed_grid.coordinator.store.find import find
-from distributed_grid.coordinator.store.mark import MarkFile
-from distributed_grid.coordinator.store.open import connect
-from distributed_grid.coordinator.store.reserve import Reserve
-from distributed_grid.coordinator.store.rows import CHUNKS, STATEMENTS, Snapshot
+from distributed_grid.coordinator.store import open
+from distributed_grid.coordinator.store import rows as store_receipts
+from distributed_grid.coordinator.store import rows as store_sums
+from distributed_grid.coordinator.store.errors import DiskTrouble, Reserve, StoreFailed, as_sqlite, failure
+from distributed_grid.coordinator.store.evidence import MarkFile
+from distributed_grid.coordinator.store.open import AUDIT_ROWS, NO_TRACES, TRIM_AUDIT, begin, connect
+from distributed_grid.coordinator.store.rows import CHUNKS, STATEMENTS, Snapshot, find_jobs
 from distributed_grid.protocol.jobs import State
+from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders
-from distributed_grid.protocol.preemption import Receipt
 from distributed_grid.runtime.faults import fault
 
 HOUR = 3600.0
@@ -178,24 +175,24 @@ class Store:
                 raise ValueError(f"{a.id} is recorded without its job")
             if a.state is State.ENDED and (of is None or of.state is not State.ENDED):
                 body = _encode(a)
-                out.past_allocations.append((a.id, a.node, body, store_sums.of(body, a.id, a.node)))
+                out.past_allocations.append((a.id, a.node, body, store_sums.checksum(body, a.id, a.node)))
         for id_, j in jobs.items():
             searched = (id_, j.key, j.user, j.spec.name, j.state.value, j.submitted, j.ended, j.node)
             body, held, boost = _encode(j), newest.get(id_), int(j.spec.boost is not None)
-            sums = store_sums.of(body, *searched, boost), store_sums.of(held) if held is not None else None
+            sums = store_sums.checksum(body, *searched, boost), store_sums.checksum(held) if held is not None else None
             out.jobs.append((*searched, body, held, boost, *sums))
         for g in groups.values():
             of_group, body = (g.id, g.key, g.user, g.submitted, g.ended), _encode(g)
-            out.groups.append((*of_group, body, store_sums.of(body, *of_group)))
+            out.groups.append((*of_group, body, store_sums.checksum(body, *of_group)))
         out.gone_nodes = [(name,) for name in gone]
         for facts in nodes.values():
             body = _encode(facts)
-            out.nodes.append((facts.name, clock, body, store_sums.of(body, facts.name)))
-        out.receipts = [store_receipts.row(receipt) for receipt in receipts.values()]
+            out.nodes.append((facts.name, clock, body, store_sums.checksum(body, facts.name)))
+        out.receipts = [store_receipts.receipt_row(receipt) for receipt in receipts.values()]
         out.shares = list(shares.values())
         for name, ordered in orders.items():
             body = _encode(ordered)
-            out.node_orders.append((name, body, store_sums.of(body, name)))
+            out.node_orders.append((name, body, store_sums.checksum(body, name)))
         return out
 
     def commit(self, snapshot: Snapshot) -> None:
@@ -212,9 +209,9 @@ class Store:
                         execute(STATEMENTS[table, count], [value for row in rows[at : at + count] for value in row])
                         at += count
             self._receipts += len(snapshot.receipts)
-            if self._receipts >= store_receipts.ROWS // 10:
+            if self._receipts >= store_receipts.RECEIPTS_KEPT // 10:
                 self._receipts = 0
-                execute(store_receipts.TRIM, (store_receipts.ROWS,))
+                execute(store_receipts.TRIM_RECEIPTS, (store_receipts.RECEIPTS_KEPT,))
             self._audited += len(snapshot.audit)
             if self._audited >= AUDIT_ROWS // 10:
                 self._audited = 0
@@ -222,7 +219,7 @@ class Store:
             if snapshot.found:
                 self._lose(snapshot.found, snapshot.clock)
             point = Point(self.grid, self.epoch, self._point.commits + 1, snapshot.clock)
-            execute(head.SET, (head.encode(point),))
+            execute(open.SET_HEAD, (open.encode_head(point),))
             _commit(self._writer)
             self._point = point
         except sqlite3.Error as error:
@@ -233,9 +230,9 @@ class Store:
 
     def _lose(self, found: Iterable[str], at: float) -> None:
         """Something showed that commits are lost: that stands until an operator accepts it."""
-        loss = joined(head.standing_loss(self._writer), secrets.token_hex(4), at, found)
+        loss = joined(open.standing_loss(self._writer), secrets.token_hex(4), at, found)
         if loss is not None:
-            head.put_loss(self._writer, loss)
+            open.put_loss(self._writer, loss)
             self.loss = loss
 
     def accept(self, snapshot: Snapshot) -> None:
@@ -244,7 +241,7 @@ class Store:
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             self.epoch = max(self.epoch, int(time.time()))
-            head.accept_loss(self._writer, snapshot.clock, self.epoch)
+            open.accept_loss(self._writer, snapshot.clock, self.epoch)
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
         self.commit(snapshot)
@@ -259,7 +256,7 @@ class Store:
             self._reserve.give_up()
         try:
             self._writer = connect(self._path)
-            found = head.read(self._writer)
+            found = open.read_head(self._writer)
         except sqlite3.Error as error:
             raise failure(self._path, error) from error
         same = (found.grid, found.epoch) == (self.grid, self.epoch)
@@ -305,13 +302,13 @@ class Store:
             [_facts(row[0]) for row in read("SELECT body FROM nodes ORDER BY name")],
             {name: _orders(body) for name, body in read("SELECT name, body FROM node_orders")},
             [_group(row[0]) for row in read("SELECT body FROM groups INDEXED BY groups_live WHERE ended = 0")],
-            store_receipts.find(self._reader, store_receipts.ROWS, since=self.clock - HOUR),
+            store_receipts.find_receipts(self._reader, store_receipts.RECEIPTS_KEPT, since=self.clock - HOUR),
             {user: (past, at) for user, past, at in read("SELECT user, past, at FROM shares WHERE past > 0")},
         )
 
     def receipts(self, limit: int, job: str = "", node: str = "", only: str = "") -> list[Receipt]:
         """Preemptions, the newest first; those in which a job had a part, or on a node, or in which this user had."""
-        return store_receipts.find(self._reader, limit, job, node, only=only)
+        return store_receipts.find_receipts(self._reader, limit, job, node, only=only)
 
     def known(self, user: str, keys: Sequence[str]) -> dict[str, str]:
         """Which of a user's keys were submitted before, and the ids of their jobs (or groups)."""
@@ -339,7 +336,7 @@ class Store:
 
     def find(self, ref: str, user: str, only: str = "", by_name: bool = True) -> list[str]:
         """The ids of the jobs or groups that a person may mean: see find.py."""
-        return find(self._reader.execute, ref, user, only, by_name)
+        return find_jobs(self._reader.execute, ref, user, only, by_name)
 
     def newest_names(self, user: str, limit: int = 200) -> list[str]:
         """Ids and names of a user's newest jobs, for a suggestion."""

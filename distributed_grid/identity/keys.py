@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from distributed_grid.identity.tls import AUTHORITY, CERTIFICATE, KEY, check_private
+from distributed_grid.identity.credentials import AUTHORITY, CERTIFICATE, KEY, check_private
 from distributed_grid.protocol.errors import GridError
 
 RENEW_AT = 2 / 3

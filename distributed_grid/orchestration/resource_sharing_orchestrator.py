@@ -1,6 +1,6 @@
 """The sharing guide's `distributed_grid.orchestration.resource_sharing_orchestrator`."""
 
-from distributed_grid.coordinator.client.compat.sharing import ResourceSharingOrchestrator
+from distributed_grid.coordinator.client.compat.orchestrator import ResourceSharingOrchestrator
 from distributed_grid.orchestration.resource_sharing import AllocationPriority
 from distributed_grid.protocol.resources import ResourceType
 

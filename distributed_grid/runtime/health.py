@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from distributed_grid.identity.tls import AUTHORITY, check_private
+from distributed_grid.identity.credentials import AUTHORITY, check_private
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.resources import format_bytes
 

@@ -1,11 +1,19 @@
-"""Unix sockets in directories of any length: a socket's path may have 107 bytes, and that of a state directory more, so
-they are bound and connected through the directory's descriptor. Stdlib only: the supervisor uses it."""
+"""Unix sockets in directories of any length, and the process at the other end: held by a pidfd while it is judged.
+Stdlib only: the supervisor uses it.
+"""
 
+import contextlib
+import ctypes
+import errno
 import os
+import select
 import socket
-from collections.abc import Iterator
+import struct
+import time
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 
 def connected(path: Path, timeout: float) -> socket.socket:
@@ -43,3 +51,199 @@ def _short(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+AGENT, SUPERVISOR = "grid-agent", "grid-supervisor"
+"""The names of these processes (at most 15 bytes). A process can change its own name only, so no job can change these,
+and everybody may read them, whichever user's they are."""
+_SO_PEERPIDFD = 77
+_PR_SET_NAME = 15
+_TICKS = os.sysconf("SC_CLK_TCK")
+_DEPTH = 1024
+"""Ancestors that a peer may have."""
+_TRIES = 20
+"""Ancestors may end while they are looked at; then they are looked at again."""
+_GONE = "the process that connected is gone, and nobody can say what it was"
+
+
+class PeerRefused(Exception):
+    """A peer is not let in; the text says why. `job`: because it is a job's."""
+
+    def __init__(self, why: str, job: bool = False) -> None:
+        super().__init__(why)
+        self.job = job
+
+
+class Peer(NamedTuple):
+    """The process that connected, and the user it was then."""
+
+    pid: int
+    uid: int
+
+
+class _Seen(NamedTuple):
+    name: str
+    parent: int
+    start: int
+
+
+class _Changed(Exception):
+    """Something ended while it was looked at."""
+
+
+def name_process(name: str) -> None:
+    """Give this process a name that other processes can recognise it by."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def process_name(pid: int) -> str:
+    """A process's name; empty where there is none, or /proc hides it."""
+    seen = _look(pid)
+    return seen.name if seen is not None else ""
+
+
+def boot_clock() -> float:
+    """Seconds since boot, going on while the machine sleeps, as start times of processes are counted."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def credentials(connection: socket.socket) -> Peer:
+    """Who connected, without a look at what became of it."""
+    pid, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Peer(pid, uid)
+
+
+def judge(
+    connection: socket.socket, owned: str = "", roots: Collection[int] = (), accepted: float | None = None
+) -> Peer:
+    """The peer of a connection that was accepted, if it is no job. Raises PeerRefused.
+
+    `owned`: what only our own user and root may connect to, such as "this agent"; empty: every user may. `roots`:
+    processes whose descendants are jobs, besides those of every agent and supervisor that is not above us.
+    `accepted`: when the connection was, by `boot_clock`; by default now.
+    """
+    try:
+        peer = credentials(connection)
+    except OSError:
+        raise PeerRefused(_GONE) from None
+    if peer.pid <= 0:
+        raise PeerRefused("it is a process of another pid namespace, which cannot be judged from here")
+    fd = _hold(connection, peer.pid, boot_clock() if accepted is None else accepted)
+    try:
+        _check_alive(fd)
+        if owned and peer.uid not in (0, os.geteuid()):
+            raise PeerRefused(f"user {peer.uid} does not run {owned}")
+        if _in_another_namespace(peer.pid):
+            raise PeerRefused("it is in another user namespace, as jobs and containers are")
+        if _is_below(peer.pid, roots):
+            raise PeerRefused("it is a job's process, or was started by one", job=True)
+        _check_alive(fd)  # so all that was read was about this process
+    finally:
+        os.close(fd)
+    return peer
+
+
+def lineage(pid: int) -> list[tuple[int, str]]:
+    """The ancestors of a process with their names, its parent first, as far up as we can see: to the first process of
+    our pid namespace, or to one that /proc hides from us. Raises PeerRefused where they cannot be told."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(_Changed):
+            return list(_ancestors(pid))
+    raise PeerRefused("the processes that started it end too fast to be looked at")
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+def _hold(connection: socket.socket, pid: int, accepted: float) -> int:
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise PeerRefused(_GONE) from None
+    # A kernel before 6.5. What connected began before it connected, and so before we accepted.
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        raise PeerRefused(_GONE) from None
+    seen = _look(pid)
+    if seen is not None and seen.start > accepted * _TICKS:
+        os.close(fd)
+        raise PeerRefused(_GONE)
+    return fd
+
+
+def _check_alive(fd: int) -> None:
+    """A pidfd is readable once its process has ended, reaped or not."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    if poll.poll(0):
+        raise PeerRefused(_GONE)
+
+
+def _in_another_namespace(pid: int) -> bool:
+    try:
+        ours, theirs = os.stat("/proc/self/ns/user"), os.stat(f"/proc/{pid}/ns/user")
+        return (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino)
+    except PermissionError:  # another user's; only root can make a namespace that maps users as its parent does
+        return _read(f"/proc/{pid}/uid_map") != _read("/proc/self/uid_map")
+    except FileNotFoundError:  # hidden from us, gone (which is looked at later), or a kernel without user namespaces
+        return False
+    except OSError:
+        raise PeerRefused(_GONE) from None
+
+
+def _look(pid: int) -> _Seen | None:
+    text = _read(f"/proc/{pid}/stat").decode(errors="replace")
+    if not text:
+        return None
+    begin, end = text.index("("), text.rindex(")")  # the name may hold spaces and parentheses
+    fields = text[end + 2 :].split()
+    return _Seen(text[begin + 1 : end], int(fields[1]), int(fields[19]))
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+# --- its ancestors ----------------------------------------------------------------------------------------------------
+
+
+def _ancestors(pid: int) -> Iterator[tuple[int, str]]:
+    child, seen = pid, _look(pid)
+    for _ in range(_DEPTH):
+        if seen is None or seen.parent == 0:
+            if seen is None and not _exists(child):
+                raise _Changed
+            return
+        parent = _look(seen.parent)
+        # Still its parent: so it has not ended, and what was read was about it.
+        if _look(child) != seen:
+            raise _Changed
+        yield seen.parent, parent.name if parent is not None else ""
+        child, seen = seen.parent, parent
+    raise PeerRefused(f"it has more than {_DEPTH} ancestors")
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.close(os.pidfd_open(pid))
+    except OSError:
+        return False
+    return True
+
+
+def _is_below(pid: int, roots: Collection[int]) -> bool:
+    above_us = {above for above, _ in lineage(os.getpid())}
+    for above, name in lineage(pid):
+        if above in roots:
+            return True
+        if above in above_us:  # we are below it as well, be it what it may
+            return False
+        if name in (AGENT, SUPERVISOR):
+            return True
+    return False

@@ -31,20 +31,15 @@ from distributed_grid.protocol.messages.agent import (
     WantFiles,
     WantOutput,
 )
-from distributed_grid.protocol.messages.boosts import (
-    Boosts,
-    BoostView,
-    Demand,
-    ExtendBoost,
-    ListBoosts,
-    RayNode,
-    RequestBoost,
-)
 from distributed_grid.protocol.messages.client import (
     Access,
     AskWhy,
+    Boosts,
+    BoostView,
     Cancel,
+    Demand,
     Done,
+    ExtendBoost,
     Failed,
     FunnelStep,
     GetShared,
@@ -53,12 +48,15 @@ from distributed_grid.protocol.messages.client import (
     Jobs,
     JobUpdate,
     ListAccess,
+    ListBoosts,
     ListJobs,
     MakeToken,
     MemberView,
     MissingBlobs,
     NodeVerdict,
     PutBlob,
+    RayNode,
+    RequestBoost,
     Shared,
     ShowJobs,
     SignalJob,
@@ -87,12 +85,13 @@ from distributed_grid.protocol.messages.operator import (
     DrainNodes,
     ForgetNodes,
     GetReceipts,
+    GetShares,
     LabelNodes,
     Receipts,
+    Shares,
     UndrainNodes,
 )
 from distributed_grid.protocol.nodes import Offer
-from distributed_grid.protocol.shares import GetShares, Shares
 
 FromAgent = (
     Heartbeat | Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | Noted | InUse | WantCertificate

@@ -3,13 +3,12 @@ bulk data with the same messages; the coordinator passes them on."""
 
 import msgspec
 
-from distributed_grid.protocol.bounds import Code, Count, Finite, Number, Pid, Span, Text, Word
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import JobSpec, Outcome, Use
 from distributed_grid.protocol.messages.handshake import Message
 from distributed_grid.protocol.nodes import Known, Sample, Stamp
-from distributed_grid.protocol.resources import Grant
-from distributed_grid.protocol.walls import Walls
+from distributed_grid.protocol.placement import Walls
+from distributed_grid.protocol.resources import Code, Count, Finite, Grant, Number, Pid, Span, Text, Word
 
 # --- agent to coordinator ---------------------------------------------------------------------------------------
 
@@ -29,7 +28,7 @@ class Inventory(Message, frozen=True, tag="inventory"):
 
 
 class Started(Message, frozen=True, tag="started"):
-    """The allocation's command runs since now, behind these `walls` (protocol/walls.py)."""
+    """The allocation's command runs since now, behind these `walls` (protocol/placement.py)."""
 
     allocation: Word
     pid: Pid = 0

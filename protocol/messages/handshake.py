@@ -4,9 +4,9 @@ on a connection of its own at `/v1/join`; renewal over the session, and of what 
 
 import msgspec
 
-from distributed_grid.protocol.bounds import Code, Number, Span, Text, Word
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.nodes import NodeFacts, Stamp
+from distributed_grid.protocol.resources import Code, Number, Span, Text, Word
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

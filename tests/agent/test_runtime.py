@@ -54,8 +54,8 @@ from distributed_grid.protocol.messages import (
     Welcome,
 )
 from distributed_grid.protocol.nodes import GpuSample, Offer, Sample, Stamp
+from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import GpuShare, Grant
-from distributed_grid.protocol.walls import Walls
 
 M = TypeVar("M")
 LENIENT = Limits(offer_after=0.0, cpu_percent_max=100.0, memory_percent_max=100.0, memory_min=0, reserve_memory=0)
@@ -580,7 +580,7 @@ async def test_a_gpu_is_measured_anew_at_the_claim(
 async def test_a_measurement_that_hangs_stops_no_heartbeat_and_gpus_are_told_as_unreadable(
     coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distributed_grid.agent.sampling.sampler.STUCK_AFTER", 0.1)
+    monkeypatch.setattr("distributed_grid.agent.sampling.probe.STUCK_AFTER", 0.1)
     sample = node.probe.sample
     release = threading.Event()
 

@@ -14,7 +14,7 @@ import pytest
 
 from distributed_grid.agent.core.spare.lender import Limits
 from distributed_grid.agent.main import limits_for
-from distributed_grid.config import text as config_text
+from distributed_grid.config import schema as config_text
 from distributed_grid.config.places import UntrustedConfig
 from distributed_grid.config.settings import (
     ClusterConfig,
@@ -396,19 +396,19 @@ def test_lists_cores_sizes_and_labels_are_read_from_yaml_and_from_text(written: 
 
 
 def test_the_file_that_init_writes_is_read_and_changes_nothing(written: Write) -> None:
-    blank, first = read(None, here=Path("/none")), read(written(config_text.init()))
+    blank, first = read(None, here=Path("/none")), read(written(config_text.template()))
     assert [(row.name, row.value) for row in first.rows()] == [(row.name, row.value) for row in blank.rows()]
     assert first.warnings == ()
 
 
 def test_every_setting_that_init_shows_as_a_comment_can_be_uncommented(written: Write) -> None:
-    lines = [re.sub(r"^( *)# ", r"\1", line) for line in config_text.init().splitlines()[3:]]
+    lines = [re.sub(r"^( *)# ", r"\1", line) for line in config_text.template().splitlines()[3:]]
     config = read(written("\n".join(line for line in lines if "Settings of single nodes" not in line)))
     assert [node.name for node in config.nodes] == ["gpu-master"]
 
 
 def test_the_json_schema_knows_every_name_the_reader_accepts() -> None:
-    schema = json.loads(json.dumps(config_text.schema()))
+    schema = json.loads(json.dumps(config_text.json_schema()))
     sharing = schema["properties"]["resource_sharing"]["properties"]
     assert schema["properties"]["execution"]["properties"]["resource_sharing"]["properties"] == sharing
     assert sharing["policy"]["enum"] == ["conservative", "balanced", "aggressive", "predictive"]

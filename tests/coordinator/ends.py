@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.access.pki import PKI, Pki
+from distributed_grid.coordinator.access.ca import PKI, Pki
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.server import Server
 from distributed_grid.coordinator.audit.log import RequestLog
@@ -22,8 +22,8 @@ from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.ray.boosts import Boosting
 from distributed_grid.coordinator.ray.bridge_client import Bridge
 from distributed_grid.coordinator.store.store import Store
+from distributed_grid.identity.credentials import client_context
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
-from distributed_grid.identity.tls import client_context
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.codec import BULK_BYTES
 from distributed_grid.protocol.identity import Role

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator import driver as driver_module
-from distributed_grid.coordinator.core.coalesce import LINES_KEPT, newest_commands, newest_records
 from distributed_grid.coordinator.core.model import (
     Accepted,
     AckExits,
@@ -29,6 +28,7 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Tick,
 )
+from distributed_grid.coordinator.core.pipeline import LINES_KEPT, newest_commands, newest_records
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, as_sqlite, failure

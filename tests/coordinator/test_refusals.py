@@ -17,13 +17,12 @@ from structlog.testing import capture_logs
 
 from distributed_grid import __version__
 from distributed_grid.agent.session import CannotConnect, dial
-from distributed_grid.cli.connection import Connection as Command
-from distributed_grid.coordinator.access.ca import Authority
-from distributed_grid.coordinator.access.pki import Pki
-from distributed_grid.identity.joining import join, parse_invitation
+from distributed_grid.coordinator.access.ca import Authority, Pki
+from distributed_grid.coordinator.client.blocking import Connection as Command
+from distributed_grid.identity.credentials import trusting_context
+from distributed_grid.identity.enrollment import join, parse_invitation
 from distributed_grid.identity.keys import certificate_in, key_pem, new_key, request_for, save_identity
 from distributed_grid.identity.member import Member, write_member
-from distributed_grid.identity.tls import trusting_context
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.identity import Identity, Role
 from distributed_grid.protocol.link import PROTOCOL

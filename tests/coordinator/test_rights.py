@@ -1,5 +1,5 @@
-"""Who may do what to whose jobs, cell by cell of the table in protocol/roles.py, on a founded grid: a job of another's
-is to a client as one that does not exist, and a viewer sees where jobs stand and nothing of what they are."""
+"""Who may do what to whose jobs, cell by cell of the table in protocol/messages/roles.py, on a founded grid: a job of
+another's is to a client as one that does not exist, and a viewer sees where jobs stand and nothing of what they are."""
 
 import itertools
 import json
@@ -15,9 +15,9 @@ from distributed_grid.protocol import messages as m
 from distributed_grid.protocol.groups import Array
 from distributed_grid.protocol.identity import PEOPLE, Role
 from distributed_grid.protocol.jobs import After, Cause, Dependency, JobSpec, Outcome, Request, State
+from distributed_grid.protocol.messages.roles import Reach, reach
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources, ResourceType
-from distributed_grid.protocol.roles import Reach, reach
 from tests.coordinator.ends import AgentEnd, ClientEnd, Coordinator, agent, client, coordinator, job, node
 
 SECRET = "sesame"  # noqa: S105

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.agent import diagnostics as agent_doctoring
-from distributed_grid.cli.services import doctor_grid
+from distributed_grid.cli.services import doctor
 from distributed_grid.coordinator import diagnostics as coordinator_doctoring
 from distributed_grid.runtime import health
 from distributed_grid.runtime.health import Finding, Level
@@ -142,7 +142,7 @@ def test_a_certificate_is_told_of_before_and_after_it_expired(grid: Grid, monkey
 def test_clocks_that_are_apart_are_told_of_but_not_for_what_may_be_the_network(
     ahead: float, doubt: float, level: Level
 ) -> None:
-    found = doctor_grid._apart("clock skew", ahead, doubt)
+    found = doctor._apart("clock skew", ahead, doubt)
     assert found.level is level and ("ahead of" if ahead > 0 else "behind") in found.what
 
 

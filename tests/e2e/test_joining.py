@@ -19,10 +19,9 @@ from cryptography.hazmat.primitives import serialization
 from websockets.asyncio.client import connect
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.access.ca import Authority
-from distributed_grid.coordinator.access.pki import Pki
+from distributed_grid.coordinator.access.ca import Authority, Pki
+from distributed_grid.identity.credentials import client_context, trusting_context
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
-from distributed_grid.identity.tls import client_context, trusting_context
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.identity import Identity, Role
 from distributed_grid.protocol.link import PROTOCOL

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from distributed_grid.coordinator.access.ca import DAY
+from distributed_grid.coordinator.access.ca import DAY, Pki
 from distributed_grid.coordinator.access.identities import Certified
-from distributed_grid.coordinator.access.pki import Pki
 from distributed_grid.identity.keys import (
     certificate_in,
     key_pem,

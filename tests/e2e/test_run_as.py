@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.launch import run_as
+from distributed_grid.agent.launch import isolation
 from distributed_grid.protocol.errors import GridError
 from tests.grid_fixture import Grid, until
 
@@ -38,7 +38,7 @@ def grid() -> Iterator[Grid]:
         assert founded.returncode == 0, founded.stderr
         grid.start_coordinator()
         grid.environment["GRID_COORDINATOR"] = f"wss://localhost:{port}"
-        for name, whom in (("lab1", run_as.SUBMITTER), ("lab2", OTHER)):
+        for name, whom in (("lab1", isolation.SUBMITTER), ("lab2", OTHER)):
             token = grid.run("token", "create", "--node", name).stdout.strip()
             joined = grid.run("agent", "join", token, "--name", name, "--state-dir", str(grid.home / name))
             assert joined.returncode == 0, joined.stderr + grid.log("coordinator")
@@ -158,13 +158,13 @@ def test_who_is_no_user_there_and_who_is_root_gets_a_clear_end(grid: Grid, user:
 
 def test_an_agent_that_cannot_do_it_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GridError, match="as their submitters"):
-        run_as.begin(run_as.SUBMITTER, tmp_path, founded=False)
+        isolation.check_run_as(isolation.SUBMITTER, tmp_path, founded=False)
     with pytest.raises(GridError, match="there is no user 'no-such-user-1'"):
-        run_as.begin("no-such-user-1", tmp_path, founded=True)
+        isolation.check_run_as("no-such-user-1", tmp_path, founded=True)
     tmp_path.chmod(0o700)
     (tmp_path / "state").mkdir()
     with pytest.raises(GridError, match="other users cannot get to"):
-        run_as.begin(USER, tmp_path / "state", founded=True)
+        isolation.check_run_as(USER, tmp_path / "state", founded=True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(GridError, match="cannot be run as 'nobody'"):
-        run_as.begin(USER, tmp_path, founded=True)
+        isolation.check_run_as(USER, tmp_path, founded=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.cli.services.scrub import log_line, scrub
+from distributed_grid.cli.services.support import log_line, scrub
 from tests.grid_fixture import CONFIG, Grid, contents, founded_grid, until
 
 PLANTED = [

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from distributed_grid.protocol import groups, jobs, messages, nodes, shares
+from distributed_grid.protocol import groups, jobs, messages, nodes
 from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.preemption import Alternative, Receipt, Victim
+from distributed_grid.protocol.messages import operator
+from distributed_grid.protocol.messages.operator import Alternative, Receipt, Victim
 from distributed_grid.protocol.resources import GpuShare, Grant, Resources, ResourceType
 
 GRANT = Grant(
@@ -218,7 +219,7 @@ MESSAGES: dict[str, Any] = {
     "Shares": messages.Shares(
         id=12,
         users=(
-            shares.UserShare(
+            operator.UserShare(
                 user="ada",
                 holds=Resources(cpu=2000),
                 held=0.25,

@@ -13,7 +13,7 @@ from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.grid.push import Asking
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import GetStatus, ListAccess
-from distributed_grid.push.adding import Goods
+from distributed_grid.push.provisioning import Goods
 from distributed_grid.push.wheel import build_of, own_wheel, repack
 from tests.grid_fixture import Grid, until
 from tests.push.hosts import ADDRESS, MASTER, Machine, lacking, machine, own_network

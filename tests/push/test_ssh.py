@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.identity.joining import pin_in
+from distributed_grid.identity.enrollment import pin_in
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.push.adding import Added, add
-from distributed_grid.push.far import Far
 from distributed_grid.push.plan import Target
-from distributed_grid.push.ssh import Host, Way
+from distributed_grid.push.provisioning import Added, add
+from distributed_grid.push.ssh import Far, Host, Way
 from tests.grid_fixture import contents, until
 from tests.push.conftest import Scene
 from tests.push.hosts import ADDRESS

@@ -13,28 +13,25 @@ import pytest
 from distributed_grid.agent.core import table
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import Table
-from distributed_grid.coordinator.core import events
+from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.lifecycle import outcomes, retries, stopping
-from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Job, JobsSubmitted, Node, Send
+from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
+from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Fate, Job, JobsSubmitted, Node, Send
 from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.placement import constraints, matching
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.preemption import candidates, held_sets
-from distributed_grid.coordinator.core.queue import admission, dependencies, gangs, groups, reservations, scheduler
-from distributed_grid.coordinator.core.records import Fate
+from distributed_grid.coordinator.core.queue import admission, dependencies, groups, reservations, scheduler
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.jobs import State as JobState
 from distributed_grid.protocol.messages import Ack, Exited, Stale
-from distributed_grid.protocol.placement import LabelRule, Sign
-from distributed_grid.protocol.walls import Walls
+from distributed_grid.protocol.placement import LabelRule, Sign, Walls
 from distributed_grid.simulator import run
-from distributed_grid.simulator.coordinator import Coordinator
+from distributed_grid.simulator.coordinator import Coordinator, Driver
 from distributed_grid.simulator.disk import Disk
-from distributed_grid.simulator.driver import Driver
 from distributed_grid.simulator.engine import Violation
-from distributed_grid.simulator.judge.always import Judge
+from distributed_grid.simulator.judge import Judge
 from distributed_grid.simulator.supervisor import Supervisor
 
 MOST = 1500
@@ -93,7 +90,7 @@ def give_up_at_once(patch: Patch) -> None:
 
 
 def run_again_without_limit(patch: Patch) -> None:
-    patch(retries, "wanted", lambda job, allocation, outcome: outcome.cause is Cause.EXITED and outcome.code != 0)
+    patch(attempts, "wanted", lambda job, allocation, outcome: outcome.cause is Cause.EXITED and outcome.code != 0)
 
 
 def leases_are_not_kept(patch: Patch) -> None:
@@ -114,7 +111,7 @@ def forget_keys(patch: Patch) -> None:
         admission.submit(state, event)
         state.keys = kept | state.keys
 
-    patch(events, "ON", {**events.ON, JobsSubmitted: submit})
+    patch(ledger, "ON", {**ledger.ON, JobsSubmitted: submit})
 
 
 def take_a_result_for_another(patch: Patch) -> None:
@@ -186,23 +183,23 @@ def begin_without_what_is_held(patch: Patch) -> None:
 
 def decide_about_a_gang_before_all_of_it_is_over(patch: Patch) -> None:
     """And the ledger does not look."""
-    part_over = gangs.part_over
+    part_over = outcomes.part_over
 
     def early(state: GridState, job: Job, allocation: Allocation, *rest: Any, **more: Any) -> None:
         part_over(state, job, allocation, *rest, **more)
         if job.part is not None and job.part.fate is Fate.TO_RETRY:
-            for one in gangs.members(state, job):
+            for one in outcomes.gang_members(state, job):
                 if one.allocation in state.allocations:
                     state.move(state.allocations[one.allocation], JobState.ENDED)
                     state.move(one, JobState.WAITING, "too early")
-            gangs._decide(state, gangs.members(state, job))
+            outcomes._decide_gang(state, outcomes.gang_members(state, job))
 
-    patch(gangs, "part_over", early)
+    patch(outcomes, "part_over", early)
     patch(Ledger, "check", lambda self: None)
 
 
 def let_the_others_of_a_gang_go_on(patch: Patch) -> None:
-    patch(stopping, "ask_gang", lambda *of, **more: None)
+    patch(attempts, "ask_gang", lambda *of, **more: None)
 
 
 def end_the_members_of_a_gang_one_by_one(patch: Patch) -> None:
@@ -212,8 +209,8 @@ def end_the_members_of_a_gang_one_by_one(patch: Patch) -> None:
         job.index, state.groups[job.group].live = 0, {job.id: None}
         gangs_part_over(state, job, allocation, outcome, text, again)
 
-    gangs_part_over = gangs.part_over
-    patch(gangs, "part_over", alone)
+    gangs_part_over = outcomes.part_over
+    patch(outcomes, "part_over", alone)
     patch(Ledger, "check", lambda self: None)
 
 
@@ -319,7 +316,7 @@ def _without_words(close: Callable[..., None]) -> Callable[..., None]:
 
 def start_an_urgent_gang_with_one_member_less(patch: Patch) -> None:
     """And the ledger does not look."""
-    start = gangs.start
+    start = outcomes.start_gang
 
     def short(state: GridState, leader: Job, found: Any, met: Any) -> None:
         live = state.groups[leader.group].live
@@ -330,7 +327,7 @@ def start_an_urgent_gang_with_one_member_less(patch: Patch) -> None:
         else:
             start(state, leader, found, met)
 
-    patch(gangs, "start", short)
+    patch(outcomes, "start", short)
     patch(Ledger, "check", lambda self: None)
 
 

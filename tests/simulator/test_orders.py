@@ -6,15 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core import events
+from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.model import Granted, Node, RecordOrders
 from distributed_grid.coordinator.core.nodes import operator, quarantine
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeOrders
 from distributed_grid.simulator import run
+from distributed_grid.simulator.coordinator import Driver
 from distributed_grid.simulator.disk import Disk
-from distributed_grid.simulator.driver import Driver
-from distributed_grid.simulator.judge.always import Judge
+from distributed_grid.simulator.judge import Judge
 
 MOST = 400
 """Seeds that are looked through for one that shows it."""
@@ -53,7 +53,7 @@ def answer_a_drain_before_it_is_on_disk(patch: Patch) -> None:
 
 
 def take_nothing_back_at_the_deadline(patch: Patch) -> None:
-    patch(events, "DUE", {**events.DUE, "drain": lambda state, name: None})
+    patch(ledger, "DUE", {**ledger.DUE, "drain": lambda state, name: None})
 
 
 def forget_deadlines_at_a_restart(patch: Patch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.walls import uids
+from distributed_grid.agent.walls import accounts
 from tests.grid_fixture import CONFIG
 from tests.systemd.booted import ENVIRONMENT, GRID, Machine, booted
 
@@ -65,7 +65,7 @@ def test_a_raylet_joins_with_the_few_rights_of_a_job_and_its_tasks_cannot_read_t
     boost = machine.grid("boost", "request", "gpu-master", "cpu", "1", timeout=120.0).strip()
     told = json.loads(machine.told(PYTHON, "-c", TASK, timeout=120.0).splitlines()[-1])
     uid, *rest = told
-    assert uids.is_own(uid) and rest == [["0000000000000000", "1", "2"], "Permission denied"]
+    assert accounts.is_slot_uid(uid) and rest == [["0000000000000000", "1", "2"], "Permission denied"]
     machine.grid("boost", "release", boost)
     machine.run(GRID, "job", "wait", boost)
     machine.until(lambda: boost not in names(machine), "Ray has seen it end")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.walls import uids
+from distributed_grid.agent.walls import accounts
 from tests.grid_fixture import CONFIG
 from tests.systemd.booted import GRID, Machine, another_version, booted
 
@@ -100,7 +100,7 @@ def test_no_secret_is_in_the_unit_or_the_log_and_no_job_can_read_the_nodes_key(m
 def test_a_job_has_a_user_of_its_own_that_has_no_rights(machine: Machine) -> None:
     assert node(machine)["walls"] == "user"
     uid, *rights = machine.grid("run-shared", "--no-ship", "sh", "-c", LOOKS).split()
-    assert uids.is_own(int(uid)) and rights == ["0000000000000000", "1"]
+    assert accounts.is_slot_uid(int(uid)) and rights == ["0000000000000000", "1"]
 
 
 def test_a_job_has_a_name_that_the_machine_does_not_know(machine: Machine) -> None:

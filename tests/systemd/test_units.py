@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.cgroups.hierarchies import LEAF
-from distributed_grid.cli.services.units import Unit, render
+from distributed_grid.cli.services.systemd import Unit, render
 
 UNITS = ("grid-agent.service", "grid-coordinator.service")
 analyze = shutil.which("systemd-analyze")

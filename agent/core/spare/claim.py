@@ -3,9 +3,17 @@ sample. The coordinator decides by offers that are a moment old; here the moment
 
 from collections.abc import Callable
 
-from distributed_grid.agent.core.spare.judge import clearly_busy, foreign_on, gpu_room, gpu_trouble, memory_trouble
-from distributed_grid.agent.core.spare.limits import Held, Limits, slack
 from distributed_grid.agent.core.spare.plan import memory_left
+from distributed_grid.agent.core.spare.thresholds import (
+    Held,
+    Limits,
+    clearly_busy,
+    foreign_on,
+    gpu_room,
+    gpu_trouble,
+    memory_trouble,
+    slack,
+)
 from distributed_grid.protocol.messages import Stale
 from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, format_bytes, format_milli

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from distributed_grid.agent.core.spare import claim, judge
+from distributed_grid.agent.core.spare import claim, thresholds
 from distributed_grid.agent.core.spare import plan as spare_plan
-from distributed_grid.agent.core.spare.limits import Held, Holding, Limits, lendable, slack, tally
 from distributed_grid.agent.core.spare.plan import Idle, Plan, Standing
+from distributed_grid.agent.core.spare.thresholds import Held, Holding, Limits, lendable, slack, tally
 from distributed_grid.protocol.messages import Stale
 from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample, Withheld
 from distributed_grid.protocol.resources import Grant
@@ -120,13 +120,13 @@ class Lender:
 
     def _judge(self, sample: Sample, now: float) -> None:
         limits, after, count = self.limits, self.limits.offer_after, len(self.facts.cores)
-        self._cpu.see(judge.cpu_trouble(limits, sample, count), now, after)
-        self._memory.see(judge.memory_trouble(limits, sample), now, after)
+        self._cpu.see(thresholds.cpu_trouble(limits, sample, count), now, after)
+        self._memory.see(thresholds.memory_trouble(limits, sample), now, after)
         for core, latch in self._cores.items():
-            latch.see(judge.core_trouble(limits, sample, core), now, after)
+            latch.see(thresholds.core_trouble(limits, sample, core), now, after)
         seen = {gpu.uuid: gpu for gpu in sample.gpus}
         for uuid, latch in self._gpus.items():
-            latch.see(judge.gpu_trouble(limits, seen.get(uuid), self._ours(uuid)), now, after)
+            latch.see(thresholds.gpu_trouble(limits, seen.get(uuid), self._ours(uuid)), now, after)
         # Others' total use hovers around whole cores: the least of the last seconds counts, so that the offer does not.
         self._left.append((now, spare_plan.whole_cores(limits, sample, count)))
         while self._left[0][0] < now - after:

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from distributed_grid.agent.core.spare.judge import gpu_room
-from distributed_grid.agent.core.spare.limits import Held, Limits, at_most, slack
+from distributed_grid.agent.core.spare.thresholds import Held, Limits, at_most, gpu_room, slack
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Sample, Withheld
 from distributed_grid.protocol.resources import MIB, MILLI, format_bytes, format_milli
 

@@ -7,9 +7,8 @@ from distributed_grid.coordinator.core.placement.constraints import Condition, c
 from distributed_grid.coordinator.core.placement.matching import able, amount, could_ever, labels
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
-from distributed_grid.protocol.placement import NO_CONSTRAINTS, LabelRule, Sign, same_model
+from distributed_grid.protocol.placement import NO_CONSTRAINTS, LabelRule, Sign, level_of, same_model
 from distributed_grid.protocol.resources import Resources, format_bytes
-from distributed_grid.protocol.walls import level_of
 
 ASKED_KEPT = 10_000
 """Different requests for which it is remembered how many nodes could ever meet them."""

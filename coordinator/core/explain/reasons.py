@@ -6,10 +6,9 @@ import math
 from collections.abc import Collection, Sequence
 
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits
-from distributed_grid.coordinator.core.lifecycle.suspending import put_off
+from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Job, Node, Placement
-from distributed_grid.coordinator.core.placement.gangs import fits
-from distributed_grid.coordinator.core.placement.matching import amount, blocker, has_room
+from distributed_grid.coordinator.core.placement.matching import amount, blocker, gang_candidates, has_room
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue import dependencies, reservations
@@ -93,7 +92,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
 
 def _for_a_gang(state: GridState, request: Request, gone: str) -> Reason:
     """Some node may have room: how many are missing."""
-    fitting = fits(state.nodes, state.index, request, state.policy)
+    fitting = gang_candidates(state.nodes, state.index, request, state.policy)
     if len(fitting) >= request.gang:
         return Reason("Resources", "its turn comes with the next pass")
     names = ", ".join(fitting[:NAMED]) + _more(len(fitting)) or "no node"
@@ -191,7 +190,7 @@ def _taken(state: GridState, job: Job, why: Reason) -> Reason:
         return why
     until = "it ends"
     if taker.started and taker.spec.time_limit:
-        until = f"{clock(taker.started + taker.spec.time_limit + put_off(taker, state.now))} at the latest"
+        until = f"{clock(taker.started + taker.spec.time_limit + time_suspended(taker, state.now))} at the latest"
     who = f"{taker.id} ({taker.request.priority.word}, {taker.user})"
     return Reason(why.code, f"{who} has its place until {until}; {why.text}")
 

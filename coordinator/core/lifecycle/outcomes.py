@@ -1,9 +1,51 @@
-"""A job is over, or its allocation is and it waits again. Everything else that ends a job comes here."""
+"""What becomes of a job when an attempt of it is over: it has ended, or it waits again. The members of a gang
+start and end as one.
+"""
 
-from distributed_grid.coordinator.core.model import Allocation, Job
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from distributed_grid.coordinator.core.explain.feasible import can_fit
+from distributed_grid.coordinator.core.lifecycle import attempts
+from distributed_grid.coordinator.core.model import Allocation, Fate, Job, Part, Placement, RecordAllocation
+from distributed_grid.coordinator.core.placement.matching import able, meeting
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.jobs import Outcome, State
+from distributed_grid.protocol.groups import Gang
+from distributed_grid.protocol.jobs import Cause, Outcome, Reason, Request, RetryOn, State
+from distributed_grid.protocol.nodes import NodeState
+from distributed_grid.protocol.resources import MILLI, format_bytes
+
+
+def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | None:
+    """What the next attempt asks for: with more memory where its owner wants that, and it ran out of its own and not
+    its node's. As much of that as any node could ever lend; None if that is not more than it had."""
+    request = job.request
+    if outcome.cause is not Cause.OUT_OF_MEMORY or not request.retry_memory:
+        return request
+    had = request.resources
+    wanted = msgspec.structs.replace(had, memory=had.memory * request.retry_memory // MILLI)
+    more = msgspec.structs.replace(request, resources=wanted)
+    if not can_fit(state, more):
+        could = (node.facts.lendable.memory for node in state.nodes.values() if able(node, request))
+        most = max(could, default=0)
+        if most <= had.memory:
+            return None
+        more = msgspec.structs.replace(request, resources=msgspec.structs.replace(had, memory=most))
+    return more
+
+
+def with_more(before: Request, after: Request) -> str:
+    """For a job's story: what the next attempt asks for, where that is more."""
+    memory = after.resources.memory
+    return f" with {format_bytes(memory)} of memory" if memory > before.resources.memory else ""
+
+
+def in_vain(outcome: Outcome) -> Outcome:
+    """The end of a job that would run again with more, if there were more."""
+    return msgspec.structs.replace(outcome, text=f"{outcome.text}; no node could ever lend it more")
 
 
 def conclude(
@@ -33,3 +75,237 @@ def requeue(state: GridState, job: Job, allocation: Allocation, text: str) -> No
     state.enqueue(job)
     held_sets.gave(state, job, allocation)
     state.changed(job, allocation)
+
+
+ORIGINS = (Fate.NEVER_BEGAN, Fate.TAKEN_BACK, Fate.TO_RETRY, Fate.FAILED)
+"""Ends that end a gang. The others are no reason to, or what followed from it."""
+
+
+def gang_members(state: GridState, job: Job) -> list[Job]:
+    """All members of a job's gang by their rank: none of them ends before all do."""
+    return [state.jobs[name] for name in state.groups[job.group].live]
+
+
+def leads_gang(job: Job) -> bool:
+    """Whether this member stands in the queue for its gang."""
+    return job.index == 0
+
+
+# --- beginning --------------------------------------------------------------------------------------------------------
+
+
+def gang_meeting(state: GridState, leader: Job, nodes: Sequence[str]) -> tuple[Gang, ...] | None:
+    """What each member is told if they start on these nodes now; None: there is no port left for them to meet at."""
+    facts = [state.nodes[name].facts for name in nodes]
+    return meeting(f"{leader.id}.{leader.tries + 1}", facts, state.meetings, state.policy)
+
+
+def start_gang(state: GridState, leader: Job, found: Sequence[Placement], met: Sequence[Gang]) -> None:
+    """Grant all members their places and have them launched."""
+    for job, placement, part in zip(gang_members(state, leader), found, met, strict=True):
+        attempts.start(state, job, placement, part)
+
+
+# --- ending -----------------------------------------------------------------------------------------------------------
+
+
+def part_over(
+    state: GridState, job: Job, allocation: Allocation, outcome: Outcome | None, text: str, again: bool = True
+) -> None:
+    """The part of one member is over; without an `outcome` it never began, since its node would not have it. `again`:
+    nothing of it is alive for sure."""
+    mates = [mate for one in gang_members(state, job) if (mate := state.allocations.get(one.allocation)) is not None]
+    away = any(not _reachable(state, mate) for mate in mates if mate is not allocation)
+    told = attempts.told_outcome(allocation, outcome) if outcome is not None else None
+    fate = _fate_of_part(job, allocation, outcome) if again else Fate.UNSURE
+    job.part, job.suspended = Part(state.now, fate, told, away), None
+    allocation.outcome = outcome
+    state.move(allocation, State.ENDED)
+    state.move(job, State.WAITING, text)
+    state.out.append(RecordAllocation(allocation))
+    if len(mates) == 1:
+        _decide_gang(state, gang_members(state, job))
+        return
+    if fate is not Fate.DONE:
+        attempts.request_gang_stop(state, job, f"{job.id} of its gang: {text}", -1.0)
+    state.waits_for(job, gang_reason(state, job))
+    state.changed(job)
+
+
+def _reachable(state: GridState, allocation: Allocation) -> bool:
+    node = state.nodes[allocation.node]
+    return node.state is NodeState.UP and node.synced
+
+
+def _fate_of_part(job: Job, allocation: Allocation, outcome: Outcome | None) -> Fate:
+    """What the end of a part means to its gang."""
+    if outcome is None:
+        return Fate.NEVER_BEGAN
+    if outcome.cause is Cause.EXITED and outcome.code == 0:
+        return Fate.DONE
+    if attempts.RETRY_CLASSES.get(outcome.cause) is RetryOn.LOST:  # also where it had been told to end with the others
+        return Fate.TO_RETRY if attempts.may_retry(job, outcome) else Fate.FAILED
+    if allocation.stop is not None and allocation.stop.cause == Cause.GANG.value:
+        return Fate.ENDED
+    if attempts.was_taken_back(job, allocation, outcome):
+        return Fate.TAKEN_BACK
+    return Fate.TO_RETRY if attempts.wants_retry(job, allocation, outcome) else Fate.FAILED
+
+
+def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> None:
+    """A member that holds nothing is to be over: cancelled, or never placed. So are all, once none of them holds
+    anything."""
+    whole = gang_members(state, job)
+    if not any(one.allocation in state.allocations for one in whole):
+        for one in whole:  # of which some may have begun before, in vain
+            began = one.retried > 0 or one.taken_back > 0
+            conclude(state, one, replace(outcome, started=outcome.started or began), text=text)
+    elif job.part is not None and job.part.fate not in (Fate.DONE, Fate.FAILED, Fate.UNSURE):
+        began = job.part.outcome is not None and job.part.outcome.started
+        job.part = Part(state.now, Fate.FAILED, replace(outcome, started=outcome.started or began))
+        state.changed(job)
+
+
+# --- the decision -----------------------------------------------------------------------------------------------------
+
+
+def _decide_gang(state: GridState, whole: list[Job]) -> None:
+    """The last part is over."""
+    first = _first_ended(whole)
+    parts = [one.part for one in whole if one.part is not None]
+    cancelled = any(part.outcome is not None and part.outcome.cause is Cause.CANCELLED for part in parts)
+    unsure = any(part.fate is Fate.UNSURE for part in parts)
+    request = _gang_request_after(state, first) if first is not None and not cancelled and not unsure else None
+    if first is not None and first.part is not None and request is not None:
+        _requeue_gang(state, whole, first, first.part.fate, request)
+    else:
+        for one in whole:
+            conclude(state, one, _outcome_of_member(one, first, cancelled))
+
+
+def _gang_request_after(state: GridState, first: Job) -> Request | None:
+    """What all members ask for when they wait again, after this one's end; None: they do not."""
+    part = first.part
+    if part is None or part.fate is Fate.FAILED:
+        return None
+    if part.fate is not Fate.TO_RETRY or part.outcome is None:
+        return first.request
+    request = request_after(state, first, part.outcome)
+    return request if request is not None and can_fit(state, request) >= request.gang else None
+
+
+def _first_ended(whole: list[Job]) -> Job | None:
+    """The member whose end ended the gang. One that never began comes before all, for what others made of that says
+    nothing; and one whose node was lost before those that failed while that could not be reached."""
+    found = [
+        (part.fate is not Fate.NEVER_BEGAN, part.away, part.at, one.index, one)
+        for one in whole
+        if (part := one.part) is not None and part.fate in ORIGINS
+    ]
+    return min(found, key=lambda one: one[:4])[4] if found else None
+
+
+def _outcome_of_member(job: Job, first: Job | None, cancelled: bool) -> Outcome:
+    if job.part is not None and job.part.outcome is not None:
+        return job.part.outcome
+    cause = Cause.CANCELLED if cancelled else Cause.GANG
+    because = f"{first.id} of its gang has ended" if first is not None else ""
+    return Outcome(cause=cause, text=because, started=job.retried > 0 or job.taken_back > 0)
+
+
+def _requeue_gang(state: GridState, whole: list[Job], first: Job, fate: Fate, request: Request) -> None:
+    """All of them, with the age of the first."""
+    again = f"; to be run again{with_more(first.request, request)} ({first.retried + 1} of {request.retries})"
+    text = f"its gang waits again, since {first.id} {_FATES_IN_WORDS[fate]}{again if fate is Fate.TO_RETRY else ''}"
+    for one in whole:
+        part, one.part = one.part, None
+        one.retried += fate is Fate.TO_RETRY
+        began = part is not None and part.outcome is not None and part.outcome.started
+        one.taken_back += fate is not Fate.TO_RETRY and began
+        one.node, one.grant, one.started, one.suspended_for = "", None, 0.0, 0.0
+        state.waits_for(one, None)
+        one.request = request
+        state.tell(one, text)
+        if leads_gang(one):
+            state.enqueue(one)
+        state.changed(one)
+
+
+_FATES_IN_WORDS = {
+    Fate.NEVER_BEGAN: "could not begin",
+    Fate.TAKEN_BACK: "lost its place",
+    Fate.TO_RETRY: "has ended",
+}
+
+
+# --- words and checks -------------------------------------------------------------------------------------------------
+
+
+def gang_reason(state: GridState, job: Job) -> Reason:
+    """Why a member waits that is not in the queue."""
+    whole = gang_members(state, job)
+    if job.part is not None:
+        left = sum(one.allocation in state.allocations for one in whole)
+        return Reason("Gang", f"its part is over; {left} of the {len(whole)} of its gang go{'es' * (left == 1)} on")
+    leader = whole[0]
+    told = state.queue.line(leader.id).reason if leader.id in state.queue else leader.reason
+    return told or Reason("Gang", f"it waits with {leader.id}, the first of its gang")
+
+
+def check_gang(state: GridState, whole: list[Job], count: int) -> None:
+    """Raise AssertionError where a gang is not as one."""
+    name = whole[0].group
+    assert [one.index for one in whole] == list(range(count)), f"members of the gang {name} are gone before the others"
+    assert len({one.tries for one in whole}) == 1, f"members of the gang {name} are at different attempts"
+    holding = [one for one in whole if one.allocation in state.allocations]
+    assert not any(one.kept is not None for one in whole[1:]), f"not the first of the gang {name} has its places kept"
+    if not holding:
+        assert all(one.part is None for one in whole), f"the gang {name} is over, and nothing was decided"
+        return
+    assert whole[0].kept is None, f"the gang {name} holds something, and places are kept for it"
+    nodes = {one.node for one in holding}
+    assert len(nodes) == len(holding), f"two members of the gang {name} are on one node"
+    assert not any(one.id in state.queue for one in whole), f"the gang {name} is in the queue and holds something"
+    for one in whole:
+        assert (one.part is None) == (one in holding), f"{one.id} holds something and is over, or neither"
+    broken = any(one.part is not None and one.part.fate is not Fate.DONE for one in whole)
+    for one in holding:
+        asked = state.allocations[one.allocation].stop
+        assert asked is not None or not broken, f"{one.id} goes on, though a part of its gang is over"
+
+
+def over(state: GridState, job: Job, outcome: Outcome, allocation: Allocation, text: str, again: bool = True) -> None:
+    """An attempt has ended; `again`: nothing of it is alive for sure. The job is over, or is run again if its owner
+    wants that after such an end, or waits again since its place was taken back. What becomes of a member of a gang is
+    decided with the others."""
+    if (
+        outcome.started and attempts.RETRY_CLASSES.get(outcome.cause) is not RetryOn.LOST
+    ):  # where it is sure to have run
+        state.has_started(job)
+    if job.request.gang:
+        part_over(state, job, allocation, outcome, text, again)
+        return
+    if again and attempts.was_taken_back(job, allocation, outcome):
+        allocation.outcome = outcome
+        job.taken_back += outcome.started
+        requeue(state, job, allocation, f"{text}; it waits again" if outcome.started else f"{text}; it had not begun")
+        return
+    wanted = again and attempts.wants_retry(job, allocation, outcome)
+    request = request_after(state, job, outcome) if wanted else None
+    if request is not None:
+        job.retried += 1
+        allocation.outcome = outcome
+        words = f"{text}; to be run again{with_more(job.request, request)} ({job.retried} of {request.retries})"
+        job.request = request
+        requeue(state, job, allocation, words)
+    else:
+        outcome = in_vain(outcome) if wanted else outcome
+        finish(state, job, attempts.told_outcome(allocation, outcome), allocation, text)
+
+
+def finish(state: GridState, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "") -> None:
+    """The job is over; of a gang, what that means is decided with the others."""
+    if job.request.gang:
+        waiting_over(state, job, outcome, text)
+    else:
+        conclude(state, job, outcome, allocation, text)

@@ -1,5 +1,6 @@
 """What happens when an agent comes, speaks, falls silent or goes. Only the agent's word, or a silence beyond all
-patience, ends an allocation: what has not been given back is in use.
+patience, ends an allocation: what has not been given back is in use. Where the store has lost commits, nothing
+is started, and what nodes tell of allocations is taken.
 """
 
 from collections.abc import Callable
@@ -7,8 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core import boosts, idle
-from distributed_grid.coordinator.core.lifecycle import attempts, granting, retries, suspending
+from distributed_grid.coordinator.core.lifecycle import attempts as granting
+from distributed_grid.coordinator.core.lifecycle import attempts as lost_records
+from distributed_grid.coordinator.core.lifecycle import attempts as retries
+from distributed_grid.coordinator.core.lifecycle import attempts as suspending
+from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Allocation,
@@ -24,10 +28,11 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Told,
 )
-from distributed_grid.coordinator.core.nodes import backoff, contradictions, lost_records, quarantine
+from distributed_grid.coordinator.core.nodes import idle, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.preemption import execute
+from distributed_grid.coordinator.core.rollback import Alarm, LossFound, RecordLoss
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State, bounded
 from distributed_grid.protocol.messages import (
@@ -42,8 +47,45 @@ from distributed_grid.protocol.messages import (
     Suspended,
 )
 from distributed_grid.protocol.nodes import Known, NodeFacts, NodeState, Offer
+from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import Resources
-from distributed_grid.protocol.walls import Walls
+
+FINDINGS_KEPT = 20
+"""Findings that are kept of one ledger."""
+
+
+def loss_found(state: GridState, event: LossFound) -> None:
+    """Something outside showed it."""
+    declare_loss(state, event.found)
+
+
+def declare_loss(state: GridState, text: str) -> None:
+    """Start nothing from now on. An operator chooses what is to be done."""
+    if text in state.loss or len(state.loss) >= FINDINGS_KEPT:
+        return
+    state.loss += (text,)
+    state.out += (RecordLoss(text), Alarm(text))
+
+
+def take_unknown_result(state: GridState, node: Node, exited: Exited) -> bool:
+    """A node tells the result of an attempt whose grant is lost, which it proves: it is the result of the job. False:
+    it proves nothing, or is of no job that waits here."""
+    name, _, number = exited.allocation.rpartition(".")
+    job = state.jobs.get(name)
+    if exited.stamp is None or job is None or not number.isdecimal() or int(number) <= job.tries:
+        return False
+    if job.state is not State.WAITING or job.request.gang or job.kept is not None:
+        return False
+    said = f"{exited.allocation} is over there: that is the result of {job.id} from now on"
+    state.out.append(Audit(node.facts.name, said))
+    job.tries = int(number)
+    job.node = node.facts.name
+    if exited.outcome.started:
+        job.started = min(state.now, max(job.submitted, state.now - exited.outcome.seconds))
+    text = f"ended on {node.facts.name}, as {exited.allocation}, whose grant was lost"
+    outcomes.finish(state, job, exited.outcome, text=text)
+    return True
+
 
 _LEVELS = frozenset(map(str, Walls))
 
@@ -153,7 +195,9 @@ def _give_up(state: GridState, node: Node) -> None:
             state.move(allocation, State.LOST, "")
         node.strays[allocation.id] = allocation.grant
         # Its lease ends nothing there where the node does not know of it.
-        over = retries.is_over(allocation, state.policy) and not lost_records.held(node.facts, allocation)
+        over = retries.lease_expired(allocation, state.policy) and not lost_records.of_unknown_fate(
+            node.facts, allocation
+        )
         after = "its lease has run out there" if over else "the job may have run on there"
         text = f"{node.facts.name} was not heard for {silence:g} s; {after}"
         _end_lost(state, allocation, Cause.NODE_LOST, text, again=over)
@@ -163,7 +207,7 @@ def _give_up(state: GridState, node: Node) -> None:
 def _end_lost(state: GridState, allocation: Allocation, cause: Cause, text: str, again: bool) -> None:
     # It counts as started also where that was not heard of: it may have been, and "it never ran" is only said for sure.
     outcome = Outcome(cause=cause, text=text)
-    attempts.over(state, state.jobs[allocation.job], outcome, allocation, text, again)
+    outcomes.over(state, state.jobs[allocation.job], outcome, allocation, text, again)
 
 
 def heard(state: GridState, event: Heard) -> None:
@@ -182,7 +226,7 @@ def _alive(state: GridState, node: Node) -> None:
         for allocation in list(node.allocations.values()):
             # A launch still on its way arrives. Sent a second time, it could follow the agent's stale and start then.
             known = allocation.started or allocation.stop is not None
-            if allocation.state is State.LOST and known and not lost_records.held(node.facts, allocation):
+            if allocation.state is State.LOST and known and not lost_records.of_unknown_fate(node.facts, allocation):
                 _found(state, node, allocation, running=allocation.started > 0)
 
 
@@ -251,7 +295,7 @@ def _reconcile(state: GridState, node: Node, allocation: Allocation, item: Known
         _found(state, node, allocation, item.state is not State.STARTING, item.started_for)
     elif state.loss:
         pass  # what it came to may be lost: nothing is said of it before an operator has chosen
-    elif lost_records.lost(node.facts, allocation):
+    elif lost_records.record_lost(node.facts, allocation):
         if not node.facts.unknown:
             text = f"{name} lost its records of it, and nothing of it lives there"
             _end_lost(state, allocation, Cause.NODE_LOST, text, again=True)
@@ -319,7 +363,7 @@ def _started(state: GridState, node: Node, message: Started) -> None:
     job = state.jobs[allocation.job]
     allocation.started = job.started = state.now
     _behind(job, allocation, message.walls)
-    backoff.started(node, allocation)
+    quarantine.accepted(node, allocation)
     if node.failed or node.orders.aside is not None or state.failing:
         quarantine.started(state, node, job)
     if boosts.awaited(job) and allocation.state is State.STARTING:
@@ -345,7 +389,7 @@ def _stale(state: GridState, node: Node, message: Stale) -> None:
         state.out.append(Audit(node.facts.name, f"{message.allocation} answered stale, which was not awaited"))
         _stray_over(state, node, message.allocation, returned=False)
         return
-    backoff.decline(state, node, message.device)
+    quarantine.decline(state, node, message.device)
     ray.never_began(state, allocation, f"{node.facts.name} did not start it: {message.reason}")
 
 
@@ -354,7 +398,7 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         message = replace(message, outcome=bound)
     allocation = _of(state, node, message.allocation)
     if allocation is None:
-        if not contradictions.ended_there(state, node, message):
+        if not take_unknown_result(state, node, message):
             state.out.append(Audit(node.facts.name, _over_there(message.allocation, message.outcome)))
         _stray_over(state, node, message.allocation, message.returned)
     else:
@@ -364,10 +408,10 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         if message.outcome.started and not job.started:
             allocation.started = job.started = _began(state, allocation, message.outcome.seconds)
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
-            backoff.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
+            quarantine.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
         quarantine.ended(state, node, job, message.outcome)
         outcome = boosts.told(job, message.outcome)
-        attempts.over(state, job, outcome, allocation, _words(outcome))
+        outcomes.over(state, job, outcome, allocation, _words(outcome))
     state.out.append(AckExits(node.facts.name, (message.allocation,)))
 
 

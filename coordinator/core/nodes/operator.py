@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.lifecycle import stopping
+from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.model import (
     Audit,
     DrainAsked,
@@ -90,7 +90,7 @@ def drain_due(state: GridState, name: str) -> None:
         return
     text = f"{name} {drained_words(drain)}"
     for allocation in list(node.allocations.values()):
-        stopping.ask(state, allocation, Cause.DRAINED, text, state.jobs[allocation.job].spec.grace)
+        attempts.request_stop(state, allocation, Cause.DRAINED, text, state.jobs[allocation.job].spec.grace)
 
 
 def doubted(state: GridState, event: NodeDoubted) -> None:

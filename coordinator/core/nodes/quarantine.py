@@ -1,17 +1,54 @@
-"""Nodes that fail several launches in a row are set aside for a while, longer each time, so that a broken machine does
-not use up the jobs of a queue. It is the grid's own order: it stands beside the operator's, survives restarts as they
-do, ends by itself, and is undone by `undrain`.
-
-A launch fails where the command never ran for a reason that lies with the node: no process, no working directory. What
-fails on a second node as well lies with the job, and is held against neither of them.
+"""What has failed is left alone for a while, longer each time: a device whose launch was refused (back-off), and a
+node that fails several launches in a row (set aside).
 """
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.model import Audit, Job, Node, RecordOrders
+from distributed_grid.coordinator.core.model import Allocation, Audit, Job, Node, RecordOrders
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.nodes import REASON_CHARS, Aside
+
+
+def decline(state: GridState, node: Node, device: str) -> None:
+    """Leave alone what was not spare after all: the device where it is one, else the node; longer every time."""
+    if device == "port":
+        return  # the next attempt has another one
+    device = device.removeprefix("core").removeprefix("cpu").strip(" -:")
+    core = device.isdigit() and int(device) in node.facts.cores
+    if not core and device != "memory" and all(gpu.uuid != device for gpu in node.facts.gpus):
+        device = ""
+    back_off(state, node, device, state.policy.decline_first, state.policy.decline_most)
+
+
+def back_off(state: GridState, node: Node, device: str, first: float, most: float) -> None:
+    """Do not ask for this for so long, doubled each time from the first to the most."""
+    until, seconds = node.declined.get(device, (0.0, 0.0))
+    if state.now > until + most:
+        seconds = 0.0
+    seconds = min(most, seconds * 2 or first)
+    node.declined[device] = (state.now + seconds, seconds)
+    state.rebuild(node)
+    state.deadlines.arm("decline", node.facts.name, state.now + seconds)
+
+
+def backoff_due(state: GridState, name: str) -> None:
+    """Something that was left alone may be tried again."""
+    node = state.nodes[name]
+    state.rebuild(node)
+    waiting = [until for until, _ in node.declined.values() if until > state.now]
+    if waiting:
+        state.deadlines.arm("decline", name, min(waiting))
+
+
+def accepted(node: Node, allocation: Allocation) -> None:
+    """The node did not decline what this allocation holds."""
+    if node.declined:
+        grant = allocation.grant
+        cores = (str(core) for core in (*grant.cores, grant.shared_core))
+        for device in ("", "memory", *cores, *(gpu.uuid for gpu in grant.gpus)):
+            node.declined.pop(device, None)
+
 
 BLAMED = frozenset({Cause.SPAWN_FAILED, Cause.WORKDIR_FAILED})
 """A program that is not there, or not one, is not among them: it is the user's, on nearly all nodes alike."""

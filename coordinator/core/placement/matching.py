@@ -1,22 +1,151 @@
-"""Which node a request goes to: filters, then the scores of its strategy. A decision carries its reasons: a Placement
-its scores, a Refusal what was in question. The explanation asks the same functions.
+"""Which node a request goes to, or which nodes a gang: filters, then the scores of its strategy, from 0 to 1, each
+with its weight; the weighted mean is the confidence.
 """
 
-from collections.abc import Iterable, Mapping
+import functools
+import math
+import operator
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.model import Node, Placement, Refusal
-from distributed_grid.coordinator.core.placement import ray_capacity
-from distributed_grid.coordinator.core.placement.affinity import ANYWHERE, Bounds
+from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.capacity import Room
-from distributed_grid.coordinator.core.placement.catalogue import Pool, Shown
+from distributed_grid.coordinator.core.placement.catalogue import ANYWHERE, Bounds, Pool, Shown
 from distributed_grid.coordinator.core.placement.constraints import admitted, conditions, meets, unmet
 from distributed_grid.coordinator.core.placement.index import Accept
-from distributed_grid.coordinator.core.placement.scoring import parts, weighted
-from distributed_grid.coordinator.core.policy import DEFAULT, Policy
+from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
+from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import Drain, NodeFacts, NodeState
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Strategy, called
 from distributed_grid.protocol.resources import MILLI, Resources, format_bytes, format_milli
+
+Score = Callable[[Node, Room, Request], float]
+
+
+class Scoring(NamedTuple):
+    """The scores that count for anything, by name, each with its weight."""
+
+    names: tuple[str, ...]
+    scores: tuple[Score, ...]
+    weights: tuple[float, ...]
+
+
+def _fit(node: Node, room: Room, request: Request) -> float:
+    """How little is left over of what the node lends: full nodes first, so that large rooms stay whole."""
+    lendable, wanted = node.facts.lendable, request.resources
+    over, cpu, memory = 0.0, room.cpu_left - wanted.cpu, room.free_memory - wanted.memory
+    if cpu > 0 and lendable.cpu:
+        over += cpu / lendable.cpu
+    if memory > 0 and lendable.memory:
+        over += memory / lendable.memory
+    if wanted.gpu and lendable.gpu:
+        return 1.0 - min(1.0, (over + (room.gpu_left - wanted.gpu) / lendable.gpu) / 3)
+    return 1.0 - min(1.0, over / 2)
+
+
+def _gpus_spared(node: Node, room: Room, request: Request) -> float:
+    """Work without GPUs is kept away from nodes with idle ones, which need their cores to be of use."""
+    if request.resources.gpu or not node.facts.gpus:
+        return 1.0
+    return 1.0 - room.whole_gpus / len(node.facts.gpus)
+
+
+def _quiet(node: Node, room: Room, request: Request) -> float:
+    """How little the owner's own programs do there."""
+    if node.sample is None:
+        return 0.5
+    return 1.0 - min(1.0, node.sample.foreign_cpu / (len(node.facts.cores) or 1))
+
+
+def _preferred(node: Node, room: Room, request: Request) -> float:
+    """Whether it is a node the user named; 1 where none was named."""
+    return 1.0 if not request.nodes or node.facts.name in request.nodes else 0.0
+
+
+def _priority(node: Node, room: Room, request: Request) -> float:
+    """The node's own `priority`: 1 is ordinary and scores 0.5."""
+    priority = max(0.0, node.facts.priority)
+    return priority / (1.0 + priority)
+
+
+def _idle(node: Node, room: Room, request: Request) -> float:
+    """How much of what the node lends would still be free: of the kind there is least of."""
+    lendable, left, wanted = node.facts.lendable, room.left, request.resources
+    least = 1.0
+    if lendable.cpu:
+        least = min(least, (left.cpu - wanted.cpu) / lendable.cpu)
+    if lendable.memory:
+        least = min(least, (left.memory - wanted.memory) / lendable.memory)
+    if wanted.gpu and lendable.gpu:
+        least = min(least, (left.gpu - wanted.gpu) / lendable.gpu)
+    return max(0.0, least)
+
+
+def _in_use(node: Node, room: Room, request: Request) -> float:
+    """Whether the grid's jobs run there already, so that others stay whole and may sleep."""
+    return 1.0 if node.allocations else 0.0
+
+
+def _alone(node: Node, room: Room, request: Request) -> float:
+    """How few of the grid's jobs run there: 1 with none, 1/2 with one, 1/3 with two."""
+    return 1.0 / (1.0 + len(node.allocations))
+
+
+def _local(node: Node, room: Room, request: Request) -> float:
+    """How near it is to who asks: 1 on the same machine, 1/2 where the files that are shipped were sent before."""
+    local = request.local
+    if local is None:
+        return 0.0
+    if local.host and node.facts.hostname == local.host:
+        return 1.0
+    return 0.5 if local.bundle and local.bundle in node.bundles else 0.0
+
+
+SCORES: dict[str, Score] = {
+    "fit": _fit,
+    "gpus-spared": _gpus_spared,
+    "quiet": _quiet,
+    "preferred": _preferred,
+    "priority": _priority,
+    "idle": _idle,
+    "in-use": _in_use,
+    "alone": _alone,
+    "local": _local,
+}
+"""By the names of `policy.Weights`, in their order."""
+
+
+@functools.cache
+def scoring(weights: Weights) -> Scoring:
+    """A strategy by its weights."""
+    amounts = msgspec.structs.astuple(weights)
+    counting = [one for one in zip(SCORES, SCORES.values(), amounts, strict=True) if one[2]]
+    return Scoring(*zip(*counting, strict=True)) if counting else Scoring((), (), ())
+
+
+def scores(node: Node, room: Room, request: Request, weights: Weights) -> dict[str, float]:
+    """What each score of a strategy says of a node with this room."""
+    strategy = scoring(weights)
+    return {name: score(node, room, request) for name, score in zip(strategy.names, strategy.scores, strict=True)}
+
+
+def confidence(said: Mapping[str, float], weights: Weights) -> float:
+    """The weighted mean of the scores."""
+    strategy = scoring(weights)
+    return weighted(strategy, [said[name] for name in strategy.names])
+
+
+def weighted(strategy: Scoring, values: Sequence[float]) -> float:
+    """The same, of what the scores of a strategy say, in their order."""
+    # fsum: what sum() makes of floats depends on the version of Python, and a replay must come to the same node.
+    return min(1.0, math.fsum(map(operator.mul, strategy.weights, values)))
+
 
 NO_ROOMS: Mapping[str, Room] = {}
 
@@ -51,7 +180,7 @@ def has_room(node: Node, request: Request, index: Shown, room: Room | None = Non
     alone, room = room is not None, room or node.room
     if room is None or not room.fits(request.resources, request.constraints):
         return False
-    if request.ray and not ray_capacity.fits(node, request, alone):
+    if request.ray and not constraints.fits_on_ray(node, request, alone):
         return False
     if request.constraints is None:
         return not request.user or admitted(node.facts, request)
@@ -86,8 +215,10 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
     if not node.synced or node.room is None:
         return "no-offer", "offers nothing now"
     kind = node.room.lacks(wanted, request.constraints)
-    ours = kind and ray_capacity.fits(node, request, alone=True)  # what Ray has no room for is what our own jobs hold
-    if request.ray and not ours and (words := ray_capacity.blocker(node, request)):
+    ours = kind and constraints.fits_on_ray(
+        node, request, alone=True
+    )  # what Ray has no room for is what our own jobs hold
+    if request.ray and not ours and (words := constraints.ray_blocker(node, request)):
         return "ray", words
     if not kind:
         return "", ""
@@ -152,7 +283,7 @@ def place(
     """The best node of those that fit, by the request's strategy. `rooms` stand in for those of some nodes: copies in
     which something was taken or given back, to see where the request would go then."""
     chosen, best, sure = "", [0.0], -1.0
-    strategy = parts(policy.weights_of(request.strategy))
+    strategy = scoring(policy.weights_of(request.strategy))
     for name in candidates(nodes, index, request, policy, 0, rooms):
         node = nodes[name]
         room = rooms.get(name) or node.room
@@ -223,7 +354,7 @@ def _accept(
         if name in exclude:
             return False
         room = rooms.get(name)
-        if request.ray and not ray_capacity.fits(nodes[name], request, room is not None):
+        if request.ray and not constraints.fits_on_ray(nodes[name], request, room is not None):
             return False
         if room is None and not devices:
             return True
@@ -231,3 +362,68 @@ def _accept(
         return room is not None and room.fits(wanted, asked)
 
     return accept
+
+
+_LOOPBACK = ("127.", "::1")
+
+
+def gang_places(
+    nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT
+) -> tuple[Placement, ...] | Refusal:
+    """The places of all members by their rank, the best node first; preferred nodes come before others. All members ask
+    for the same amount and none shares a node, so there are places for all if so many nodes fit, whichever is taken."""
+    fitting = gang_candidates(nodes, index, request, policy)
+    if len(fitting) < request.gang:
+        return Refusal(len(index))
+    ranked: list[tuple[float, int, str, dict[str, float]]] = []
+    weights = policy.weights_of(request.strategy)
+    for number, name in enumerate(fitting):
+        node = nodes[name]
+        assert node.room is not None
+        parts = scores(node, node.room, request, weights)
+        ranked.append((-confidence(parts, weights), number, name, parts))
+    ranked.sort(key=lambda one: one[:2])
+    found = []
+    for sure, _, name, parts in ranked[: request.gang]:
+        room = nodes[name].room
+        assert room is not None and room.fits(request.resources, request.constraints), f"{name} has no room"
+        found.append(Placement(name, room.choose(request.resources, request.constraints), -sure, parts))
+    return tuple(found)
+
+
+def gang_candidates(nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT) -> list[str]:
+    """Nodes with room for a member: as many as the gang needs and some more, if there are so many."""
+    fitting = dict.fromkeys(candidates(nodes, index, request, policy, request.gang))
+    if len(fitting) < request.gang:
+        others = replace(request, nodes=())
+        fitting |= dict.fromkeys(candidates(nodes, index, others, policy, request.gang + len(fitting)))
+    return list(fitting)
+
+
+def meeting(
+    gang: str, members: Sequence[NodeFacts], taken: Container[tuple[str, int]], policy: Policy = DEFAULT
+) -> tuple[Gang, ...] | None:
+    """What each member is told, for these nodes by rank. The port is one that no other gang has at that address; which
+    one is tried first depends on `gang`, a name that no other gang and no other attempt has. None: no port is left."""
+    addresses = _addresses(members)
+    first, last = policy.gang_ports
+    count = last - first + 1
+    start = crc32(gang.encode())
+    for step in range(count):
+        port = first + (start + step) % count
+        if (addresses[0], port) not in taken:
+            break
+    else:
+        return None
+    names = tuple(facts.name for facts in members)
+    whole = Gang(0, names, addresses, port)
+    return tuple(replace(whole, rank=rank) for rank in range(len(names)))
+
+
+def _addresses(members: Sequence[NodeFacts]) -> tuple[str, ...]:
+    """Where the members find each other. A node on the coordinator's own machine is seen there at an address that means
+    another machine to everybody else: among others it goes by its host's name."""
+    here = [facts.address.startswith(_LOOPBACK) or not facts.address for facts in members]
+    if all(here):
+        return tuple(facts.address or "127.0.0.1" for facts in members)
+    return tuple(facts.hostname if local else facts.address for facts, local in zip(members, here, strict=True))

@@ -8,11 +8,11 @@ Boosts are lent to Ray, and not reserved by it.
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused, Unreserve
-from distributed_grid.coordinator.core.lifecycle import attempts, granting, outcomes
+from distributed_grid.coordinator.core.lifecycle import attempts as granting
+from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.model import Allocation, Node, Send
-from distributed_grid.coordinator.core.nodes import backoff
-from distributed_grid.coordinator.core.placement.ray_capacity import REFUSED
-from distributed_grid.coordinator.core.queue import gangs
+from distributed_grid.coordinator.core.nodes import quarantine
+from distributed_grid.coordinator.core.placement.constraints import REFUSED_BY_RAY
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.nodes import NodeState
@@ -42,7 +42,7 @@ def reserved(state: GridState, event: Reserved) -> None:
     node, job = state.nodes[allocation.node], state.jobs[allocation.job]
     allocation.ray = replace(allocation.ray, granted=True)
     state.deadlines.disarm("reserve", allocation.id)
-    if node.declined.pop(REFUSED, None) is not None:
+    if node.declined.pop(REFUSED_BY_RAY, None) is not None:
         state.rebuild(node)
     if allocation.stop is not None:
         never_began(state, allocation, "")
@@ -70,7 +70,7 @@ def due(state: GridState, name: str) -> None:
 
 def _leave_alone(state: GridState, node: Node, why: str) -> None:
     node.ray_said = why
-    backoff.leave_alone(state, node, REFUSED, FIRST, MOST)
+    quarantine.back_off(state, node, REFUSED_BY_RAY, FIRST, MOST)
 
 
 def never_began(state: GridState, allocation: Allocation, text: str) -> None:
@@ -79,9 +79,9 @@ def never_began(state: GridState, allocation: Allocation, text: str) -> None:
     stop = allocation.stop
     if stop is not None and stop.cause != Cause.GANG.value:
         outcome = Outcome(cause=Cause(stop.cause), text=stop.text, started=False)
-        attempts.over(state, job, outcome, allocation, f"{stop.cause}: {stop.text}" if stop.text else stop.cause)
+        outcomes.over(state, job, outcome, allocation, f"{stop.cause}: {stop.text}" if stop.text else stop.cause)
     elif job.request.gang:
-        gangs.part_over(state, job, allocation, None, text or "its gang is to end")
+        outcomes.part_over(state, job, allocation, None, text or "its gang is to end")
     else:
         outcomes.requeue(state, job, allocation, text)
 

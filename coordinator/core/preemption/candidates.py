@@ -6,19 +6,18 @@ with the request as mere amounts; that is cheap, and what fails it can never mak
 gone through one by one, those first where something was granted last: there is the least to lose.
 """
 
-from distributed_grid.coordinator.core.lifecycle.suspending import put_off
+from distributed_grid.coordinator.core.lifecycle import outcomes
+from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Job, Node
-from distributed_grid.coordinator.core.placement import ray_capacity
-from distributed_grid.coordinator.core.placement.affinity import Bounds
+from distributed_grid.coordinator.core.placement import constraints
+from distributed_grid.coordinator.core.placement.catalogue import Bounds
 from distributed_grid.coordinator.core.placement.constraints import admitted
-from distributed_grid.coordinator.core.placement.gangs import fits
-from distributed_grid.coordinator.core.placement.matching import able
+from distributed_grid.coordinator.core.placement.matching import able, gang_candidates
 from distributed_grid.coordinator.core.preemption.plan import View, hold_for, may, work
-from distributed_grid.coordinator.core.queue import gangs
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Priority, Request, State
+from distributed_grid.protocol.messages.operator import Victim
 from distributed_grid.protocol.nodes import NodeState
-from distributed_grid.protocol.preemption import Victim
 from distributed_grid.protocol.resources import MILLI
 
 NODES = 64
@@ -50,7 +49,7 @@ def views(state: GridState, request: Request, now: float) -> list[View]:
     others: list[View] = []
     for _, name in passed[: TRIED + len(free) + 2 * request.gang]:
         node = state.nodes[name]
-        lets = name not in free and (not request.ray or ray_capacity.fits(node, request, alone=True))
+        lets = name not in free and (not request.ray or constraints.fits_on_ray(node, request, alone=True))
         if lets and node.usable and able(node, request) and _in_bounds(bounds, name):
             view = _view(state, node, request, now)
             if view.makes_room(request):
@@ -68,7 +67,7 @@ def _free(state: GridState, request: Request) -> dict[str, View]:
     waiting = zip(state.reservations.by_job.values(), first, strict=True)
     kept = {one.node for one, its in waiting if its.priority is Priority.URGENT and its != request}
     found: dict[str, View] = {}
-    for name in fits(state.nodes, state.index, request, state.policy):
+    for name in gang_candidates(state.nodes, state.index, request, state.policy):
         room = state.nodes[name].room
         if name not in kept and room is not None:
             found[name] = View(name, room, ())
@@ -136,7 +135,7 @@ def _whole(state: GridState, job: Job, allocation: Allocation) -> bool:
         return _can_give(allocation)
     return all(
         _can_give(held) and state.nodes[held.node].state is NodeState.UP
-        for member in gangs.members(state, job)
+        for member in outcomes.gang_members(state, job)
         if (held := state.allocations.get(member.allocation)) is not None
     )
 
@@ -153,7 +152,7 @@ def _to_lose(state: GridState, job: Job, allocation: Allocation, now: float) -> 
         lost = ran(job, allocation, now) * work(allocation.grant, state.nodes[allocation.node].facts.lendable)
         return allocation.granted + hold_for(policy, job.taken_back), lost
     able_at = total = 0.0
-    for member in gangs.members(state, job):
+    for member in outcomes.gang_members(state, job):
         held = state.allocations.get(member.allocation)
         if held is not None:
             able_at = max(able_at, held.granted + hold_for(policy, member.taken_back))
@@ -165,7 +164,7 @@ def _to_lose(state: GridState, job: Job, allocation: Allocation, now: float) -> 
 
 def ran(job: Job, allocation: Allocation, now: float) -> float:
     """Seconds that an attempt has run, without those it was frozen."""
-    return max(0.0, now - allocation.started - put_off(job, now)) if allocation.started else 0.0
+    return max(0.0, now - allocation.started - time_suspended(job, now)) if allocation.started else 0.0
 
 
 def _part_ran(member: Job) -> float:

@@ -6,17 +6,15 @@ import math
 from itertools import islice
 
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.lifecycle import granting, stopping
-from distributed_grid.coordinator.core.model import Job, Node
+from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
+from distributed_grid.coordinator.core.model import Job, Kept, Node, RecordReceipt
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.preemption.candidates import end_of, views
-from distributed_grid.coordinator.core.preemption.gang_plan import plan as plan_for_all
 from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, plan
-from distributed_grid.coordinator.core.queue import gangs
-from distributed_grid.coordinator.core.records import Kept, RecordReceipt
+from distributed_grid.coordinator.core.preemption.plan import gang_plan as plan_for_all
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
-from distributed_grid.protocol.preemption import Place, Preemption, Receipt, Victim
+from distributed_grid.protocol.messages.operator import Place, Preemption, Receipt, Victim
 
 EVERY = 1.0
 """Seconds between two looks at whether somebody may give way to the same job."""
@@ -71,7 +69,7 @@ def look(state: GridState) -> None:
 
 
 def _can_meet(state: GridState, job: Job, found: Plan) -> bool:
-    return gangs.meet(state, job, [place.node for place in found.places]) is not None
+    return outcomes.gang_meeting(state, job, [place.node for place in found.places]) is not None
 
 
 def due(state: GridState, name: str) -> None:
@@ -168,10 +166,10 @@ def _open(state: GridState, job: Job, found: Plan) -> None:
     for victim in found.victims:
         allocation, loser = state.allocations[victim.allocation], state.jobs[victim.job]
         book.takers[victim.allocation] = job.id
-        for one in gangs.members(state, loser) if loser.request.gang else (loser,):
+        for one in outcomes.gang_members(state, loser) if loser.request.gang else (loser,):
             one.taken_by = job.id
         words = f"gives way to {job.id} ({job.request.priority.word}, {job.user})"
-        stopping.ask(state, allocation, Cause.PREEMPTED, words, _grace(state, victim))
+        attempts.request_stop(state, allocation, Cause.PREEMPTED, words, _grace(state, victim))
     held_sets.keep(state, job, Kept(found.node, found.grant, ends + policy.hold, receipt, ends, found.more))
     state.out.append(RecordReceipt(receipt))
     on = ", ".join(dict.fromkeys(victim.node or found.node for victim in found.victims))
@@ -197,7 +195,7 @@ def serve(state: GridState) -> None:
 
 def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
     """The set is whole: the job starts on it, of a gang all members on theirs."""
-    meeting = gangs.meet(state, job, [place.node for place in places]) if job.request.gang else ()
+    meeting = outcomes.gang_meeting(state, job, [place.node for place in places]) if job.request.gang else ()
     if meeting is None:
         _wait_again(state, job, "no port is left where its gang could meet")
         return
@@ -206,9 +204,9 @@ def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
         text = "" if places == kept.places else "on another part of the node, since that had changed"
         held_sets.close(state, kept.receipt, "started", text)
     if job.request.gang:
-        gangs.start(state, job, [held_sets.placement(state, job, place) for place in places], meeting)
+        outcomes.start_gang(state, job, [held_sets.placement(state, job, place) for place in places], meeting)
     else:
-        granting.start(state, job, held_sets.placement(state, job, places[0]))
+        attempts.start(state, job, held_sets.placement(state, job, places[0]))
 
 
 # --- it comes to nothing -------------------------------------------------------------------------------------------

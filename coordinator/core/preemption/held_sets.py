@@ -9,14 +9,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement
-from distributed_grid.coordinator.core.placement.matching import able
-from distributed_grid.coordinator.core.placement.scoring import confidence, scores
+from distributed_grid.coordinator.core.model import Allocation, Job, Kept, Node, Placement, RecordReceipt
+from distributed_grid.coordinator.core.placement.matching import able, confidence, scores
 from distributed_grid.coordinator.core.preemption.plan import clock, ending_words
-from distributed_grid.coordinator.core.records import Kept, RecordReceipt
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Reason, State
-from distributed_grid.protocol.preemption import Place, Receipt, Victim
+from distributed_grid.protocol.messages.operator import Place, Receipt, Victim
 from distributed_grid.protocol.resources import Grant
 
 

@@ -7,9 +7,8 @@ them after a restart is what has not happened yet.
 """
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
-from distributed_grid.coordinator.core.model import Group, Job, RecordGroup, RecordJob
+from distributed_grid.coordinator.core.model import Condition, End, Group, Job, RecordGroup, RecordJob
 from distributed_grid.coordinator.core.queue import groups
-from distributed_grid.coordinator.core.records import Condition, End
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Reason
 

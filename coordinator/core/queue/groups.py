@@ -4,11 +4,10 @@ how many are let into the queue at once, when the rest is ended, and when the wh
 A member that was not let go yet waits and is not in the queue, so it costs a matching pass nothing.
 """
 
-from distributed_grid.coordinator.core.lifecycle import attempts, stopping
-from distributed_grid.coordinator.core.model import Group, Job
+from distributed_grid.coordinator.core.lifecycle import attempts as stopping
+from distributed_grid.coordinator.core.lifecycle import outcomes
+from distributed_grid.coordinator.core.model import Group, Job, dependencies
 from distributed_grid.coordinator.core.preemption import held_sets
-from distributed_grid.coordinator.core.queue import gangs
-from distributed_grid.coordinator.core.records import dependencies
 from distributed_grid.coordinator.core.state import GridState, Members
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, State
@@ -20,7 +19,7 @@ def enter(state: GridState, job: Job) -> None:
     members.live[job.id] = None
     members.states[job.state] = members.states.get(job.state, 0) + 1
     if job.request.gang:
-        if gangs.leads(job) and job.state is State.WAITING and job.part is None:
+        if outcomes.leads_gang(job) and job.state is State.WAITING and job.part is None:
             members.pending.append(job.id)
         return
     if job.state is State.WAITING and not job.tries and job.kept is None:
@@ -52,7 +51,7 @@ def let_go(state: GridState, members: Members) -> None:
 def reason(state: GridState, job: Job) -> Reason:
     """Why a member waits that is not in the queue."""
     if job.request.gang:
-        return gangs.reason(state, job)
+        return outcomes.gang_reason(state, job)
     members = state.groups[job.group]
     return Reason("ArrayLimit", f"{members.active} of its array are at work, and at most {members.most} may be at once")
 
@@ -79,11 +78,11 @@ def end(state: GridState, job: Job, text: str, grace: float) -> None:
     allocation = state.allocations.get(job.allocation)
     if job.state is State.WAITING or allocation is None:
         # An attempt before may have run: then nobody is told that it never did.
-        attempts.finish(
+        outcomes.finish(
             state, job, Outcome(cause=Cause.CANCELLED, text=text, started=job.retried > 0 or job.taken_back > 0)
         )
     else:
-        stopping.ask(state, allocation, Cause.CANCELLED, text, job.spec.grace if grace < 0 else grace)
+        stopping.request_stop(state, allocation, Cause.CANCELLED, text, job.spec.grace if grace < 0 else grace)
 
 
 def view(group: Group, states: dict[State, int], why: Reason | None = None) -> GroupView:

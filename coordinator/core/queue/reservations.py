@@ -10,13 +10,12 @@ import math
 
 import msgspec
 
-from distributed_grid.coordinator.core.lifecycle.suspending import put_off
+from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
-from distributed_grid.coordinator.core.placement.gangs import places
-from distributed_grid.coordinator.core.placement.matching import able, has_room, place
+from distributed_grid.coordinator.core.placement.matching import able, gang_places, has_room, place
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.queue import Line
 from distributed_grid.coordinator.core.state import GridState, Reservation, Reservations
@@ -87,7 +86,7 @@ def places_for(state: GridState, kept: Reservations, ask: Ask, now: float) -> Pl
 
 def _places(state: GridState, request: Request, index: Shown) -> Places:
     if request.gang:
-        return places(state.nodes, index, request, state.policy)
+        return gang_places(state.nodes, index, request, state.policy)
     one = place(state.nodes, index, request, state.policy)
     return one if isinstance(one, Refusal) else (one,)
 
@@ -262,7 +261,7 @@ def ends(state: GridState, allocation: Allocation, now: float) -> float:
     if not job.spec.time_limit:
         return math.inf
     begins = allocation.started or max(now, allocation.granted + STARTING)
-    return begins + put_off(job, now) + job.spec.time_limit + job.spec.grace
+    return begins + time_suspended(job, now) + job.spec.time_limit + job.spec.grace
 
 
 # --- what is said of it -----------------------------------------------------------------------------------------------

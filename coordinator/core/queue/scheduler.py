@@ -6,10 +6,10 @@ import copy
 from heapq import heapify, heappop, heappush, heapreplace
 
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.lifecycle import attempts, granting
+from distributed_grid.coordinator.core.lifecycle import attempts as granting
+from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.matching import has_room
-from distributed_grid.coordinator.core.queue import gangs
 from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged
 from distributed_grid.coordinator.core.queue.queue import Line, Reranked, Standing, lesser
 from distributed_grid.coordinator.core.queue.reservations import (
@@ -51,13 +51,13 @@ def match(state: GridState) -> None:
             state.queue.line(name).blocked = True
             if waiting.request.immediate and not _was_placed(state, waiting):
                 why = reasons.find(state, waiting.request, name).text
-                attempts.finish(state, waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
+                outcomes.finish(state, waiting, Outcome(cause=Cause.NOT_PLACED, text=why, started=False))
     reasons.announce(state, [line for line in refused if line.count], fresh)
 
 
 def _was_placed(state: GridState, waiting: Job) -> bool:
     """Whether it was placed at once, as was asked, and waits again since."""
-    whole = gangs.members(state, waiting) if waiting.request.gang else (waiting,)
+    whole = outcomes.gang_members(state, waiting) if waiting.request.gang else (waiting,)
     return any(one.retried or one.taken_back for one in whole)
 
 
@@ -224,7 +224,7 @@ def _start(state: GridState, job: Job, found: tuple[Placement, ...]) -> bool:
     if not job.request.gang:
         granting.start(state, job, found[0])
         return True
-    met = gangs.meet(state, job, [placement.node for placement in found])
+    met = outcomes.gang_meeting(state, job, [placement.node for placement in found])
     if met is not None:
-        gangs.start(state, job, found, met)
+        outcomes.start_gang(state, job, found, met)
     return met is not None

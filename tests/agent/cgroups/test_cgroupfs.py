@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.cgroups import cgroupfs
-from distributed_grid.agent.cgroups import control as cgroups
-from distributed_grid.agent.cgroups.control import Amounts, Cgroups, Place
+from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.cgroups.groups import Amounts, Cgroups, Place
 from distributed_grid.agent.supervisor import procs
 from tests.agent.conftest import removed, runs
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.agent.core.owner import Freeze, Order, Owner, Recall, Running, Thaw
-from distributed_grid.agent.core.spare.limits import Holding, Limits
+from distributed_grid.agent.core.spare.thresholds import Holding, Limits
 from distributed_grid.protocol.nodes import GpuProcess, GpuSample, OwnerPolicy, Sample
 from distributed_grid.protocol.resources import GpuShare, Grant
 

@@ -10,8 +10,8 @@ from distributed_grid.agent.core.table import Command, Forget, Kill, Prepare, Re
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Stamp
+from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant
-from distributed_grid.protocol.walls import Walls
 from tests.protocol.samples import FACTS
 
 DONE = Outcome(Cause.EXITED, code=3)

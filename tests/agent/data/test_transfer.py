@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.data.job_files import JobFiles
-from distributed_grid.agent.data.outputs import Outputs
-from distributed_grid.agent.data.transfer import AT_ONCE, Data
+from distributed_grid.agent.data.transfer import AT_ONCE, Data, Outputs
 from distributed_grid.agent.launch.workdir import SlotIndex
 from distributed_grid.protocol.messages import FileEntry, Files, Hello, WantFiles
 

@@ -103,7 +103,7 @@ def test_the_stand_in_has_what_is_used_of_the_real_library() -> None:
 
     import pynvml
 
-    source = (STANDIN.parents[2] / "agent/gpus/nvml.py").read_text()
+    source = (STANDIN.parents[2] / "agent/gpus/nvidia.py").read_text()
     used = set(re.findall(r"nvml\.((?:nvml|NVML)\w+)", source))
     assert len(used) > 10
     spec = importlib.util.spec_from_file_location("standin", STANDIN)

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from distributed_grid.agent.launch.launcher import Launcher
-from distributed_grid.agent.launch.start import start
+from distributed_grid.agent.launch.supervisor import start
 from distributed_grid.agent.supervisor import loop, procs
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, State

@@ -21,7 +21,7 @@ from distributed_grid.agent.sampling import host
 from distributed_grid.agent.sampling.probe import SPAN, Probe, foreign_seconds, kin_roots
 from distributed_grid.agent.sampling.trees import TICK, Trees, children
 from distributed_grid.protocol.errors import BadValue
-from distributed_grid.runtime.peer import boot_clock
+from distributed_grid.runtime.unix import boot_clock
 
 pytestmark = pytest.mark.alone
 

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from distributed_grid.agent.cgroups import control as cgroups
-from distributed_grid.agent.cgroups.control import Place
-from distributed_grid.agent.cgroups.slots import SlotGroups
+from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.cgroups.groups import Place, SlotGroups
 from distributed_grid.agent.supervisor import freeze as supervisor_freeze
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.freeze import Freezer

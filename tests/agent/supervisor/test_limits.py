@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.cgroups.control import Cgroups
-from distributed_grid.agent.cgroups.slots import SlotGroups
+from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import Job
 from distributed_grid.agent.supervisor.limits import Limits

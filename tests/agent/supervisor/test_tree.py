@@ -8,8 +8,8 @@ import os, subprocess, sys
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import Job
 from distributed_grid.agent.supervisor.tree import Tree
-from distributed_grid.agent.cgroups.slots import SlotGroups
-from distributed_grid.agent.cgroups.control import Cgroups
+from distributed_grid.agent.cgroups.groups import SlotGroups
+from distributed_grid.agent.cgroups.groups import Cgroups
 
 ungrouped = SlotGroups(Cgroups({}, print), "/", print)
 tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped)
@@ -34,8 +34,8 @@ HIDDEN = """
 import os, subprocess, sys, time
 from distributed_grid.agent.supervisor.job import Job
 from distributed_grid.agent.supervisor.tree import Tree
-from distributed_grid.agent.cgroups.slots import SlotGroups
-from distributed_grid.agent.cgroups.control import Cgroups
+from distributed_grid.agent.cgroups.groups import SlotGroups
+from distributed_grid.agent.cgroups.groups import Cgroups
 
 ungrouped = SlotGroups(Cgroups({}, print), "/", print)
 tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.cgroups import control as cgroups
-from distributed_grid.agent.loss import facts_while
-from distributed_grid.agent.supervisor.ends import DOUBT
+from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.launch.supervisor import facts_while
+from distributed_grid.agent.supervisor.endings import DOUBT
 from distributed_grid.protocol.jobs import Cause, JobSpec
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Noted, Stale, Started, Stop
+from distributed_grid.protocol.placement import admits
 from distributed_grid.protocol.resources import Grant
-from distributed_grid.protocol.walls import admits
 from tests.agent.conftest import Bench, removed
 from tests.agent.test_runtime import Coordinator, Node, launch
 from tests.agent.test_runtime import coordinator as coordinator

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.walls import accounts, available, uids
+from distributed_grid.agent.walls import accounts, available
 from tests.agent.walls.test_spawner import Node
 from tests.grid_fixture import until
 
@@ -180,7 +180,7 @@ def test_nobody_else_sees_the_entry_and_a_job_cannot_change_it(node: Node) -> No
     before = Path("/etc/passwd").read_bytes(), Path("/proc/self/mountinfo").read_bytes()
     key = node.launch("id -u; sleep 1; echo x >>/etc/passwd; rm /etc/passwd; mount -o remount,rw /etc/passwd; whoami")
     uid = int(until(lambda: node.wrote(key), "it runs"))
-    assert uids.is_own(uid)
+    assert accounts.is_slot_uid(uid)
     with pytest.raises(KeyError):
         pwd.getpwuid(uid)
     code, out = node.ended(key)

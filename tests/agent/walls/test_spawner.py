@@ -21,10 +21,16 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.agent.launch import workdir  # noqa: F401 - loaded before the fork
+from distributed_grid.agent.launch import workdir  # noqa: F401 - loaded before the fork  # noqa: F401 - loaded before the fork
 from distributed_grid.agent.supervisor import loop, procs  # noqa: F401 - loaded before the fork
 from distributed_grid.agent.supervisor import main as supervisor_main
-from distributed_grid.agent.walls import available, devices, files_socket, forkserver, landlock, syscalls, uids  # noqa: F401
+from distributed_grid.agent.walls import (
+    accounts,
+    available,
+    enclosure,
+    forkserver,
+    syscalls,  # noqa: F401  # noqa: F401
+)
 from tests.grid_fixture import until
 from tests.processes import allocation_of
 
@@ -159,14 +165,14 @@ class Node:
 
 @pytest.fixture(scope="module", params=["user", "user, as root", "namespace", "landlock"])
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    if request.param == "landlock" and "Landlock" in (why := landlock.why_not("/var/lib/grid")):
+    if request.param == "landlock" and "Landlock" in (why := enclosure.why_no_landlock("/var/lib/grid")):
         pytest.skip(why)
     above = Path(tempfile.mkdtemp(dir="/var/lib", prefix="grid-test-"))
     above.chmod(0o755)
     (above / "state").mkdir()
     try:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(devices, "FOLDER", str(above / "dev"))
+            patched.setattr(accounts, "FOLDER", str(above / "dev"))
             make_gpus(above / "dev")
             made = Node(above / "state", request.param)
             yield made
@@ -194,9 +200,13 @@ def test_a_job_opens_the_device_nodes_of_gpus_if_it_was_granted_some_and_no_othe
     look = f"id -G; cd {node.state.parent}/dev; for one in {names}; do true <>$one && echo $one; done"
     code, out = node.run(f"exec 2>/dev/null; {look}", gpus=True)
     own, *more = out.splitlines()[0].split()
-    assert (uids.is_own(int(own)), more, out.split()[2:]) == (True, [str(VIDEO)], ["dri/renderD128", "nvidia0"])
+    assert (accounts.is_slot_uid(int(own)), more, out.split()[2:]) == (
+        True,
+        [str(VIDEO)],
+        ["dri/renderD128", "nvidia0"],
+    )
     code, out = node.run(f"exec 2>/dev/null; {look}")
-    assert uids.is_own(int(out.splitlines()[0])) and out.split()[1:] == ["nvidia0"]
+    assert accounts.is_slot_uid(int(out.splitlines()[0])) and out.split()[1:] == ["nvidia0"]
 
 
 def test_a_job_has_no_open_files_but_its_three_streams(node: Node) -> None:
@@ -365,8 +375,8 @@ def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_
     ("user", "why"),
     [
         ({"uid": 0, "gid": 0, "groups": []}, "user 0 is none of a slot"),
-        ({"uid": uids.FIRST, "gid": 0, "groups": []}, "groups [0] are not"),
-        ({"uid": uids.FIRST, "gid": uids.FIRST, "groups": [42]}, "groups [42] are not"),
+        ({"uid": accounts.FIRST_UID, "gid": 0, "groups": []}, "groups [0] are not"),
+        ({"uid": accounts.FIRST_UID, "gid": accounts.FIRST_UID, "groups": [42]}, "groups [42] are not"),
     ],
     ids=["root", "group of root", "group of shadow"],
 )
@@ -425,7 +435,7 @@ def test_each_slot_has_a_user_of_its_own(node: Node) -> None:
         pytest.skip("needs walls user")
     one, other = (node.launch("id -u; sleep 1", who=who) for who in ("ann", "bob"))
     found = {int(node.ended(key)[1]) for key in (one, other)}
-    assert len(found) == 2 and all(map(uids.is_own, found))
+    assert len(found) == 2 and all(map(accounts.is_slot_uid, found))
 
 
 def test_it_is_said_why_walls_cannot_be_built(tmp_path: Path) -> None:
@@ -433,7 +443,9 @@ def test_it_is_said_why_walls_cannot_be_built(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "state").mkdir()
     assert available.why_not("user", tmp_path / "state").endswith("and the directories of jobs are below it")
-    assert landlock.why_not("/var/lib/grid") == "the agent's user can write in /, above it"  # since we are root
+    assert (
+        enclosure.why_no_landlock("/var/lib/grid") == "the agent's user can write in /, above it"
+    )  # since we are root
 
 
 def test_what_a_job_leaves_outside_of_its_directory_goes_after_it(node: Node) -> None:
@@ -479,5 +491,5 @@ def test_what_the_kernel_counts_for_a_user_as_a_whole_is_shared_out(node: Node) 
 
 
 def test_a_user_id_is_not_given_out_again_soon(tmp_path: Path) -> None:
-    given = [uids.pick((), set(), lambda first, last: last - 1) for _ in range(100)]
-    assert len({*given}) == 100 and all(map(uids.is_own, given))
+    given = [accounts.pick_uid((), set(), lambda first, last: last - 1) for _ in range(100)]
+    assert len({*given}) == 100 and all(map(accounts.is_slot_uid, given))

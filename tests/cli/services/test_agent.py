@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.cli.context import Invocation
-from distributed_grid.cli.services.agent import _settings
-from distributed_grid.cli.services.agent_install import _owned
+from distributed_grid.cli.services.agent import _owned, _settings
 from distributed_grid.protocol.errors import GridError
 
 

@@ -11,8 +11,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from distributed_grid import __version__
 from distributed_grid.agent.session import dial
-from distributed_grid.identity.joining import join, parse_invitation
-from distributed_grid.identity.tls import trusting_context
+from distributed_grid.identity.credentials import trusting_context
+from distributed_grid.identity.enrollment import join, parse_invitation
 from distributed_grid.protocol.codec import decode, encode
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Role

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.access.joining import found
-from distributed_grid.coordinator.access.pki import Pki
 from distributed_grid.coordinator.backup.state import content, looking_into
-from distributed_grid.identity.tls import client_context, server_context
+from distributed_grid.identity.credentials import client_context, server_context
 from distributed_grid.protocol.errors import GridError
 
 URL = "wss://localhost:7433"

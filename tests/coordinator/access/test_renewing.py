@@ -13,15 +13,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 
-from distributed_grid.coordinator.access.ca import presented
-from distributed_grid.coordinator.access.pki import Lives, Pki
+from distributed_grid.coordinator.access.ca import Lives, Pki, presented
 from distributed_grid.coordinator.access.renewing import AT_MOST, Renewals
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.net.log_throttle import Seldom
+from distributed_grid.coordinator.net.limits import Seldom
+from distributed_grid.identity.credentials import client_context, server_context, trusting_context
+from distributed_grid.identity.enrollment import Asked, NotRenewed, has_expired, revive
 from distributed_grid.identity.keys import certificate_in, key_pem, new_key, read_secret, request_for, save_identity
-from distributed_grid.identity.renewing import Asked, NotRenewed, has_expired, revive
-from distributed_grid.identity.tls import client_context, server_context, trusting_context
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import NewCertificate, Refused, WantCertificate

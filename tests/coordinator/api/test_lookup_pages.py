@@ -9,12 +9,12 @@ import pytest
 from distributed_grid.coordinator.api import lookup
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.core.model import Job, RecordJob
-from distributed_grid.coordinator.core.visibility import Sight
+from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.protocol.boosts import Boost, needs
 from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
 from distributed_grid.protocol.messages import Boosts, BoostView, ListBoosts, ListJobs, RayNode, joined, next_page
+from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.resources import ResourceType
-from distributed_grid.protocol.roles import Reach
 from tests.coordinator.ends import coordinator
 
 LENT = Boost("gpu-master", "192.0.2.1:6379", ResourceType.CPU, 1000)

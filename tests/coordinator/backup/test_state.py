@@ -20,13 +20,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from distributed_grid.coordinator.access.pki import Pki
+from distributed_grid.coordinator.access.ca import Pki
+from distributed_grid.coordinator.backup.archive import backup, restore
 from distributed_grid.coordinator.backup.check import check
-from distributed_grid.coordinator.backup.create import backup
-from distributed_grid.coordinator.backup.restore import restore
 from distributed_grid.coordinator.backup.state import STORE, blob_path, content, looking_into
-from distributed_grid.coordinator.store import head as store_head
-from distributed_grid.coordinator.store import sums
+from distributed_grid.coordinator.store import open as store_head
+from distributed_grid.coordinator.store import rows
 from distributed_grid.coordinator.store.errors import StoreFailed
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.identity.keys import key_pem, new_key, write_secret
@@ -137,9 +136,9 @@ def test_a_backup_is_not_written_over_unless_that_is_asked_for(tmp_path: Path) -
 
 def set_epoch(folder: Path, epoch: int) -> None:
     with looking_into(folder) as db:
-        head = store_head.read(db)
+        head = store_head.read_head(db)
     with sqlite3.connect(folder / STORE) as db:
-        db.execute(store_head.SET, (store_head.encode(msgspec.structs.replace(head, epoch=epoch)),))
+        db.execute(store_head.SET_HEAD, (store_head.encode_head(msgspec.structs.replace(head, epoch=epoch)),))
 
 
 def content_of(folder: Path) -> Any:
@@ -498,7 +497,7 @@ def test_the_commands_take_places_from_flag_and_configuration_and_say_what_they_
     done = grid("coordinator", "check", "--state-dir", "new", place=tmp_path)
     assert (done.returncode, done.stdout) == (0, "all is well in new: 0 live and 0 ended jobs\n")
     with sqlite3.connect(tmp_path / "new" / STORE) as db:
-        values = "n1", b"\0", sums.of(b"\0", "n1")
+        values = "n1", b"\0", rows.checksum(b"\0", "n1")
         db.execute("INSERT INTO nodes (name, body, seen, sum) VALUES (?, ?, 0, ?)", values)
     done = grid("coordinator", "check", "--state-dir", "new", place=tmp_path)
     assert done.returncode == 1 and "node n1: its record cannot be read" in done.stdout and "try: " in done.stdout

@@ -18,7 +18,7 @@ from distributed_grid.coordinator.client import (
     GridUnavailable,
     RequestRefused,
     describe_job,
-    transfers,
+    output,
 )
 from distributed_grid.coordinator.client.shipping import ShippingError, scan
 from distributed_grid.protocol.bundle import decode_manifest
@@ -460,7 +460,7 @@ async def test_a_file_that_changes_on_the_way_is_shipped_as_it_is_then(tmp_path:
             (here / "a").write_text("after!")
         return bundle
 
-    monkeypatch.setattr(transfers, "scan", scan_then_change)
+    monkeypatch.setattr(output, "scan", scan_then_change)
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
         assert await client.ship(here) == calls[1] != calls[0]
 
@@ -470,7 +470,7 @@ async def test_a_file_that_changes_on_the_way_is_shipped_as_it_is_then(tmp_path:
         return bundle
 
     (here / "a").write_text("never sent")
-    monkeypatch.setattr(transfers, "scan", change_after_each_scan)
+    monkeypatch.setattr(output, "scan", change_after_each_scan)
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
         with pytest.raises(ShippingError, match="cannot be shipped"):
             await client.ship(here)

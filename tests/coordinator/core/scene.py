@@ -22,6 +22,7 @@ from distributed_grid.coordinator.core.model import (
     RecordAllocation,
     RecordJob,
     RecordNode,
+    RecordReceipt,
     Rejected,
     Send,
     SignalAsked,
@@ -29,7 +30,6 @@ from distributed_grid.coordinator.core.model import (
     Told,
 )
 from distributed_grid.coordinator.core.queue.fairness import RecordShare
-from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, parse_priority
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Known, NodeFacts, Offer, Sample, Withheld

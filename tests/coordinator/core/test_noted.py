@@ -4,7 +4,7 @@ from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.model import RecordJob, Told
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import Noted
-from tests.coordinator.core.lifecycle.test_retries import CORE, running
+from tests.coordinator.core.lifecycle.test_attempts_retries import CORE, running
 from tests.coordinator.core.scene import step
 
 TEXT = "something of it lives 5 s after SIGKILL (process 7 in state D)"

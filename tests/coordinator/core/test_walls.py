@@ -16,9 +16,8 @@ from distributed_grid.coordinator.core.queue import reservations
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started
 from distributed_grid.protocol.nodes import Known, NodeFacts
-from distributed_grid.protocol.placement import parse_placing
+from distributed_grid.protocol.placement import Walls, parse_placing
 from distributed_grid.protocol.resources import Resources
-from distributed_grid.protocol.walls import Walls
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 ONE, WHOLE = Resources(cpu=1000), Resources(cpu=4000)

@@ -13,13 +13,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from distributed_grid.coordinator.access.admission import host_of
-from distributed_grid.coordinator.access.pki import Pki
+from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.api import sessions
 from distributed_grid.coordinator.net import handshakes, listener
 from distributed_grid.coordinator.net.connection import Wire
+from distributed_grid.coordinator.net.limits import Seldom
 from distributed_grid.coordinator.net.listener import Entrance
-from distributed_grid.coordinator.net.log_throttle import Seldom
-from distributed_grid.identity.tls import server_context, trusting_context
+from distributed_grid.identity.credentials import server_context, trusting_context
 from distributed_grid.protocol.codec import HELLO_BYTES
 from distributed_grid.protocol.messages import Refused, Welcome
 from tests.coordinator.ends import agent, client, coordinator, node

@@ -17,9 +17,8 @@ from distributed_grid.coordinator.core.model import (
     RecordNode,
 )
 from distributed_grid.coordinator.core.rollback import Point
-from distributed_grid.coordinator.store import head
-from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, failure
-from distributed_grid.coordinator.store.reserve import RESERVE_BYTES, Reserve
+from distributed_grid.coordinator.store import open
+from distributed_grid.coordinator.store.errors import RESERVE_BYTES, DiskTrouble, Reserve, StoreFailed, failure
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
 from distributed_grid.protocol.nodes import NodeFacts
@@ -277,7 +276,7 @@ def test_an_older_state_of_the_disk_is_seen(path: Path) -> None:
     store = Store(path)
     keep(store, RecordJob(a_job(1), new=True), clock=100.0)
     older = Point(store.grid, store.epoch, 0, 50.0)
-    store._writer.execute(head.SET, (head.encode(older),))
+    store._writer.execute(open.SET_HEAD, (open.encode_head(older),))
     with pytest.raises(StoreFailed, match="not what it was"):
         store.reopen()
 

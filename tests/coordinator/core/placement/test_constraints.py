@@ -7,26 +7,24 @@ import pytest
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
-    JobsSubmitted,
-    LabelAsked,
-    Node,
-    NodeDown,
-    Placement,
-    Rejected,
-    Told,
-)
+from distributed_grid.coordinator.core.model import JobsSubmitted, LabelAsked, Node, NodeDown, Placement, Rejected, Told
 from distributed_grid.coordinator.core.placement import catalogue
 from distributed_grid.coordinator.core.placement.constraints import conditions, meets, unmet
-from distributed_grid.coordinator.core.placement.matching import labels, place
-from distributed_grid.coordinator.core.placement.scoring import confidence, scores
+from distributed_grid.coordinator.core.placement.matching import confidence, labels, place, scores
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Cause, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts
-from distributed_grid.protocol.placement import Constraints, Sign, Strategy, parse_label, parse_placing, same_model
+from distributed_grid.protocol.placement import (
+    Constraints,
+    Sign,
+    Strategy,
+    Walls,
+    parse_label,
+    parse_placing,
+    same_model,
+)
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
-from distributed_grid.protocol.walls import Walls
 from tests.coordinator.core.scene import facts, job, join, step
 
 ONE = Resources(cpu=1000)

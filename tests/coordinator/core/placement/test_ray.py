@@ -34,7 +34,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, St
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import GIB, Resources, ResourceType
-from tests.coordinator.core.queue.test_gangs import submitted as gang
+from tests.coordinator.core.lifecycle.test_outcomes import submitted as gang
 from tests.coordinator.core.scene import facts, job, join, offer, step
 
 BY_RAY = Policy(by_ray=True)

@@ -7,8 +7,8 @@ from distributed_grid.coordinator.core.model import Command, Event, Send, Told
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Stop
 from distributed_grid.protocol.resources import Resources
+from tests.coordinator.core.lifecycle.test_outcomes import submitted
 from tests.coordinator.core.placement.test_ray import BY_RAY, WHOLE, launches
-from tests.coordinator.core.queue.test_gangs import submitted
 from tests.coordinator.core.scene import facts, join, step
 
 

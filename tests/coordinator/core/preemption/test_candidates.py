@@ -19,7 +19,8 @@ from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.protocol.jobs import Priority, Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
-from tests.coordinator.core.explain.test_changes import grid, request
+from tests.coordinator.core.explain.test_why_changes import grid, request
+from tests.coordinator.core.lifecycle.test_outcomes import DONE, submitted
 from tests.coordinator.core.preemption.test_execute import (
     RULES,
     ask,
@@ -31,7 +32,6 @@ from tests.coordinator.core.preemption.test_execute import (
     stops,
     urgent,
 )
-from tests.coordinator.core.queue.test_gangs import DONE, submitted
 from tests.coordinator.core.scene import facts, job, join, step
 
 PATIENT = Policy(suspect_after=1e6, disconnected_after=2e6, preempting=RULES)

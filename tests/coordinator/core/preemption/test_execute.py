@@ -16,17 +16,17 @@ from distributed_grid.coordinator.core.model import (
     NodeUp,
     RecordAllocation,
     RecordJob,
+    RecordReceipt,
     Send,
     Tick,
     Told,
 )
 from distributed_grid.coordinator.core.policy import Policy, Preempting
-from distributed_grid.coordinator.core.records import RecordReceipt
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
+from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.placement import Constraints
-from distributed_grid.protocol.preemption import Receipt
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
 from tests.coordinator.core.scene import facts, job, join, offer, step
 

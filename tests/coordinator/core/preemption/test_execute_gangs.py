@@ -16,7 +16,8 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, St
 from distributed_grid.protocol.messages import Exited, Inventory, Started
 from distributed_grid.protocol.nodes import Known
 from distributed_grid.protocol.resources import MILLI, Resources
-from tests.coordinator.core.explain.test_changes import grid, request
+from tests.coordinator.core.explain.test_why_changes import grid, request
+from tests.coordinator.core.lifecycle.test_outcomes import submitted
 from tests.coordinator.core.preemption.test_candidates import PATIENT
 from tests.coordinator.core.preemption.test_execute import (
     ask,
@@ -29,7 +30,6 @@ from tests.coordinator.core.preemption.test_execute import (
     stops,
     urgent,
 )
-from tests.coordinator.core.queue.test_gangs import submitted
 from tests.coordinator.core.scene import facts, offer, step
 
 DONE = Outcome(cause=Cause.EXITED)

@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.preemption.plan import (
     work,
 )
 from distributed_grid.protocol.jobs import Priority, Request
-from distributed_grid.protocol.preemption import Victim
+from distributed_grid.protocol.messages.operator import Victim
 from distributed_grid.protocol.resources import GIB, MILLI, GpuShare, Grant, Resources
 from tests.coordinator.core.scene import facts, offer
 

@@ -9,6 +9,8 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import (
     CancelAsked,
     Command,
+    Condition,
+    End,
     Group,
     Job,
     JobsSubmitted,
@@ -17,7 +19,6 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
-from distributed_grid.coordinator.core.records import Condition, End
 from distributed_grid.protocol.groups import GroupKind, count, parse_array
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Started

@@ -1,0 +1,427 @@
+"""The control groups of all slots and jobs: limits that the kernel keeps, and the exact answer to what lives of a
+slot or a job. Stdlib only.
+"""
+
+import contextlib
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from distributed_grid.agent.cgroups import cgroupfs as fs
+from distributed_grid.agent.cgroups.cgroupfs import Place
+from distributed_grid.agent.cgroups.hierarchies import (
+    CONTROLLERS,
+    LEAVES,
+    Survey,
+    described,
+    freezer,
+    home,
+    is_given,
+    mounted,
+    survey,
+    take_leaf,
+)
+from distributed_grid.agent.supervisor.job import Job
+
+__all__ = [
+    "CONTROLLERS", "Amounts", "Cgroups", "Place", "Refused", "Survey", "amounts_of", "described", "freezer", "frozen",
+    "home", "left", "mounted", "survey", "take_leaf", "thawed",
+]  # fmt: skip
+
+_NO_KEYS = (
+    ".",
+    "try-",
+    "cgroup.",
+    "cpu.",
+    "cpuset.",
+    "freezer.",
+    "io.",
+    "memory.",
+    "pids.",
+    "tasks",
+    "notify_",
+    "release_",
+)
+_DIE_WITHIN = 0.1  # seconds that one call of `kill` waits for the last of a job to go
+_OURS = (*LEAVES, ".control")  # systemd runs what a unit does beside its main process in the last
+
+
+class Amounts(NamedTuple):
+    """What a job may take at most: bytes, processes and threads, thousandths of a core, and its cores; 0 and empty: no
+    limit."""
+
+    memory: int = 0
+    pids: int = 0
+    cpu: int = 0
+    cores: tuple[int, ...] = ()
+
+
+class Refused(NamedTuple):
+    """What the kernel refused a job, or took from it: killed for its own memory limit, and processes not made."""
+
+    oom_kills: int = 0
+    forks: int = 0
+
+
+def amounts_of(job: Job) -> Amounts:
+    """A job's limits, as its groups keep them."""
+    return Amounts(job.memory, job.pids, job.cpu_limit, tuple(sorted(job.cores)))
+
+
+# --- freezing as the freezer does it ----------------------------------------------------------------------------------
+
+
+def frozen(place: Place, key: str, members: Callable[[], Iterable[int]]) -> None:
+    """Freeze all of a job as a group: what it forks meanwhile is born frozen. Raises OSError."""
+    path = _path(place, key)
+    os.makedirs(path, exist_ok=True)
+    fs.gather(path, members, keep_affinity=False)
+    fs.freeze(place, path)
+
+
+def thawed(place: Place, key: str) -> None:
+    """Let the group go on, if there is one."""
+    with contextlib.suppress(OSError):
+        fs.thaw(place, _path(place, key))
+
+
+def left(place: Place, key: str) -> bool:
+    """Nothing of the job is left: remove its group. False if the kernel is not done with it yet."""
+    return fs.remove(_path(place, key))
+
+
+# --- the groups of jobs -----------------------------------------------------------------------------------------------
+
+
+class Cgroups:
+    """The groups of all jobs, each named after its allocation (`key`). `places` are the controllers that limit, `at` is
+    the hierarchy where every job has a group (None: nowhere)."""
+
+    def __init__(self, places: dict[str, Place], log: Callable[[str], None], at: Place | None = None) -> None:
+        self._places = places
+        self._home = at
+        self._log = log
+        self._left: set[str] = set()
+        self._nice = 0
+        self._amounts: dict[str, Amounts] = {}
+        """Of jobs whose groups we limit, by key: to be set again where a controller was off for a while."""
+        self._handed_on = self._look_handed_on()
+
+    # --- before a job's first process ---
+
+    @property
+    def has_home(self) -> bool:
+        """Whether each slot has a group, so that `members` and `kill` say and do all."""
+        return self._home is not None
+
+    def make(self, key: str, amounts: Amounts, guests: int = 0, at_home: bool = True) -> list[str]:
+        """Make all groups of a slot, or those of a job that its limits take (not `at_home`); again on a key that has
+        some: change these. The files to which a process with one thread writes `0` to enter them itself, without
+        waiting for the machine's forks where that can be had. A controller that fails is used no more. `guests`: so
+        many processes of ours are inside; they do not count against the limit."""
+        doors = []
+        if at_home and self._home is not None:
+            try:
+                os.makedirs(_path(self._home, key), exist_ok=True)
+                doors.append(_door(self._home, key))
+            except OSError as error:
+                self._log(f"{_path(self._home, key)} cannot be made ({error.strerror}): jobs have no group from now on")
+                self._home = None
+        for name in self._wanted(amounts):
+            if self._make_limit(name, key, amounts, guests):
+                doors.append(_door(self._places[name], key))
+        self._left.difference_update(self._paths(key))
+        return list(dict.fromkeys(doors))
+
+    def settle(self, key: str, amounts: Amounts) -> None:
+        """The guests have left: its limit is exact from now on."""
+        if "pids" in self._places and amounts.pids:
+            with contextlib.suppress(OSError):
+                fs.write(f"{_path(self._places['pids'], key)}/pids.max", str(amounts.pids))
+
+    def enter(self, key: str, pid: int) -> bool:
+        """Move a process into all groups of this job; what it forks is there from its first instruction. False if it
+        could not enter one of them, or is gone."""
+        return self._move(key, pid, self._paths(key))
+
+    def park(self, pid: int, key: str) -> bool:
+        """Move a spawner out of its last job's groups, back to those of its slot."""
+        for path in (paths := self._paths(key, there=False)):
+            with contextlib.suppress(OSError):
+                os.makedirs(path, exist_ok=True)
+                if "cpuset" in self._places and path == _path(self._places["cpuset"], key):
+                    fs.limit("cpuset", self._places["cpuset"].version, path, 0, sorted(os.sched_getaffinity(0)))
+        return self._move(key, pid, paths)
+
+    def _move(self, key: str, pid: int, paths: list[str]) -> bool:
+        for path in paths:
+            try:
+                fs.write(f"{path}/cgroup.procs", str(pid))
+            except ProcessLookupError:
+                return False
+            except OSError as error:
+                self._log(f"process {pid} cannot enter {path} of {key} ({error.strerror})")
+                return False
+        return True
+
+    # --- while it lives ---
+
+    def members(self, key: str) -> set[int]:
+        """All processes in a job's groups and in those that it made below them."""
+        return {pid for path in self._paths(key) for pid in fs.members_below(path)}
+
+    def kill(self, key: str, spare: Iterable[int] = ()) -> bool:
+        """End all that is in a job's groups but these (its spawner). True if nothing else is left; else call again, as
+        long as it takes: what is in the kernel, or in its debugger's hands, may need a while. Waits 0.1 s at most.
+        Needs the right to signal the job's processes, except in version 2 since Linux 5.14."""
+        kept, deadline = frozenset(spare), time.monotonic() + _DIE_WITHIN
+        most = f"{_path(self._places['pids'], key)}/pids.max" if "pids" in self._places else ""
+        before = fs.read(most).strip() if most else ""
+        if before:  # nothing more is forked in any hierarchy
+            with contextlib.suppress(OSError):
+                fs.write(most, "0")
+        ended = all([fs.kill(self._place_of(path), path, kept, deadline) for path in self._paths(key)])
+        if before and kept:  # the group is used again
+            with contextlib.suppress(OSError):
+                fs.write(most, before)
+        return ended
+
+    def find(self, job: Job) -> None:
+        """A supervisor before us may have made its groups."""
+        wanted = self._wanted(amounts_of(job))
+        job.confined = frozenset(name for name in wanted if os.path.isdir(_path(self._places[name], job.id)))
+        if job.confined:
+            self._amounts[job.id] = amounts_of(job)
+
+    def all_known(self) -> set[str]:
+        """The keys of all groups on disk in our places, whoever made them: also of jobs that no journal knows, and of
+        another agent that was given the same place by name."""
+        found = set()
+        for base in {place.path for place in self._all_places()}:
+            with contextlib.suppress(OSError), os.scandir(base) as entries:
+                found |= {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
+        return {key for key in found if key not in _OURS and not key.startswith(_NO_KEYS)}
+
+    def confine(self, job: Job, members: Callable[[], Iterable[int]]) -> None:
+        """Put all that lives of it into groups with its limits. What it forks from then on is there by itself. A
+        controller that fails is used no more."""
+        self._stand_back(job.nice)
+        amounts = amounts_of(job)
+        for name in self._wanted(amounts):
+            if name in job.confined or not self._make_limit(name, job.id, amounts):
+                continue
+            path = _path(self._places[name], job.id)
+            try:
+                fs.gather(path, members, keep_affinity=name == "cpuset")
+            except OSError as error:
+                self._give_up(name, path, error)
+                continue
+            job.confined |= {name}
+
+    def _wanted(self, amounts: Amounts) -> list[str]:
+        asked = {"memory": amounts.memory, "pids": amounts.pids, "cpuset": amounts.cores, "cpu": amounts.cpu}
+        return [name for name in self._places if asked[name]]
+
+    def _make_limit(self, name: str, key: str, amounts: Amounts, guests: int = 0) -> bool:
+        place = self._places[name]
+        path = _path(place, key)
+        amount = {"memory": amounts.memory, "pids": amounts.pids + guests, "cpu": amounts.cpu}.get(name, 0)
+        self._amounts[key] = amounts
+        try:
+            os.makedirs(path, exist_ok=True)
+            fs.limit(name, place.version, path, amount, list(amounts.cores))
+        except OSError as error:
+            if place.version == 2 and name not in _handed_on(place):
+                return True  # it is off while the agent restarts, and set by `refresh`
+            self._give_up(name, path, error)
+            return False
+        return True
+
+    def _give_up(self, name: str, path: str, error: OSError) -> None:
+        del self._places[name]
+        self._log(f"{path} cannot be used ({error.strerror}): {name} is limited without a cgroup from now on")
+
+    def _stand_back(self, nice: int) -> None:
+        """Between groups the kernel shares time out by their weights, and a process's niceness counts for nothing. What
+        systemd delegated has its weight from its slice."""
+        place = self._places.get("cpu")
+        if place is None or nice == self._nice or is_given(place.path):
+            return
+        self._nice = nice
+        with contextlib.suppress(OSError):
+            if place.version == 2:
+                fs.write(f"{place.path}/cpu.weight.nice", str(nice))
+            else:  # what a process of this niceness weighs (sched_prio_to_weight in the kernel)
+                fs.write(f"{place.path}/cpu.shares", str(round(1024 * 0.8**nice)))
+
+    def refused(self, job: Job) -> Refused:
+        """What the kernel kept from it so far."""
+        kills = forks = 0
+        if "memory" in job.confined and (place := self._places.get("memory")):
+            file = "memory.events" if place.version == 2 else "memory.oom_control"
+            kills = fs.count(f"{_path(place, job.id)}/{file}", "oom_kill")
+        if "pids" in job.confined:
+            forks = self.forks_refused(job.id)
+        return Refused(kills, forks)
+
+    def forks_refused(self, key: str) -> int:
+        """How many processes and threads the kernel did not make in this group, because of its limit."""
+        place = self._places.get("pids")
+        return fs.count(f"{_path(place, key)}/pids.events", "max") if place is not None else 0
+
+    # --- when a controller comes back ---
+
+    def refresh(self) -> bool:
+        """Set all limits again where a controller of version 2 was off: before systemd 254 an agent's restart takes the
+        controllers from the unit's group for as long as its main process is in there. Whether it was so."""
+        before, self._handed_on = self._handed_on, self._look_handed_on()
+        back = self._handed_on - before
+        for key, amounts in self._amounts.items() if back else ():
+            for name in back & {*self._wanted(amounts)}:
+                self._make_limit(name, key, amounts)
+        return bool(back)
+
+    def _look_handed_on(self) -> set[str]:
+        """The controllers of version 2 that are on now, of those that we use."""
+        used = {place for place in self._places.values() if place.version == 2}
+        on = {name for place in used for name in _handed_on(place)}
+        return {name for name, place in self._places.items() if place.version == 2 and name in on}
+
+    # --- when it is over ---
+
+    def release(self, key: str) -> None:
+        """Nothing of this allocation is left: nor shall its groups be, after the next sweep."""
+        self._left.update(self._paths(key))
+        self._amounts.pop(key, None)
+
+    def sweep(self) -> bool:
+        """Remove the groups of what is over. False if the kernel is not done with all of their processes yet."""
+        self.refresh()
+        self._left = {path for path in self._left if not fs.remove(path)}
+        return not self._left
+
+    # --- where ---
+
+    def _all_places(self) -> list[Place]:
+        places = [self._home, *self._places.values()]
+        return list(dict.fromkeys(place for place in places if place is not None))
+
+    def _paths(self, key: str, there: bool = True) -> list[str]:
+        """The directories of its groups, its home first, one for each hierarchy."""
+        paths = dict.fromkeys(_path(place, key) for place in self._all_places())
+        return [path for path in paths if not there or os.path.isdir(path)]
+
+    def _place_of(self, path: str) -> Place:
+        return next(place for place in self._all_places() if path.startswith(place.path + "/"))
+
+
+def _handed_on(place: Place) -> list[str]:
+    return fs.read(f"{place.path}/cgroup.subtree_control").split()
+
+
+def _path(place: Place, key: str) -> str:
+    """The directory of a job's group. Raises ValueError for a key that would name anything else."""
+    if not key or "/" in key or key.startswith(_NO_KEYS) or key in _OURS:
+        raise ValueError(f"{key!r} is not the name of a job's control group")
+    return f"{place.path}/{key}"
+
+
+def _door(place: Place, key: str) -> str:
+    return f"{_path(place, key)}/{'tasks' if place.version == 1 else 'cgroup.procs'}"
+
+
+class SlotGroups:
+    """Where groups cannot be had all of this does nothing, and finds nothing."""
+
+    def __init__(self, groups: Cgroups, state_dir: str, log: Callable[[str], None]) -> None:
+        self._groups = groups
+        self._log = log
+        self._refused: dict[str, int] = {}
+        self._ours = f"slot-{zlib.crc32(os.fsencode(os.path.abspath(state_dir))):08x}-"
+
+    @property
+    def there(self) -> bool:
+        """Whether slots have groups."""
+        return self._groups.has_home
+
+    def key(self, slot: str) -> str:
+        """The name of this slot's groups."""
+        return self._ours + slot
+
+    # --- a slot's life ------------------------------------------------------------------------------------------------
+
+    def make(self, slot: str, processes: int) -> tuple[str, ...]:
+        """The files by which its spawner enters (Cgroups.make); all in there are so many processes and threads at most
+        beside the spawner, where the kernel can count (0: as many as they like)."""
+        if not self._groups.has_home:
+            return ()
+        return tuple(self._groups.make(self.key(slot), Amounts(pids=processes + 1 if processes else 0)))
+
+    def entered(self, slot: str, spawner: int) -> None:
+        """The spawner says that it is ready. Where it is in no group that one would prove nothing, and goes."""
+        if self._groups.has_home and spawner not in self._groups.members(self.key(slot)):
+            self._log(f"slot {slot}: its spawner is in no control group: what its jobs start is found by descent")
+            self.left(slot)
+
+    def left(self, slot: str) -> None:
+        """Nothing of this slot is left, or the last of it is about to go: its groups go with it, at the next sweeps."""
+        self._groups.release(self.key(slot))
+
+    def sweep(self) -> bool:
+        """Remove the groups of what is over. False if something is in one of them still."""
+        return self._groups.sweep()
+
+    # --- a job --------------------------------------------------------------------------------------------------
+
+    def park(self, job: Job, spawner: int) -> None:
+        """Its spawner leaves the job's own groups, where it made the first process."""
+        if job.place is not None:
+            self._groups.park(spawner, self.key(job.place.name))
+
+    def begins(self, job: Job) -> None:
+        """It is about to start: what was refused to earlier jobs of this slot is not counted as its own."""
+        if job.place is not None and job.pids:
+            self._refused[job.id] = self._groups.forks_refused(self.key(job.place.name))
+
+    def forks_refused(self, job: Job) -> int:
+        """How many processes and threads the kernel did not make for it."""
+        if job.place is None or job.id not in self._refused:
+            return 0
+        return self._groups.forks_refused(self.key(job.place.name)) - self._refused[job.id]
+
+    def over(self, job: Job) -> None:
+        """Nothing of it is left."""
+        self._refused.pop(job.id, None)
+        if job.adopted and job.place is not None:
+            self.left(job.place.name)
+
+    def members(self, job: Job) -> set[int]:
+        """All that is in the groups of this job's slot, its spawner among it, and in the job's own."""
+        if job.place is None or not self._groups.has_home:
+            return set()
+        return self._groups.members(self.key(job.place.name)) | self._groups.members(job.id)
+
+    def kill(self, job: Job) -> bool:
+        """End all that is in there, but for a spawner of ours that lives. False where there is no group, or where it
+        is not all gone within a moment: call again."""
+        place = job.place
+        if place is None or not (members := self.members(job)):
+            return False
+        spare = {place.pid} & members if not (job.orphaned or job.adopted) else set()
+        return all([self._groups.kill(key, spare) for key in (self.key(place.name), job.id)])
+
+    # --- what was before ----------------------------------------------------------------------------------------------
+
+    def others(self, known: set[str]) -> dict[str, set[int]]:
+        """What lives in the groups of slots that are none of these, by slot: an earlier supervisor made them."""
+        found = {key.removeprefix(self._ours) for key in self._groups.all_known() if key.startswith(self._ours)}
+        return {slot: self._groups.members(self.key(slot)) for slot in found - known}
+
+    def end(self, slot: str) -> bool:
+        """End all that lives in such a slot. False: call again."""
+        if not self._groups.kill(self.key(slot)):
+            return False
+        self.left(slot)
+        return True

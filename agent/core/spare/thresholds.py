@@ -1,0 +1,214 @@
+"""What a node may lend at most and what it holds already, and whether others use it, device by device: each check
+looks at one sample and says in words, with the numbers and the setting they offend, why something is not to be
+lent; or nothing.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample, OwnerPolicy, Sample
+from distributed_grid.protocol.resources import GIB, MIB, MILLI, GpuShare, Grant, Resources, format_bytes
+
+SLACK_LEAST = 256 * MIB
+SLACK_MOST = 2 * GIB
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a node lends and how much, and what becomes of jobs when its owner is back. Percentages are of foreign use,
+    0 to 100, and 100 switches that judgement off.
+
+    `max_share_cpu` and `cpu_min_cores` in milli-cores, `max_share_gpu` in devices, memory in bytes, times in seconds;
+    None for a `max_share_*` means no limit of its own. `reserve_*` stays with the owner whatever is idle.
+    `owner_after`: for how long he must be back before jobs feel it; `owner_quiet`: for how long he must be gone again.
+    `owner_most`: a job that was frozen for so long is recalled (0: never); `owner_hold`: one that is younger never is.
+    `owner_pressure`: percent of time that his programs may wait; `owner_input`: his keyboard counts as well.
+    """
+
+    can_share: bool = True
+    max_share_cpu: int | None = None
+    max_share_memory: int | None = None
+    max_share_gpu: int | None = None
+    gpu_utilization_max: float = 20.0
+    gpu_memory_min: int = 1024 * MIB
+    memory_percent_max: float = 50.0
+    memory_min: int = 2 * GIB
+    cpu_percent_max: float = 30.0
+    cpu_min_cores: int = MILLI
+    reserve_cpu: int = 0
+    reserve_memory: int = 512 * MIB
+    offer_after: float = 4.0
+    offer_expiry: float = 300.0
+    check_interval: float = 60.0
+    max_offers_per_node: int = 5
+    owner_policy: OwnerPolicy = OwnerPolicy.SUSPEND
+    owner_after: float = 1.0
+    owner_quiet: float = 30.0
+    owner_most: float = 600.0
+    owner_hold: float = 60.0
+    owner_pressure: float = 40.0
+    owner_input: bool = False
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """An allocation that holds resources of this node; `rss` is what its processes have resident, in bytes."""
+
+    allocation: str
+    grant: Grant
+    rss: int = 0
+
+
+class Held(msgspec.Struct, frozen=True):
+    """All holdings added up. `cores` maps a core to the allocation that has it alone, `shared` a core to the
+    milli-cores given out of it, `gpus` a UUID to milli-GPUs, `shares` one to what was granted of it; `excess` is what
+    jobs use above their grants."""
+
+    ids: tuple[str, ...] = ()
+    cores: dict[int, str] = msgspec.field(default_factory=dict)
+    shared: dict[int, int] = msgspec.field(default_factory=dict)
+    memory: int = 0
+    excess: int = 0
+    gpus: dict[str, int] = msgspec.field(default_factory=dict)
+    shares: dict[str, list[GpuShare]] = msgspec.field(default_factory=dict)
+    on_gpu: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def cpu(self) -> int:
+        """Milli-cores granted."""
+        return len(self.cores) * MILLI + sum(self.shared.values())
+
+    def gpu_memory(self, uuid: str, total: int) -> int:
+        """Bytes of a GPU, which has so many, that are granted."""
+        return sum(share.reserved(total) for share in self.shares.get(uuid, ()))
+
+    @property
+    def gpu(self) -> int:
+        """Milli-GPUs granted."""
+        return sum(self.gpus.values())
+
+
+def tally(holdings: Sequence[Holding]) -> Held:
+    """Add up what is held."""
+    held = Held(ids=tuple(one.allocation for one in holdings))
+    memory = excess = 0
+    for one in holdings:
+        grant = one.grant
+        held.cores.update(dict.fromkeys(grant.cores, one.allocation))
+        if grant.shared_core >= 0:
+            held.shared[grant.shared_core] = held.shared.get(grant.shared_core, 0) + grant.shared_milli
+        for share in grant.gpus:
+            held.gpus[share.uuid] = held.gpus.get(share.uuid, 0) + share.milli
+            held.shares.setdefault(share.uuid, []).append(share)
+            held.on_gpu[share.uuid] = one.allocation
+        memory += grant.memory
+        excess += max(0, one.rss - grant.memory)
+    return Held(held.ids, held.cores, held.shared, memory, excess, held.gpus, held.shares, held.on_gpu)
+
+
+def slack(memory: int) -> int:
+    """By how many bytes an amount of memory may be off before anybody cares: 5 %, from 256 MiB to 2 GiB. A smaller
+    change makes no new offer, and so the claim of an offer is not refused for it either."""
+    return max(SLACK_LEAST, min(memory // 20, SLACK_MOST))
+
+
+def lendable(limits: Limits, cores: Sequence[int], memory: int, gpus: Sequence[GpuFacts]) -> Resources:
+    """The most a node with these cores, bytes and GPUs could ever lend, were it idle."""
+    if not limits.can_share:
+        return Resources()
+    cpu, left = max(0, len(cores) * MILLI - limits.reserve_cpu), max(0, memory - limits.reserve_memory)
+    return Resources(
+        at_most(cpu if cpu >= limits.cpu_min_cores else 0, limits.max_share_cpu),
+        at_most(left if left >= limits.memory_min else 0, limits.max_share_memory),
+        at_most(len(gpus) * MILLI, None if limits.max_share_gpu is None else limits.max_share_gpu * MILLI),
+    )
+
+
+def at_most(amount: int, most: int | None) -> int:
+    """`amount`, but never above `most` where that is given."""
+    return amount if most is None else max(0, min(amount, most))
+
+
+OFF = 100.0
+"""A percentage limit from here up is no limit."""
+
+
+def percent(value: float) -> str:
+    """A percentage for people, rounded up, so that 30.2 does not read as if it were within 30."""
+    return f"{math.ceil(value - 1e-9)} %"
+
+
+def cpu_percent(sample: Sample, cores: int) -> float:
+    """Foreign CPU use over the managed cores."""
+    return 100.0 * sample.foreign_cpu / cores if cores else 0.0
+
+
+def cpu_trouble(limits: Limits, sample: Sample, cores: int) -> str:
+    """Why no core of the node is to be lent."""
+    used = cpu_percent(sample, cores)
+    if limits.cpu_percent_max < OFF and used > limits.cpu_percent_max:
+        return f"cpu {percent(used)} > {limits.cpu_percent_max:g} % (cpu_percent_max)"
+    return ""
+
+
+def core_trouble(limits: Limits, sample: Sample, core: int) -> str:
+    """Why this one core is not to be lent. A core that was not measured is not idle."""
+    used = sample.cores.get(core)
+    if used is None:
+        return f"core {core} was not measured"
+    if limits.cpu_percent_max < OFF and used > limits.cpu_percent_max:
+        return f"core {core} {used} % > {limits.cpu_percent_max:g} % (cpu_percent_max)"
+    return ""
+
+
+def clearly_busy(limits: Limits, sample: Sample, core: int) -> str:
+    """Why this core must not even be claimed: others use it by more than halfway from the limit to all of it. Offers
+    follow the limit itself; a claim would be refused for one noisy moment if it did too."""
+    used, line = sample.cores.get(core, 0), (limits.cpu_percent_max + OFF) / 2
+    if limits.cpu_percent_max < OFF and used > line:
+        return f"others use {used} % of core {core} now (more than {line:g} %)"
+    return ""
+
+
+def memory_trouble(limits: Limits, sample: Sample) -> str:
+    """Why no memory of the node is to be lent."""
+    if not sample.memory_total:
+        return "memory was not measured"
+    used = 100.0 * sample.memory_foreign / sample.memory_total
+    if limits.memory_percent_max < OFF and used > limits.memory_percent_max:
+        return f"memory {percent(used)} > {limits.memory_percent_max:g} % (memory_percent_max)"
+    free = max(0, sample.memory_total - sample.memory_foreign - limits.reserve_memory)
+    if free < limits.memory_min:
+        return f"memory {format_bytes(free)} free < {format_bytes(limits.memory_min)} (memory_min_gb)"
+    return ""
+
+
+def foreign_on(gpu: GpuSample) -> list[GpuProcess]:
+    """Processes on the GPU that are not the grid's, those with most memory first."""
+    return sorted((one for one in gpu.processes if not one.own), key=lambda one: (-one.memory, one.pid))
+
+
+def gpu_trouble(limits: Limits, gpu: GpuSample | None, ours: bool) -> str:
+    """Why this GPU is not to be lent. `ours`: a job of the grid holds it or did a moment ago, so that its utilisation
+    and memory without a process to it are put down to that job."""
+    if gpu is None:
+        return "not seen in the last measurement"
+    if gpu.error:
+        return f"cannot be read: {gpu.error}"
+    if foreign := foreign_on(gpu):
+        first, more = foreign[0], len(foreign) - 1
+        who = f"process {first.pid}" + (f" of {first.user}" if first.user else "")
+        return f"{who} uses {first.memory // MIB} MiB" + (f", and {more} more" if more else "")
+    if not ours and gpu.utilisation > limits.gpu_utilization_max and limits.gpu_utilization_max < OFF:
+        return f"gpu {percent(gpu.utilisation)} > {limits.gpu_utilization_max:g} % (gpu_utilization_max)"
+    free = gpu_room(gpu, ours)
+    if free < limits.gpu_memory_min:
+        return f"{free // MIB} MiB free < {limits.gpu_memory_min // MIB} MiB (gpu_memory_min_mb)"
+    return ""
+
+
+def gpu_room(gpu: GpuSample, ours: bool) -> int:
+    """Bytes of the GPU that others leave."""
+    own = sum(one.memory for one in gpu.processes if one.own)
+    others = sum(one.memory for one in gpu.processes if not one.own)
+    return max(0, gpu.memory_total - (others if ours else max(others, gpu.memory_used - own)))

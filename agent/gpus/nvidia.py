@@ -1,0 +1,185 @@
+"""GPUs of NVIDIA, by nvidia-ml-py's `pynvml` or by GPUtil (which runs nvidia-smi for each sample, knows no
+processes and hides errors). Both packages are handed in: this file imports no library of a vendor.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from distributed_grid.agent.gpus.base import Processes
+from distributed_grid.agent.sampling.host import pci_node
+from distributed_grid.protocol.nodes import GpuFacts, GpuSample
+from distributed_grid.protocol.resources import MIB
+
+Pair = tuple[int, int]
+
+
+class NvmlBackend:
+    """Reads through NVML. `system_memory` gives total and used bytes of the machine: what a GPU without memory of its
+    own (unified memory) has."""
+
+    def __init__(self, nvml: Any, system_memory: Callable[[], Pair]) -> None:
+        self.name = "nvml"
+        self.error = self.note = ""
+        self._nvml = nvml
+        self._system_memory = system_memory
+        self._lock = threading.Lock()
+        self._processes = Processes()
+        self._handles: dict[str, Any] = {}
+        self._facts: tuple[GpuFacts, ...] = ()
+
+    def facts(self) -> tuple[GpuFacts, ...]:
+        """The GPUs there are, each MIG instance as one of its own. Asked once: `sample` keeps to these."""
+        with self._lock:
+            self._start()
+            return self._facts
+
+    def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
+        """Read all GPUs; one that fails has its error, and its handle is fetched anew next time."""
+        if not self._facts:
+            return ()
+        with self._lock:
+            return tuple(self._read(gpu, own) for gpu in self._facts)
+
+    def _start(self) -> None:
+        nvml = self._nvml
+        try:
+            nvml.nvmlInit()
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError_LibraryNotFound:
+            self.note = "no NVIDIA driver"
+            return
+        except nvml.NVMLError as error:
+            self.error = f"NVIDIA driver: {error}"
+            return
+        found, broken = [], []
+        for index in range(count):
+            try:
+                found += self._introduce(index)
+            except nvml.NVMLError as error:
+                broken.append(f"GPU {index}: {error}")
+        self._facts = tuple(found)
+        self.error = "; ".join(broken)
+        if not count:
+            self.note = "no NVIDIA GPU"
+
+    def _introduce(self, index: int) -> list[GpuFacts]:
+        nvml = self._nvml
+        parent = nvml.nvmlDeviceGetHandleByIndex(index)
+        facts = []
+        for handle in self._instances(parent) or [parent]:
+            uuid = str(nvml.nvmlDeviceGetUUID(handle))
+            total = self._memory(handle)[0]
+            model = str(nvml.nvmlDeviceGetName(handle))
+            self._handles[uuid] = handle
+            stand_in = bool(getattr(nvml, "STAND_IN", False))
+            facts.append(GpuFacts(uuid, index, model, total, stand_in, numa=self._numa(parent)))
+        return facts
+
+    def _numa(self, parent: Any) -> int:
+        """The NUMA node of a GPU; -1 where the driver does not say where it is."""
+        nvml = self._nvml
+        try:
+            address = nvml.nvmlDeviceGetPciInfo(parent).busId
+        except nvml.NVMLError:
+            return -1
+        return pci_node(address.decode() if isinstance(address, bytes) else str(address))
+
+    def _instances(self, parent: Any) -> list[Any]:
+        """The MIG instances of a GPU that is split up: then it is they who run programs, not the GPU."""
+        nvml = self._nvml
+        try:
+            if nvml.nvmlDeviceGetMigMode(parent)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+                return []
+            slots = range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent))
+        except nvml.NVMLError:
+            return []
+        handles = []
+        for slot in slots:
+            try:
+                handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, slot))
+            except nvml.NVMLError:
+                continue  # an empty slot
+        return handles
+
+    def _read(self, gpu: GpuFacts, own: set[int]) -> GpuSample:
+        nvml = self._nvml
+        try:
+            handle = self._handle(gpu.uuid)
+            total, used = self._memory(handle)
+            processes = self._processes.tell(gpu.uuid, self._list(handle), own)
+            utilisation = self._optional(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+            heat = self._optional(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)))
+        except nvml.NVMLError as error:
+            self._handles.pop(gpu.uuid, None)
+            return GpuSample(gpu.uuid, memory_total=gpu.memory, error=str(error))
+        return GpuSample(gpu.uuid, utilisation, used, total, heat, processes)
+
+    def _handle(self, uuid: str) -> Any:
+        nvml = self._nvml
+        if uuid not in self._handles:
+            # The driver may have been restarted under us; a library that is still in order takes this as it is.
+            nvml.nvmlInit()
+            self._handles[uuid] = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
+
+    def _memory(self, handle: Any) -> Pair:
+        nvml = self._nvml
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError_NotSupported:
+            return self._system_memory()
+        return int(memory.total), int(memory.used)
+
+    def _list(self, handle: Any) -> list[Pair]:
+        """Pids and bytes of all processes on a GPU, those that compute and those that draw."""
+        nvml = self._nvml
+        found = []
+        for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+            try:
+                found += [(int(one.pid), int(one.usedGpuMemory or 0)) for one in ask(handle)]
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission, nvml.NVMLError_FunctionNotFound):
+                continue  # judged by memory and utilisation alone then
+        return found
+
+    def _optional(self, read: Callable[[], float]) -> float:
+        """A figure that not every GPU has (a MIG instance has no utilisation); 0 then."""
+        try:
+            return read()
+        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission):
+            return 0.0
+
+
+class GputilBackend:
+    """Reads through `GPUtil.getGPUs`."""
+
+    def __init__(self, gputil: Any) -> None:
+        self.name = "gputil"
+        self.error = self.note = ""
+        self._gputil = gputil
+        self._facts: tuple[GpuFacts, ...] = ()
+
+    def facts(self) -> tuple[GpuFacts, ...]:
+        """The GPUs there are. Asked once: `sample` keeps to these."""
+        seen = self._gputil.getGPUs()
+        self._facts = tuple(GpuFacts(one.uuid, int(one.id), one.name, int(one.memoryTotal) * MIB) for one in seen)
+        self.note = "" if seen else "GPUtil finds no GPU (and does not say why)"
+        return self._facts
+
+    def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
+        """Read all GPUs; one that is not listed any more has an error."""
+        seen = {one.uuid: one for one in self._gputil.getGPUs()} if self._facts else {}
+        return tuple(self._read(gpu, seen.get(gpu.uuid)) for gpu in self._facts)
+
+    def _read(self, gpu: GpuFacts, seen: Any) -> GpuSample:
+        if seen is None:
+            return GpuSample(gpu.uuid, memory_total=gpu.memory, error="not listed by nvidia-smi any more")
+        if math.isnan(seen.memoryUsed) or math.isnan(seen.memoryTotal):
+            return GpuSample(gpu.uuid, memory_total=gpu.memory, error="nvidia-smi does not tell its memory")
+        load, heat = _known(100 * seen.load), _known(seen.temperature)
+        return GpuSample(gpu.uuid, load, int(seen.memoryUsed) * MIB, int(seen.memoryTotal) * MIB, heat)
+
+
+def _known(value: float) -> float:
+    return 0.0 if math.isnan(value) else float(value)

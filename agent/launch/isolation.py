@@ -1,0 +1,227 @@
+"""As which user of this machine jobs run, behind which walls, and whose: what the configuration asks for, what
+this machine can do, and what the node tells of it.
+"""
+
+import asyncio
+import contextlib
+import getpass
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distributed_grid.agent.walls import available, enclosure
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.messages import Launch
+from distributed_grid.protocol.nodes import OWNERS_MOST
+from distributed_grid.protocol.placement import LEAST_SHARED, Trust, Walls
+
+AGENT, SUBMITTER = "agent", "submitter"
+PASSABLE = 0o711
+PASSED = ("jobs", "recalls")
+"""The directories in the state directory that jobs of other users pass."""
+
+
+class Account(NamedTuple):
+    """A user, with all groups it is in by the machine's user database."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+    shell: str
+
+    def environment(self) -> dict[str, str]:
+        """What a login of this user has."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell or "/bin/sh"}
+
+
+def look_up(name: str) -> Account:
+    """The user of this name. Raises GridError."""
+    try:
+        entry = pwd.getpwnam(name)
+    except (KeyError, ValueError):  # a name with a zero byte
+        raise GridError(f"there is no user {name!r} on this machine") from None
+    groups = tuple(os.getgrouplist(name, entry.pw_gid))
+    return Account(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell)
+
+
+class RunAs:
+    """Finds the account of each launch by the setting: `agent`, `submitter`, or the name of a user. `needed` is false
+    where all jobs run as the agent's user, and nothing is to be looked up."""
+
+    def __init__(self, setting: str = AGENT) -> None:
+        self.needed = setting != AGENT
+        self._setting = setting
+        self._found: dict[str, Account] = {}
+
+    async def find(self, launch: Launch) -> Account | None:
+        """Whose this launch is; kept for `take`. The user database may be on the network, so another thread asks it.
+        Raises GridError where there is no such user, or it is root and was not named in the setting."""
+        if not self.needed:
+            return None
+        name = launch.user if self._setting == SUBMITTER else self._setting
+        try:
+            account = await asyncio.to_thread(look_up, name)
+        except GridError:
+            why = f"it runs jobs as those who submit them, and has no user {name!r}"
+            raise GridError("this node cannot run it", why=why) from None
+        if account.uid == 0 and self._setting == SUBMITTER:
+            raise GridError("this node cannot run it", why="it runs jobs as those who submit them, but never as root")
+        self._found[launch.allocation] = account
+        return account
+
+    def take(self, allocation: str) -> Account | None:
+        """What was found for it, once."""
+        return self._found.pop(allocation, None)
+
+
+def check_run_as(setting: str, state_dir: Path, founded: bool) -> None:
+    """See that this agent can run jobs as it is set to. Raises GridError."""
+    if setting == AGENT:
+        return
+    if os.geteuid() != 0:
+        raise GridError(
+            f"jobs cannot be run as {setting!r} (agent.run_as)",
+            why=f"only root can do that, and this agent is user {os.geteuid()}",
+            hint="run the agent as root, or set agent.run_as: agent",
+        )
+    if setting == SUBMITTER and not founded:
+        raise GridError(
+            "jobs cannot be run as their submitters (agent.run_as)",
+            why="this node has not joined a grid with an authority, and in any other one everybody may give any name",
+            hint="grid agent join grid://HOST:PORT/TOKEN first, or name one user in agent.run_as",
+        )
+    if setting != SUBMITTER:
+        try:
+            look_up(setting)
+        except GridError as error:
+            raise GridError(error.what, why="agent.run_as names it", hint="make it, or name another one") from None
+    if why := available.why_not(enclosure.USER, state_dir):
+        raise GridError(
+            f"other users cannot get to the directories of their jobs below {state_dir.resolve()}",
+            why=why,
+            hint="give a --state-dir that is not, such as /var/lib/grid/agent",
+        )
+
+
+def open_to_jobs(state_dir: Path) -> None:
+    """Open the way to the working directories of jobs that run as other users, and to nothing else in the state
+    directory. What this process makes from now on is for its own user alone. Raises OSError."""
+    own = state_dir.resolve()
+    for entry in os.scandir(own):
+        mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+        if mode & 0o077 and not entry.is_symlink() and entry.name not in PASSED:
+            os.chmod(entry.path, mode & 0o700)
+    for path in (*(own / name for name in PASSED), own):
+        path.mkdir(exist_ok=True)
+        path.chmod(PASSABLE)
+    os.umask(0o077)
+    if os.geteuid() == 0:
+        os.setgroups([])  # root needs none
+
+
+AUTO = "auto"
+SYSCTL = Path("/proc/sys")
+_SYSCTLS = (
+    ("kernel/unprivileged_userns_clone", "0", "1"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("user/max_user_namespaces", "0", "15000"),
+)
+"""Settings of the kernel, the value that keeps users from making namespaces, and one that lets them."""
+
+
+class WallSettings(NamedTuple):
+    """What the configuration says: `walls` as agent.walls has it, `owners` empty where it names none."""
+
+    state_dir: Path
+    run_as: str = AGENT
+    walls: str = AUTO
+    owners: tuple[str, ...] = ()
+    trust: str = Trust.OWNER.value
+
+
+def strongest_walls(asked: WallSettings) -> tuple[Walls, str]:
+    """The strongest walls that can be had on this machine by this user, and why there are no stronger ones."""
+    if asked.run_as != AGENT:
+        return Walls.USER, ""
+    found, lacks = available.survey(asked.state_dir)
+    return Walls(found), "; ".join(f"not {level}: {why}" for level, why in lacks.items())
+
+
+def choose_walls(asked: WallSettings) -> tuple[Walls, str]:
+    """The walls that this agent uses, and why none stronger. Raises GridError where those that are named cannot be
+    had."""
+    best, lacks = strongest_walls(asked)
+    named = best if asked.walls == AUTO else Walls(asked.walls)
+    if asked.run_as != AGENT and named is not Walls.USER:
+        raise GridError(
+            f"jobs cannot be run behind walls {named} here (agent.walls)",
+            why="agent.run_as says as which user they run, which is walls user",
+            hint="leave out one of the two",
+        )
+    if named is not best and (lacks := available.why_not(named, asked.state_dir)):
+        raise GridError(
+            f"jobs cannot be run behind walls {named} here (agent.walls)",
+            why=lacks,
+            hint=f"set agent.walls: {AUTO}, which is {best} here"
+            + ("" if best is Walls.USER else f"; or {walls_remedy()}"),
+        )
+    return named, lacks if named is best else "agent.walls asks for no stronger ones"
+
+
+def wall_facts(asked: WallSettings) -> dict[str, Any]:
+    """The fields of NodeFacts about walls and owners. Raises GridError as `chosen`."""
+    walls, why = choose_walls(asked)
+    owners = asked.owners or default_owners()
+    if len(owners) > OWNERS_MOST:
+        raise GridError(
+            f"{len(owners)} owners are too many (agent.owners)",
+            why=f"{OWNERS_MOST} are the most",
+            hint="agent.trust: everyone, where all may run jobs here",
+        )
+    nameless = available.nameless() if walls is Walls.USER and asked.run_as == AGENT else ""
+    told = {"walls": walls.value, "walls_why": why, "owners": owners, "trusts": asked.trust}
+    return told | ({"nameless": nameless} if nameless else {})
+
+
+def end_proof(walls: str, run_as: str, grouped: bool) -> str:
+    """By what a node knows that nothing of a job lives: its `user id` or its `pid namespace`, where it has one of its
+    own, else the `control group` of its slot, else `descent`: its processes are looked for below its spawner, and ended
+    in rounds."""
+    if run_as == AGENT and walls == Walls.USER:
+        return "user id"
+    if walls == Walls.NAMESPACE:
+        return "pid namespace"
+    return "control group" if grouped else "descent"
+
+
+def default_owners() -> tuple[str, ...]:
+    """Whom this agent belongs to if nobody says it: the user it runs as, and who became that user by sudo."""
+    names = [os.environ.get("SUDO_USER", "")]
+    with contextlib.suppress(KeyError, OSError):
+        names.append(getpass.getuser())
+    with contextlib.suppress(KeyError):
+        names.append(pwd.getpwuid(os.geteuid()).pw_name)
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def are_weak(walls: Walls) -> bool:
+    """Whether jobs of others than the owners need trust behind these walls."""
+    return not walls.meets(LEAST_SHARED)
+
+
+def walls_remedy(sysctl: Path = SYSCTL) -> str:
+    """How this machine gets stronger walls: as a service that root installs, or by what the kernel has to allow."""
+    install = "sudo grid agent install, for walls user"
+    closed = [f"{name.replace('/', '.')}={new}" for name, off, new in _SYSCTLS if _read(sysctl / name) == off]
+    return f"{install}; sudo sysctl {' '.join(closed)}, for walls namespace" if closed else install
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

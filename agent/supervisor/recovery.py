@@ -1,0 +1,141 @@
+"""Who may still live of the allocations that a damaged journal does not name: found by what the kernel says.
+
+`Survivors.find` is the one place where they are looked for: control groups that are named after an allocation or after
+a slot, and the spawners of earlier supervisors, of each of which a note is kept outside of the journal, with all that
+is below them or has their user id. Where all of these notes were kept, finding nothing proves that nothing lives;
+else only a reboot or the owner's word does. Stdlib only.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from distributed_grid.agent.cgroups.cgroupfs import Place as Group
+from distributed_grid.agent.cgroups.cgroupfs import members_below
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import NEVER, Job, Place
+from distributed_grid.agent.supervisor.journal import Book
+from distributed_grid.agent.supervisor.spawners import Slots
+from distributed_grid.agent.supervisor.tree import Tree
+
+ALLOCATION = re.compile(r"j-[a-z2-7]{12}(?:_\d{1,9})?\.\d{1,9}")
+"""What an allocation's id looks like, as far as an unknown one is taken for one."""
+EVERY = 2.0
+"""Seconds between two looks while it is not known what ran."""
+_GROUP_TRIES = 10  # of 0.1 s each
+_PAUSES = (0.0, *(0.01 * 2**again for again in range(9)))  # seconds between two tries to end a slot
+
+
+class Survivors:
+    """`groups` is where the jobs' control groups are."""
+
+    def __init__(
+        self,
+        book: Book,
+        tree: Tree,
+        slots: Slots,
+        groups: Iterable[Group | None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._book = book
+        self._tree = tree
+        self._slots = slots
+        self._log = log
+        self._groups = {group.path for group in groups if group is not None}
+        self._next = 0.0
+
+    def find(self) -> dict[str, set[int]]:
+        """The processes that live of each allocation, as far as a group is named after it, and of each slot that no
+        known job has."""
+        found: dict[str, set[int]] = {}
+        for group in self._groups:
+            for key in _names(group):
+                if ALLOCATION.fullmatch(key) and (pids := members_below(os.path.join(group, key))):
+                    found.setdefault(key, set()).update(pids)
+        for place in self._unknown():
+            if pids := set(self._tree.members(_as_job(place))):
+                found[f"slot {place.name}"] = pids
+        for slot, pids in self._slots.groups.others(self._known()).items():
+            if pids:
+                found.setdefault(f"slot {slot}", set()).update(pids)
+        return found
+
+    def end_unknown(self) -> None:
+        """At the start: end what runs in slots of earlier supervisors of which the journal knows no job: nobody can say
+        whose it is, or how long it may run. A spawner without a job leaves by itself a moment later."""
+        for place in self._unknown():
+            job = _as_job(place)
+            ran = len(self._tree.members(job)) > 1
+            for pause in _PAUSES:
+                if not self._tree.members(job):
+                    break
+                time.sleep(pause)
+                self._tree.hold_up(job)
+                self._tree.kill(job)
+            else:
+                self._log(
+                    f"{job.id} of an earlier supervisor runs, the journal does not know what, and cannot be ended"
+                )
+                continue
+            if ran:
+                self._log(f"{job.id} of an earlier supervisor ran, and the journal does not know what: it was ended")
+        self._sweep_groups()
+
+    def _sweep_groups(self) -> None:
+        """End what is left in the groups of slots that no job of the journal has."""
+        groups = self._slots.groups
+        for slot in groups.others(self._known()):
+            if not any(groups.end(slot) for _ in range(_GROUP_TRIES)):
+                self._log(f"slot {slot} of an earlier supervisor has processes that cannot be ended")
+
+    @property
+    def due(self) -> float:
+        """When to look again."""
+        return self._next if self._book.unknown else NEVER
+
+    def look(self, now: float) -> bool:
+        """While it is not known what ran: end what is found of it that no job here is. True once it is proven that
+        nothing is left."""
+        if now < self.due:
+            return False
+        self._next = now + EVERY
+        lives = self.find()
+        for place in self._unknown():
+            self._log(f"slot {place.name} still lives, and the journal does not know it: it is ended")
+            self._tree.kill(_as_job(place))
+        self._sweep_groups()
+        for key, pids in lives.items():
+            if key.startswith("slot "):
+                continue
+            job = self._book.jobs.get(key)
+            if job is None or job.outcome is not None:
+                self._log(f"{key} still lives, and the journal does not know it: it is ended")
+                for pid in pids - {os.getpid()}:
+                    if (seen := procs.stat(pid)) is not None:
+                        procs.send(pid, seen.start, signal.SIGKILL)
+        return self._slots.knows_all() and not lives and not any(job.adopted for job in self._tree.ending)
+
+    def _unknown(self) -> list[Place]:
+        known = self._known()
+        return [place for place in self._slots.left_over() if place.name not in known]
+
+    def _known(self) -> set[str]:
+        """The slots that are ours, or of a job that the journal knows."""
+        jobs = self._book.jobs.values()
+        return self._slots.names() | {job.place.name for job in jobs if job.place is not None and job.outcome is None}
+
+
+def _as_job(place: Place) -> Job:
+    """All that is in a slot, as what ends jobs takes it."""
+    job = Job(f"slot {place.name}")
+    job.place, job.adopted = place, True
+    return job
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []

@@ -1,0 +1,291 @@
+"""The supervisor's sockets: the one at which it talks with its agent, in JSON lines, and the one that hands
+connections about a job's files to a process with that job's rights; and the warnings that an operator has to
+hear. Stdlib only.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.walls import accounts, wire
+from distributed_grid.agent.walls.enclosure import USER, Slot
+from distributed_grid.agent.walls.forkserver import ForkServer
+from distributed_grid.runtime.faults import fault
+from distributed_grid.runtime.unix import AGENT, PeerRefused, bound, judge, process_name
+
+PATIENCE = 0.002
+"""Seconds that a patient message waits at most for others to go with."""
+NEVER = float("inf")
+_PART = 1 << 16  # more would be fetched from the system, and given back, for each message
+_MOST_UNSENT = 8 << 20
+_MOST_LINE = 16 << 20
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class AgentSocket:
+    """Listens at `supervisor.sock` in the state directory. `greet` makes the first message for a new agent, `hear`
+    takes each message of it. `due` is when a flush has to be: NEVER without anything to send, 0 for at once; what the
+    agent does not take yet is sent when the selector tells that it does. A process for which `of_a_job` holds is
+    not let in, though it is of the right user. `gone` is called when an agent is."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        selector: selectors.BaseSelector,
+        greet: Callable[[], dict[str, Any]],
+        hear: Callable[[dict[str, Any]], None],
+        log: Callable[[str], None],
+        of_a_job: Callable[[int], bool],
+        gone: Callable[[], None],
+    ) -> None:
+        self.connected = False
+        self.due = NEVER
+        self._selector = selector
+        self._greet, self._hear, self._log, self._of_a_job = greet, hear, log, of_a_job
+        self._gone = gone
+        self._agent: socket.socket | None = None
+        self._received = bytearray()
+        self._unsent = bytearray()
+        path = Path(state_dir, "supervisor.sock")
+        path.unlink(missing_ok=True)
+        self._listener = listener = bound(path)
+        listener.listen(8)
+        listener.setblocking(False)
+        selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def tell(self, message: dict[str, Any], patient: bool = False) -> None:
+        """Send this with the next flush, if it is patient with one that is a little later. Dropped if no agent is
+        there, since a new one is told everything."""
+        if self._agent is not None:
+            self._unsent += _encode(message).encode() + b"\n"
+            self.due = min(self.due, procs.now() + PATIENCE if patient else 0.0)
+
+    def flush(self) -> None:
+        """Send what is due and can be sent now, with all that waits."""
+        if self._agent is None or not self._unsent or self.due > procs.now():
+            return
+        try:
+            self._send(self._agent)
+        except OSError:
+            self._close("")
+            return
+        self.due = 0.0 if self._unsent else NEVER
+        if len(self._unsent) > _MOST_UNSENT:
+            self._close("the agent does not listen; it is told everything when it comes back")
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        if self._selector.get_key(self._agent).events != events:
+            self._selector.modify(self._agent, events, self._read)
+
+    @fault("supervisor.tell")
+    def _send(self, agent: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            del self._unsent[: agent.send(self._unsent)]
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:
+            return
+        try:
+            pid = judge(peer, "this supervisor", job_roots()).pid
+            if self._of_a_job(pid):
+                raise PeerRefused(f"process {pid} is a job's")
+        except PeerRefused as refused:
+            self._log(f"a connection is refused: {refused}")
+            peer.close()
+            return
+        if self._agent is not None:
+            self._read()  # what the older one still said counts
+            self._close("a newer agent took over")
+        peer.setblocking(False)
+        self._agent, self.connected = peer, True
+        self._selector.register(peer, selectors.EVENT_READ, self._read)
+        self.tell(self._greet())
+
+    def _read(self) -> None:
+        peer = self._agent
+        gone = False
+        while peer is not None and not gone:
+            try:
+                part = peer.recv(_PART)
+            except BlockingIOError:
+                break
+            except OSError:
+                part = b""
+            self._received += part
+            gone = not part
+            if len(part) < _PART:
+                break
+        lines = self._received.split(b"\n")
+        self._received = lines.pop()
+        for line in lines:
+            try:
+                message = json.loads(line)
+                self._hear(message)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self._log(f"a message of the agent is not understood: {type(error).__name__} {error}")
+        if gone:
+            self._close("")
+        elif len(self._received) > _MOST_LINE:
+            self._close("a message of the agent is too long")
+
+    def _close(self, why: str) -> None:
+        if why:
+            self._log(why)
+        if self._agent is not None:
+            self._selector.unregister(self._agent)
+            self._agent.close()
+            self._gone()
+        self._agent, self.connected, self.due = None, False, NEVER
+        self._received.clear()
+        self._unsent.clear()
+
+
+def job_roots() -> set[int]:
+    """Whose descendants are jobs: ours, and our agent's, which are what a killed supervisor before us left."""
+    parent = os.getppid()
+    return {os.getpid()} | ({parent} if process_name(parent) == AGENT else set())
+
+
+FILES_SOCKET = "files.sock"
+_MOST = 4096
+_AT_ONCE = 64
+"""Connections that may wait to say which slot they are about."""
+
+
+class FilesDoor:
+    """Listens at `files.sock` in the state directory. A line of JSON says which slot, with the groups of its user."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        walls: str,
+        forks: ForkServer,
+        selector: selectors.BaseSelector,
+        log: Callable[[str], None],
+    ) -> None:
+        self._state, self._walls, self._forks = state_dir, walls, forks
+        self._selector, self._log = selector, log
+        self._waiting: dict[socket.socket, None] = {}
+        path = Path(state_dir, FILES_SOCKET)
+        path.unlink(missing_ok=True)
+        self._listener = bound(path)
+        self._listener.listen(16)
+        self._listener.setblocking(False)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:
+            return
+        try:
+            judge(peer, "this supervisor", job_roots())
+        except PeerRefused as why:
+            self._log(f"not let in at {FILES_SOCKET}: {why}")
+            peer.close()
+            return
+        if len(self._waiting) >= _AT_ONCE:
+            self._drop(next(iter(self._waiting)))
+        peer.setblocking(False)
+        self._waiting[peer] = None
+        self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
+
+    def _read(self, peer: socket.socket) -> None:
+        try:
+            # What follows the line is for who answers.
+            line, _, rest = peer.recv(_MOST, socket.MSG_PEEK).partition(b"\n")
+            peer.recv(len(line) + 1)
+            slot = self._slot(json.loads(line))
+            peer.setblocking(True)
+            self._forks.serve_files(slot, peer)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, wire.Closed) as error:
+            self._log(f"no files can be asked for: {error}")
+        self._drop(peer)
+
+    def _drop(self, peer: socket.socket) -> None:
+        with contextlib.suppress(KeyError):
+            del self._waiting[peer]
+            self._selector.unregister(peer)
+            peer.close()
+
+    def _slot(self, asked: dict[str, Any]) -> Slot:
+        """The slot whose directory has this name. Who its user is says the directory, which only we can make."""
+        name = asked["slot"]
+        if not isinstance(name, str) or not name.isalnum():
+            raise ValueError("that is not the name of a slot")
+        folder = os.path.join(self._state, "jobs", name)
+        seen = os.lstat(folder)
+        own = accounts.is_slot_uid(seen.st_uid)
+        return Slot(
+            name=name,
+            walls=USER if seen.st_uid != os.geteuid() else self._walls,
+            folder=folder,
+            state=self._state,
+            uid=seen.st_uid,
+            gid=seen.st_gid,
+            groups=() if own else tuple(map(int, asked.get("groups", ()))),
+            own=own,
+        )
+
+
+INTERVAL = 60.0
+LINES = 20
+"""The most lines in that time."""
+UNHEARD = 20
+"""Lines that are kept for an agent that is not there; of more, the newest."""
+
+
+class Seldom:
+    """Lets a line pass if it was not said within the last interval, and not enough was. The first line of the next
+    interval says how many were left out."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._said: set[str] = set()
+        self._unsaid = 0
+
+    def passed(self, line: str, now: float) -> str:
+        """The line as it is to be said at `now` (seconds); empty: it is left out."""
+        if not self._said or now - self._since >= INTERVAL:
+            self._since, unsaid, self._unsaid = now, self._unsaid, 0
+            self._said = {line}
+            return f"{line} ({unsaid} more lines like this one were left out)" if unsaid else line
+        if line in self._said or len(self._said) >= LINES:
+            self._unsaid += 1
+            return ""
+        self._said.add(line)
+        return line
+
+
+class Telling:
+    """Warnings of the supervisor: into its own log, and to the agent, whose log an operator reads. `tell` takes one to
+    the agent (False: there is none; it is kept for the next one)."""
+
+    def __init__(self, log: Callable[[str], None], tell: Callable[[str], bool], clock: Callable[[], float]) -> None:
+        self._log, self._tell, self._clock = log, tell, clock
+        self._seldom = Seldom()
+        self._unheard: deque[str] = deque(maxlen=UNHEARD)
+
+    def warn(self, line: str) -> None:
+        """Say this, unless it was said a moment ago."""
+        if said := self._seldom.passed(line, self._clock()):
+            self._log(said)
+            if not self._tell(said):
+                self._unheard.append(said)
+
+    def unheard(self) -> list[str]:
+        """What no agent has heard yet. From now on one has."""
+        lines = [*self._unheard]
+        self._unheard.clear()
+        return lines

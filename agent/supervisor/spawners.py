@@ -1,0 +1,497 @@
+"""The spawners of a node, each behind the walls of its slot, for one submitter and one job at a time; and the
+launches on their way to one. Stdlib only.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from distributed_grid.agent.cgroups.groups import SlotGroups
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor.job import NEVER, Place
+from distributed_grid.agent.walls import accounts, wire
+from distributed_grid.agent.walls.enclosure import NAMESPACE, USER, Slot
+from distributed_grid.agent.walls.forkserver import ForkServer
+from distributed_grid.agent.walls.spawner import CannotStart
+from distributed_grid.runtime.faults import fault
+
+IDLE = 30.0
+"""Seconds that a spawner without a job stays."""
+MAKING = 15.0
+"""Seconds that the making of a spawner may take."""
+_UNREAD = 16  # messages that a spawner can have sent of one job, and more
+_LOOK = 1.0  # seconds between two looks whether a spawner was stopped
+_CLOSING = 0.5  # seconds that we wait for spawners to leave their groups; the next supervisor removes the others
+_SWEEP = 0.2  # seconds to another look whether the kernel is done with the last process of a group
+
+
+_LOST = ".lost"  # among the notes: of some spawner of this boot there may be none
+
+
+def lost_notes(state_dir: str) -> None:
+    """The notes of an earlier supervisor's spawners are gone: from now on they do not say all."""
+    with open(os.path.join(state_dir, "spawners", _LOST), "w") as file:
+        file.write(procs.boot_id())
+
+
+class Spawning:
+    """A spawner as we see it. `taken` is the allocation that it serves or is to serve, empty while it is idle; `place`
+    is None until it is ready, `pid` 0 until it is forked."""
+
+    def __init__(self, key: tuple[Any, ...], slot: Slot, channel: socket.socket) -> None:
+        self.key = key
+        self.slot = slot
+        self.channel = channel
+        self.place: Place | None = None
+        self.pid = 0
+        self.dead = False
+        self.taken = ""
+        self.since = procs.now()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be given an order."""
+        return self.place is not None and not self.dead
+
+
+class Slots:
+    """All spawners of one supervisor. `hear` gets what one says of its job, with descriptors that are its to close;
+    `came` is called when one is ready or never will be (then with a reason)."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        walls: str,
+        forks: ForkServer,
+        selector: selectors.BaseSelector,
+        hear: Callable[[Spawning, wire.Message, list[int]], None],
+        came: Callable[[Spawning, str], None],
+        log: Callable[[str], None],
+        groups: SlotGroups,
+        oom: str = "",
+    ) -> None:
+        self.walls = walls
+        self.groups = groups
+        self.due = 0.0  # there may be groups of an earlier supervisor to be removed
+        self.forks = forks
+        self._state = state_dir
+        self._folder = os.path.join(state_dir, "jobs")
+        self._notes = os.path.join(state_dir, "spawners")
+        self._selector = selector
+        self._hear, self._came, self._log = hear, came, log
+        self._oom = oom
+        self._idle: dict[tuple[Any, ...], list[Spawning]] = {}
+        self._all: dict[str, Spawning] = {}
+        self._by_pid: dict[int, Spawning] = {}
+        self._exits: dict[str, int] = {}
+        self._copies = accounts.Copies.open() if walls == USER else None
+        self.nameless = False
+        """Whether the copies that we had of the user database are gone from their place, and new slots have no name."""
+
+    def take(self, allocation: str, order: dict[str, Any]) -> Spawning:
+        """A spawner for this order, idle or just being made. Raises OSError where none can be made."""
+        account, submitter = order.get("user"), order.get("submitter", "")
+        limits = order.get("limits") or {}
+        bounds = limits.get("pids", 0), limits.get("nice", 0)
+        key = (submitter, _hashed(account), *bounds, order.get("trusted", False), order.get("gpus", False))
+        idle = self._idle.get(key, [])
+        found = idle.pop() if idle else self._make(key, account)
+        found.taken, found.since = allocation, procs.now()
+        self.due = min(self.due, found.since + _LOOK)
+        return found
+
+    def release(self, spawning: Spawning) -> None:
+        """Its job is over, or was none."""
+        spawning.taken, spawning.since = "", procs.now()
+        if not spawning.dead:
+            self._idle.setdefault(spawning.key, []).append(spawning)
+            self.due = min(self.due, spawning.since + IDLE)
+
+    def order(self, spawning: Spawning, message: wire.Message, fds: tuple[int, ...] = ()) -> bool:
+        """Hand it an order; False if it does not take any: it is given up then."""
+        try:
+            wire.send(spawning.channel, message, fds)
+            return True
+        except wire.Closed as why:
+            self.give_up(spawning, str(why))
+            return False
+
+    def give_up(self, spawning: Spawning, why: str) -> None:
+        """End this spawner; its processes, if there are any, become our children, or die with their namespace."""
+        if spawning.dead:
+            return
+        if why:
+            of = f" of {spawning.taken}" if spawning.taken else ""
+            self._log(f"slot {spawning.slot.name}{of}: its spawner is given up ({why})")
+        self._forget(spawning)
+        if (place := spawning.place) is None:
+            return
+        if os.geteuid() in (0, place.uid):
+            procs.send(place.pid, place.start, signal.SIGKILL)
+        else:
+            self.forks.act(place.uid, place.gid, [["signal", place.pid, place.start, int(signal.SIGKILL)]])
+
+    def retire(self, spawning: Spawning, why: str) -> None:
+        """Give it no job any more: it leaves by itself."""
+        self._log(f"slot {spawning.slot.name} of {spawning.taken}: its spawner is replaced ({why})")
+        self._forget(spawning)
+
+    def ended(self, pid: int) -> Spawning | None:
+        """Our child with this pid is gone: the spawner that it was, if it was one."""
+        found = self._by_pid.get(pid)
+        if found is not None:
+            for _ in range(_UNREAD):  # what it said before comes first; the end of its channel is the last
+                if not found.dead:
+                    self._read(found)
+            self._by_pid.pop(pid, None)
+            self._forget(found)
+            self._leave_group(found.slot.name)
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._notes, found.slot.name))
+        return found
+
+    def left_over(self) -> list[Place]:
+        """The spawners of earlier supervisors that live, by the notes of these: also where the journal was lost."""
+        found = []
+        for name in {*os.listdir(self._notes)} - {one.slot.name for one in self._by_pid.values()}:
+            path = os.path.join(self._notes, name)
+            try:
+                with open(path) as file:
+                    first, *exits = file.read().splitlines()
+                boot, *fields = json.loads(first)
+                place = Place(*fields)
+                self._exits |= {key: int(status) for key, status in map(json.loads, exits)}
+            except (OSError, ValueError, TypeError):
+                continue  # cut by a kill, before its spawner had any order
+            seen = procs.stat(place.pid)
+            if boot == procs.boot_id() and seen is not None and seen.start == place.start:
+                found.append(place)
+            else:
+                self._read_exits(path)  # once more: it may have noted its last one since
+                os.unlink(path)
+        return found
+
+    def names(self) -> set[str]:
+        """The slots that we have made."""
+        return {one.slot.name for one in (*self._all.values(), *self._by_pid.values())}
+
+    def helpers(self) -> tuple[set[int], bool]:
+        """Our children that are no job's: spawners and the fork server; and whether one is just being made."""
+        pids = {one.pid for one in self._all.values()} | self._by_pid.keys() | {self.forks.pid}
+        return pids, any(not one.pid for one in self._all.values())
+
+    def look(self, now: float) -> None:
+        """Give up those that were idle for long, and those that never came."""
+        if now < self.due:
+            return
+        self.due = NEVER if self.groups.sweep() else now + _SWEEP
+        for spawning in [*self._by_pid.values()]:
+            if spawning.taken and not spawning.dead:
+                self.due = min(self.due, now + _LOOK)
+                if (seen := procs.stat(spawning.pid)) is not None and seen.state in "Tt":
+                    self.give_up(spawning, "it was stopped, which only a process of its own user can do")
+        for spawning in [*self._all.values()]:
+            if spawning.place is None and now >= spawning.since + MAKING:
+                self._lost(spawning, f"it was not made within {MAKING:g} s")
+            elif not spawning.taken and now >= spawning.since + IDLE:
+                self._forget(spawning)  # the end of its channel ends it
+            elif not spawning.taken or spawning.place is None:
+                self.due = min(self.due, spawning.since + (IDLE if spawning.place else MAKING))
+
+    def close(self) -> None:
+        """Let all of them end."""
+        for spawning in [*self._all.values()]:
+            self._forget(spawning)
+        self.forks.close()
+        for name in self.names():
+            self.groups.left(name)
+        deadline = procs.now() + _CLOSING
+        while not self.groups.sweep() and procs.now() < deadline:
+            time.sleep(0.005)
+
+    # --- one spawner --------------------------------------------------------------------------------------------------
+
+    def _make(self, key: tuple[Any, ...], account: dict[str, Any] | None) -> Spawning:
+        processes, nice, trusted, gpus = key[2:]
+        name = os.urandom(8).hex()
+        walls, uid, gid, own, login = self.walls, os.geteuid(), os.getegid(), False, ""
+        groups: tuple[int, ...] = ()
+        folder = os.path.join(self._folder, name)
+        if account is not None:
+            walls, uid, gid, groups = USER, account["uid"], account["gid"], tuple(account["groups"])
+        elif walls == USER:
+            folders = [os.path.join(self._folder, one) for one in os.listdir(self._folder)]
+            living = accounts.uids_of_slots() | {one.slot.uid for one in self._all.values()}
+            uid = gid = accounts.pick_uid(folders, living)
+            own, login = True, accounts.login_name(key[0])
+            groups = accounts.gpu_groups() if gpus else ()
+            self._enter(login, uid, folder, living)
+        elif walls == NAMESPACE and not trusted:
+            login = accounts.login_name(key[0])
+        slot = Slot(
+            name=name,
+            walls=walls,
+            folder=folder,
+            state=self._state,
+            uid=uid,
+            gid=gid,
+            groups=groups,
+            own=own,
+            login=login,
+            private=walls == NAMESPACE and not trusted,
+            processes=processes,
+            nice=nice,
+            oom=self._oom,
+            doors=self.groups.make(name, processes),
+        )
+        note = self._open_note(name)
+        try:
+            channel = self.forks.make(slot, note)
+        except wire.Closed as why:
+            raise OSError(f"there is no fork server: {why}") from None
+        finally:
+            os.close(note)
+        made = self._all[name] = Spawning(key, slot, channel)
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(made))
+        self.due = min(self.due, made.since + MAKING)
+        return made
+
+    def _enter(self, login: str, uid: int, folder: str, living: set[int]) -> None:
+        """Have the user of a slot in our copies of the user database, if we have some."""
+        if self._copies is None:
+            return
+        if not self._copies.in_place():
+            if not self.nameless:
+                self._log("the machine's accounts were changed, which took our copies away: new jobs have no name")
+            self.nameless = True
+            return
+        try:
+            self._copies.enter(login, uid, uid, folder, living)
+        except (OSError, ValueError) as error:
+            self._log(f"the jobs of {login} have no name: {error}")
+
+    def _read(self, spawning: Spawning) -> None:
+        try:
+            message, fds = wire.receive(spawning.channel)
+        except BlockingIOError:
+            return
+        except wire.Closed:
+            if spawning.place is None:
+                self._lost(spawning, "it ended before it was ready")
+            else:
+                self.give_up(spawning, "")  # what there was of its job is ours when it is reaped
+            return
+        if spawning.place is not None:
+            self._hear(spawning, message, fds)
+            return
+        for fd in fds:
+            os.close(fd)
+        op = message.get("op")
+        if op == "made":
+            spawning.pid = int(message["pid"])
+        elif op == "ready" and (seen := procs.stat(spawning.pid)) is not None:
+            slot = spawning.slot
+            whose = slot.name, slot.walls, slot.uid, slot.gid, slot.own
+            spawning.place = Place(*whose, spawning.pid, seen.start, seen.session)
+            self._by_pid[spawning.pid] = spawning
+            self.groups.entered(slot.name, spawning.pid)
+            self._note(spawning.place)
+            self._came(spawning, "")
+        else:
+            self._lost(spawning, str(message.get("text", "it says nothing")))
+
+    def knows_all(self) -> bool:
+        """Whether a note was kept of each spawner that may live."""
+        try:
+            with open(os.path.join(self._notes, _LOST)) as file:
+                return file.read() != procs.boot_id()
+        except FileNotFoundError:
+            return True
+
+    def know_all(self) -> None:
+        """Nothing lives of which there is no note."""
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._notes, _LOST))
+
+    def noted_exit(self, place: Place, key: str) -> int | None:
+        """The wait status of a job's main process, where it was the last one of its spawner."""
+        self._read_exits(os.path.join(self._notes, place.name))
+        return self._exits.get(key)
+
+    def _read_exits(self, path: str) -> None:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            with open(path) as file:
+                exits = file.read().splitlines()[1:]
+            self._exits |= {noted: int(status) for noted, status in map(json.loads, exits)}
+
+    def _open_note(self, name: str) -> int:
+        """A file a spawner, so that the next supervisor finds them all. A disk that refuses it costs that certainty."""
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.open(os.path.join(self._notes, name), flags, 0o600)
+        except OSError:
+            return os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+
+    def _note(self, place: Place) -> None:
+        with contextlib.suppress(OSError), open(os.path.join(self._notes, place.name), "a") as file:
+            file.write(json.dumps([procs.boot_id(), *place]) + "\n")
+
+    def _leave_group(self, name: str) -> None:
+        self.groups.left(name)
+        self.due = min(self.due, procs.now())
+
+    def _lost(self, spawning: Spawning, why: str) -> None:
+        self._log(f"slot {spawning.slot.name}: no spawner could be made ({why})")
+        self._leave_group(spawning.slot.name)
+        self._forget(spawning)
+        self._came(spawning, why)
+
+    def _forget(self, spawning: Spawning) -> None:
+        self._all.pop(spawning.slot.name, None)
+        idle = self._idle.get(spawning.key, [])
+        if spawning in idle:
+            idle.remove(spawning)
+            if not idle:
+                del self._idle[spawning.key]
+        if not spawning.dead:
+            self._selector.unregister(spawning.channel)
+            spawning.channel.close()
+        spawning.dead = True
+
+
+def _hashed(account: dict[str, Any] | None) -> tuple[Any, ...] | None:
+    return None if account is None else (account["uid"], account["gid"], tuple(account["groups"]))
+
+
+Order = dict[str, Any]
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Starting:
+    """Launches that were not started yet, oldest first. `failed` gets those for which no spawner can be had."""
+
+    def __init__(self, slots: Slots, allocs: str, failed: Callable[[str, CannotStart], None]) -> None:
+        self._slots = slots
+        self._allocs = allocs
+        self._failed = failed
+        self._orders: dict[str, Order] = {}
+        self._spawners: dict[str, Spawning] = {}
+        self._reserved: dict[str, Spawning] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._orders
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def add(self, key: str, order: Order) -> None:
+        """Take a launch, and find it a spawner, if none is reserved for it."""
+        self._orders[key] = order
+        reserved = self._reserved.pop(key, None)
+        if reserved is not None and not reserved.dead:
+            self._spawners[key] = reserved
+        else:
+            self._find(key, order)
+
+    def reserve(self, key: str, order: Order) -> Spawning | None:
+        """A spawner for a launch that comes later; the same one when asked again. None where none can be had."""
+        found = self._reserved.get(key)
+        if found is None or found.dead:
+            try:
+                found = self._reserved[key] = self._slots.take(key, order)
+            except OSError:
+                return None
+        return found
+
+    def unreserve(self) -> None:
+        """The agent that announced launches is gone: what it will not launch is not waited for."""
+        for found in self._reserved.values():
+            self._slots.release(found)
+        self._reserved.clear()
+
+    def is_reserved(self, spawning: Spawning) -> bool:
+        """Whether this one waits for a launch that was announced."""
+        return self._reserved.get(spawning.taken) is spawning
+
+    def drop(self, key: str) -> None:
+        """It is not to be started. Without effect on what is not here."""
+        self._orders.pop(key, None)
+        for found in (self._spawners.pop(key, None), self._reserved.pop(key, None)):
+            if found is not None:
+                self._slots.release(found)
+
+    def came(self, spawning: Spawning, why: str) -> None:
+        """A spawner is ready, or never will be for this reason."""
+        key = spawning.taken
+        if why and self._spawners.get(key) is spawning:
+            del self._orders[key], self._spawners[key]
+            self._failed(key, CannotStart("spawn-failed", f"its walls cannot be built on this node: {why}"))
+
+    def ready(self) -> Iterator[tuple[str, Order, Spawning]]:
+        """What can be started now, out of the queue. What lost its spawner gets another one, and comes later."""
+        for key, order in [*self._orders.items()]:
+            spawning = self._spawners[key]
+            if spawning.dead:
+                self._find(key, order)
+            elif spawning.ready:
+                del self._orders[key], self._spawners[key]
+                yield key, order, spawning
+
+    def any_ready(self) -> bool:
+        """Whether `ready` has anything to do."""
+        return any(one.ready or one.dead for one in self._spawners.values())
+
+    def send(self, key: str, order: Order, spawning: Spawning) -> bool:
+        """Have the spawner start it. False if that spawner is gone, and has not heard of it. Raises CannotStart."""
+        fds: list[int] = []
+        paths = [os.path.join(self._allocs, key, name) for name in ("stdout", "stderr")]
+        try:
+            for path in paths:
+                fds.append(os.open(path, _CREATE, 0o600))
+                if spawning.slot.uid != os.geteuid():
+                    os.fchmod(fds[-1], 0o666)  # nobody else gets to it by its path; the job does by /dev/stdout
+            if _order(self._slots, spawning, self._message(key, order, spawning, paths), fds):
+                return True
+            for path in paths:  # made by us a moment ago, and empty
+                os.unlink(path)
+            return False
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                # Output is there of an allocation that the journal does not know: its record was lost, not its past.
+                raise CannotStart("supervisor-lost", "it was started before, and the record of that is lost") from None
+            raise CannotStart("spawn-failed", f"no process could be made: {error.strerror}") from None
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _find(self, key: str, order: Order) -> None:
+        try:
+            self._spawners[key] = self._slots.take(key, order)
+        except OSError as error:
+            self._spawners.pop(key, None)
+            del self._orders[key]
+            self._failed(key, CannotStart("spawn-failed", f"no process could be made: {error.strerror or error}"))
+
+    def _message(self, key: str, order: Order, spawning: Spawning, outputs: list[str]) -> Order:
+        folder, env, cwd = spawning.slot.folder, order["env"], order["cwd"]
+        own = os.path.join(folder, key)
+        if not cwd:
+            env = {"GRID_WORKDIR": own, "PWD": own} | env
+        if spawning.slot.own or spawning.slot.private:
+            env = {"HOME": folder} | env
+        if login := spawning.slot.login:
+            env = {"USER": login, "LOGNAME": login, "SHELL": accounts.SHELL} | env
+        start = {"op": "spawn", "id": key, "argv": order["argv"], "env": env, "cores": order["cores"]}
+        return start | {"cwd": cwd or own, "make": not cwd, "folder": folder, "outputs": outputs}
+
+
+@fault("supervisor.spawn")
+def _order(slots: Slots, spawning: Spawning, message: Order, fds: list[int]) -> bool:
+    return slots.order(spawning, message, (fds[0], fds[1]))

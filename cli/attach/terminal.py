@@ -1,0 +1,278 @@
+"""This process's own side of a followed job: signals as something to wait for, output that never blocks in a
+write, and the status line.
+"""
+
+import os
+import signal
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+from distributed_grid.cli.context import Invocation, complain, printable
+from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.jobs import JobView, State
+from distributed_grid.protocol.messages import WantOutput
+
+
+class Signals:
+    """While entered, these signals do nothing but show up in `taken()`, and make `fd` readable."""
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        # Under nohup a hang-up stays ignored. An interrupt does not: shells ignore it for whatever they start with `&`,
+        # and who sends one to such a command means it.
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._numbers = [number for number in numbers if not (ignored and number == signal.SIGHUP)]
+        self._seen: list[int] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        self.fd, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup = signal.set_wakeup_fd(self._in, warn_on_full_buffer=False)
+        for number in self._numbers:
+            self._before[number] = signal.signal(number, lambda seen, _: self._seen.append(seen))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self.fd)
+        os.close(self._in)
+
+    def taken(self) -> list[int]:
+        """The signals that came since the last call, in order."""
+        try:
+            while os.read(self.fd, 512):
+                pass
+        except BlockingIOError:
+            pass
+        seen, self._seen = self._seen, []
+        return seen
+
+
+PIECE = 4096
+"""A pipe that is ready for writing takes this much without blocking (PIPE_BUF)."""
+
+EMPTY_SECONDS = 0.05
+RETRY_SECONDS = 0.5
+
+
+class Sink:
+    """One of our output streams, with what is still to be written to it. `closed`: nobody reads it any more."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.closed = False
+        self.size = 0
+        self._pieces: deque[memoryview] = deque()
+        self._never_blocks = stat.S_ISREG(os.fstat(fd).st_mode)
+
+    def put(self, data: bytes) -> None:
+        """Take bytes to be written."""
+        if data and not self.closed:
+            self._pieces.append(memoryview(data))
+            self.size += len(data)
+
+    def write(self) -> None:
+        """Write something; to be called when the stream is ready. What the reader has left behind is dropped."""
+        while self._pieces:
+            piece = self._pieces[0]
+            try:
+                written = os.write(self.fd, piece if self._never_blocks else piece[:PIECE])
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                self.closed = True
+                self._pieces.clear()
+                self.size = 0
+                return
+            self.size -= written
+            if written < len(piece):
+                self._pieces[0] = piece[written:]
+            else:
+                self._pieces.popleft()
+            if not self._never_blocks:
+                return
+
+
+class Stream:
+    """How far one stream of a job has been read. `asked` is the number of the unanswered request (0: none)."""
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        self.name = name
+        self.sink = sink
+        self.offset = 0
+        self.asked = 0
+        self.done = False
+        self.failures = 0
+        self.retry_at = 0.0
+        self.missing = ""
+        self.size = 0
+        """Of an ended job, the size that its node told (0: not known): a node may send without end."""
+
+    def begin_anew(self) -> None:
+        """What was read is over, another output is read from its beginning."""
+        self.offset = self.asked = self.size = 0
+        self.done = self.sink.closed
+
+    def question(self, number: Callable[[], int], allocation: str, wait: float, pending: int) -> list[WantOutput]:
+        """What to ask for its next piece, unless it is asked for, or what was read before (`pending` bytes) is still to
+        be written."""
+        if self.done or self.asked or self.retry_at > time.monotonic() or pending >= PART_BYTES:
+            return []
+        self.asked = number()
+        return [WantOutput(self.asked, allocation, self.name, offset=self.offset, size=PART_BYTES, wait=wait)]
+
+    def ended(self, view: JobView) -> None:
+        """Its job has ended: there never was any output, or the rest of it may be in the outcome."""
+        outcome = view.outcome
+        if outcome is None or not outcome.started or not view.allocation:
+            self.done = True
+        elif not self.done:
+            out = self.name == "stdout"
+            tail = outcome.stdout_tail if out else outcome.stderr_tail
+            self.finish_from_tail(outcome.stdout_size if out else outcome.stderr_size, tail)
+
+    def failed(self) -> None:
+        """It could not be had: it is asked for again in a moment."""
+        self.failures += 1
+        self.retry_at = time.monotonic() + RETRY_SECONDS
+
+    def take(self, offset: int, data: bytes) -> int:
+        """Take bytes that begin at `offset`; how many before them are gone for good."""
+        gap = max(0, offset - self.offset)
+        if self.size:
+            data = data[: max(0, self.size - offset)]
+        self.sink.put(data[max(0, self.offset - offset) :])
+        self.offset = max(self.offset, offset + len(data))
+        self.done = self.done or 0 < self.size <= self.offset
+        if not data:  # a node that answers at once with nothing is not asked without a pause
+            self.retry_at = time.monotonic() + EMPTY_SECONDS
+        return gap
+
+    def finish_from_tail(self, size: int, tail: bytes) -> bool:
+        """Take the rest from the end of the output, if that holds all of it."""
+        begin = self.offset - (size - len(tail))
+        if begin < 0:
+            self.size = size
+            return False
+        self.sink.put(tail[begin:])
+        self.offset = size
+        self.done = True
+        return True
+
+
+QUIET_SECONDS = 3.0
+"""Seconds that a job may wait before who reads no terminal is told why."""
+
+
+class StatusLine:
+    """The line under what the job prints. Clear it before anything else is written."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._live = sys.stderr.isatty() and not invocation.quiet
+        self._words = invocation.verbose and not invocation.quiet
+        self._say = invocation.say
+        self._shown = ""
+        self._node = ""
+        self._fit = ""
+        self._unused = ""
+        self._piped = not (self._live or self._words or invocation.quiet)
+        self._why = ""
+        """Why it does not run, since when, and whether that was said where nobody sees the line."""
+        self._since = 0.0
+        self._told = False
+
+    def submitted(self, job: str, fit: int, nodes: int) -> None:
+        """The job is taken; `fit` of `nodes` nodes could ever run it."""
+        self._fit = f" · {fit} of {nodes} nodes can run it" if nodes else " · no node is known yet"
+        if self._words:
+            complain(printable(f"grid: {job} queued{self._fit}"))
+
+    def show(self, view: JobView) -> None:
+        """The job changed. What it holds and does not use is said to everybody, once."""
+        if view.unused != self._unused:
+            self._unused = view.unused
+            if view.unused:
+                self.clear()
+                self._say(view.unused)
+        if view.state is State.WAITING:
+            reason = f"{view.reason.code} – {view.reason.text}" if view.reason and view.reason.text else ""
+            reason = reason or (view.reason.code if view.reason else "for a node")
+            self._write(f"grid: {view.id} waiting: {reason}{self._fit}")
+            self._held_up(f"{view.id} waits: {reason} (grid why {view.id})")
+        elif view.state is State.STARTING:
+            self._write(f"grid: {view.id} starting on {view.node}")
+            self._held_up("")
+        elif view.state is State.LOST:
+            self._write(f"grid: {view.id}: node {view.node} is away; waiting for it")
+            self._held_up(f"{view.id}: node {view.node} is away; waiting for it")
+        elif view.suspended is not None and view.state is State.RUNNING:
+            from distributed_grid.cli.formatting import suspended
+
+            self._write(f"grid: {view.id} {suspended(view.suspended.why)} on {view.node}")
+            self._held_up(f"{view.id} {suspended(view.suspended.why)} on {view.node}")
+        else:
+            self.clear()
+            if view.state is State.RUNNING and (view.node != self._node or self._told):
+                self._runs(view)
+            self._held_up("")
+
+    def _runs(self, view: JobView) -> None:
+        """It runs, where it did not before; said to who sees the line, and who was told that it waits."""
+        self._node = view.node
+        if self._live or self._words or self._told:
+            from distributed_grid.cli.formatting import grant_words
+
+            held = f" · {grant_words(view.grant)}" if view.grant else ""
+            complain(printable(f"grid: {view.id} running on {view.node}{held}"))
+        self._told = False
+
+    def _held_up(self, why: str) -> None:
+        """Why it does not run now; empty: it does."""
+        if why and not self._why:
+            self._since = time.monotonic()
+        self._why = why
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self._piped and self._why and not self._told and time.monotonic() > self._since + QUIET_SECONDS:
+            self._told = True
+            self._say(self._why)
+
+    def again(self, view: JobView) -> None:
+        """The job is run again after an attempt: why is said to everybody."""
+        self.clear()
+        why = next((step.text for step in reversed(view.story) if step.state is State.WAITING), "it is run again")
+        self._say(f"{view.id}: {why}")
+
+    def interrupted(self) -> None:
+        """The terminal has echoed ^C."""
+        if self._live:
+            complain("")
+        self._shown = ""
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            self._shown = ""
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _write(self, text: str) -> None:
+        text = printable(text)
+        if self._words and not self._live and text != self._shown:
+            complain(text)
+        if not self._live:
+            return
+        import shutil
+
+        line = text[: max(20, shutil.get_terminal_size().columns - 1)]
+        if line != self._shown:
+            self._shown = line
+            sys.stderr.write("\r\x1b[K" + line)
+            sys.stderr.flush()

@@ -1,0 +1,445 @@
+"""`grid status`, `shared-status`, `grid cluster status`, `grid shares`: the state of the grid, of its Ray cluster,
+and of its users' shares.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.completion import complete_nodes as complete_nodes
+from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.grid.boost import amounts, difference, ray_json, stray_words
+from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes
+from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.protocol.messages import (
+    Boosts,
+    Demand,
+    GetShared,
+    GetShares,
+    GetStatus,
+    ListBoosts,
+    RayNode,
+    Shared,
+    Shares,
+    Status,
+)
+from distributed_grid.protocol.messages.operator import UserShare
+from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView
+from distributed_grid.protocol.resources import Resources, format_bytes, format_milli, format_ranges
+from distributed_grid.protocol.text import format_duration
+
+
+@click.command()
+@common
+def status() -> None:
+    """Show how the grid is, on one screen."""
+    invocation = current()
+    url = invocation.url()
+    answer: Status = invocation.ask(lambda n: GetStatus(id=n))
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(invocation, _status_json(answer, url))
+        case "quiet":
+            up = sum(node.state is NodeState.UP for node in answer.nodes)
+            formatting.emit(f"{up} of {len(answer.nodes)} nodes up\n")
+        case _:
+            formatting.emit(_screen(invocation, answer, url))
+
+
+@click.command("shared-status")
+@common
+@click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
+@click.option("--offers", "part", flag_value="offers", help="Only what is offered.")
+@click.option("--allocations", "--leases", "part", flag_value="allocations", help="Only what is lent.")
+def shared_status(node: str, part: str | None) -> None:
+    """Show what is offered and what is lent, and why not more."""
+    invocation = current()
+    answer: Shared = invocation.ask(lambda n: GetShared(id=n, node=node))
+    if node and not any(offer.node == node for offer in answer.offers):
+        from distributed_grid.protocol.errors import GridError
+
+        known: Status = invocation.ask(lambda n: GetStatus(id=n))
+        names = ", ".join(one.facts.name for one in known.nodes) or "none yet"
+        if node not in [one.facts.name for one in known.nodes]:
+            raise GridError(f"unknown node {node!r}", why=f"the nodes of this grid are {names}", hint="grid nodes")
+    match invocation.output:
+        case "json":
+            formatting.emit_json(invocation, _shared_json(answer))
+        case "jsonl":
+            both = _shared_json(answer)
+            rows = [{"kind": "offer", **row} for row in both["offers"]]
+            rows += [{"kind": "allocation", **row} for row in both["allocations"]]
+            formatting.emit_json(invocation, {"rows": rows}, rows="rows")
+        case "quiet":
+            formatting.emit("".join(f"{offer.node} {offer.room}\n" for offer in answer.offers))
+        case _:
+            _show_shared(invocation, answer, part)
+
+
+# --- shared-status ----------------------------------------------------------------------------------------------------
+
+
+def _show_shared(invocation: Invocation, answer: Shared, part: str | None) -> None:
+    if part in (None, "offers"):
+        formatting.emit("OFFERS\n")
+        offers = ("NODE", "CPU", "MEMORY", "GPU", "CORES", "EXPIRES", "IDLE FOR", "NOT OFFERED")
+        rows = [_offer_row(offer) for offer in answer.offers]
+        formatting.emit(formatting.table(invocation, offers, rows, indent="  ") if rows else "  no node is known yet\n")
+    if part is None:
+        formatting.emit("\n")
+    if part in (None, "allocations"):
+        formatting.emit("ALLOCATIONS\n")
+        lent = ("ID", "JOB", "USER", "NODE", "STATE", "HOLDS", "PRIO", "FOR", "ENDS")
+        rows = [_allocation_row(one) for one in answer.allocations]
+        formatting.emit(formatting.table(invocation, lent, rows, indent="  ") if rows else "  nothing is lent\n")
+
+
+def _offer_row(offer: OfferView) -> list[str]:
+    withheld = "; ".join(f"{one.what}: {one.why}" for one in offer.withheld)
+    if offer.state is not NodeState.UP:
+        withheld = f"node is {offer.state}" + (f"; {withheld}" if withheld else "")
+    virtual = " virtual" if offer.virtual else ""
+    return [
+        offer.node,
+        f"{format_milli(offer.room.cpu)}/{format_milli(offer.total.cpu)}{virtual}",
+        formatting.memory(offer.room.memory),
+        _gpu_words(offer.gpus, offer.room, offer.total),
+        format_ranges(offer.cores) or "-",
+        format_duration(offer.expires_in) if offer.expires_in > 0 else "-",
+        format_duration(offer.idle_for) if offer.idle_for > 0 else "-",
+        withheld or "-",
+    ]
+
+
+def _gpu_words(gpus: tuple[GpuOffer, ...], room: Resources, total: Resources) -> str:
+    if not total.gpu and not gpus:
+        return "-"
+    models = ", ".join(dict.fromkeys(gpu.model for gpu in gpus))
+    return f"{format_milli(room.gpu)}/{format_milli(total.gpu)}" + (f" {models}" if models else "")
+
+
+def _allocation_row(one: AllocationView) -> list[str]:
+    return [
+        one.id,
+        one.name or one.job,
+        one.user,
+        one.node,
+        formatting.suspended(one.suspended) or str(one.state),
+        formatting.grant_words(one.grant),
+        one.priority,
+        formatting.age(one.since),
+        formatting.clock(one.ends) if one.ends else "-",
+    ]
+
+
+def _shared_json(answer: Shared) -> dict[str, Any]:
+    return {
+        "offers": [
+            {
+                "node": offer.node,
+                "state": str(offer.state),
+                "offered": formatting.resources_json(offer.room),
+                "total": formatting.resources_json(offer.total),
+                "cores": list(offer.cores),
+                "virtual": offer.virtual,
+                "gpus": [_gpu_json(gpu) for gpu in offer.gpus],
+                "expires_in": round(offer.expires_in, 3),
+                "idle_for": round(offer.idle_for, 3),
+                "withheld": [{"what": one.what, "why": one.why} for one in offer.withheld],
+            }
+            for offer in answer.offers
+        ],
+        "allocations": [
+            {
+                "id": one.id,
+                "job": one.job,
+                "name": one.name,
+                "user": one.user,
+                "node": one.node,
+                "state": str(one.state),
+                "grant": formatting.grant_json(one.grant),
+                "priority": one.priority,
+                "since": formatting.iso(one.since),
+                "ends": formatting.iso(one.ends),
+                "suspended": one.suspended or None,
+            }
+            for one in answer.allocations
+        ],
+    }
+
+
+def _gpu_json(gpu: GpuOffer) -> dict[str, Any]:
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "memory": gpu.memory,
+        "memory_free": gpu.memory_free,
+        "amount": gpu.milli / 1000,
+    }
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def _sums(nodes: tuple[NodeView, ...]) -> dict[str, Resources]:
+    sums = {"total": Resources(), "offered": Resources(), "lent": Resources()}
+    for node in nodes:
+        facts = node.facts
+        sums["total"] += Resources(len(facts.cores) * 1000, facts.memory, len(facts.gpus) * 1000)
+        sums["offered"] += node.offered
+        sums["lent"] += node.lent
+    return sums
+
+
+def _screen(invocation: Invocation, answer: Status, url: str) -> str:
+    up = sum(node.state is NodeState.UP for node in answer.nodes)
+    parts = [f"grid {answer.grid} · coordinator {url} up {format_duration(answer.up_for)} (version {answer.software})"]
+    parts[0] = printable(parts[0] + f" · {up}/{len(answer.nodes)} nodes up") + "\n"
+    if answer.trouble:
+        parts.append(printable(f"! {answer.trouble}") + "\n")
+    sums = _sums(answer.nodes)
+    rows = [
+        ["cpu cores", *(formatting.cpu(one.cpu) for one in sums.values())],
+        ["memory", *(formatting.memory(one.memory) for one in sums.values())],
+        ["gpus", *(formatting.cpu(one.gpu) for one in sums.values())],
+    ]
+    parts.append(formatting.table(invocation, ("", "TOTAL", "OFFERED", "LENT"), rows))
+    live = " · ".join(f"{count} {state}" for state, count in sorted(answer.counts.items())) or "none now"
+    done = sum(answer.ended.values())
+    failed = done - answer.ended.get("exited", 0)
+    ended = f" · {done} ended since it started" + (f" ({failed} not by themselves)" if failed else "")
+    parts.append(f"jobs  {live}{ended if done else ''}\n")
+    parts += [printable(f"! {line}") + "\n" for line in _attention(answer)]
+    return "".join(parts)
+
+
+def _attention(answer: Status) -> list[str]:
+    """What somebody should look at."""
+    lines = []
+    if not answer.nodes:
+        lines.append("no node is known yet → grid agent run, on each machine that lends")
+    for node in answer.nodes:
+        if ordered := orders_words(node):
+            still = f", {node.jobs} still there" if node.jobs else ""
+            lines.append(f"{node.facts.name} is {ordered}{still} → grid node undrain {node.facts.name}")
+        if node.state is not NodeState.UP:
+            lines.append(
+                f"{node.facts.name} is {node.state}, silent for {format_duration(node.silent_for)} → grid nodes"
+            )
+        elif node.withheld:
+            text = "; ".join(f"{one.what}: {one.why}" for one in node.withheld)
+            lines.append(f"{node.facts.name} does not offer all: {text} → grid shared-status --node {node.facts.name}")
+    if waiting := answer.counts.get("waiting", 0):
+        lines.append(f"{waiting} job{'s' if waiting > 1 else ''} waiting → grid jobs --state waiting, grid why JOB")
+    return lines
+
+
+def _status_json(answer: Status, url: str) -> dict[str, Any]:
+    return {
+        "grid": answer.grid,
+        "coordinator": url,
+        "software": answer.software,
+        "epoch": answer.epoch,
+        "up_for": round(answer.up_for, 3),
+        "nodes": {"total": len(answer.nodes), "up": sum(node.state is NodeState.UP for node in answer.nodes)},
+        **{name: formatting.resources_json(amount) for name, amount in _sums(answer.nodes).items()},
+        "jobs": answer.counts,
+        "ended": answer.ended,
+        "trouble": answer.trouble,
+        "attention": _attention(answer),
+    }
+
+
+HEADER = ("IN RAY", "ADDRESS", "GRID NODE", "STATUS", "CPU USED", "GPU USED", "MEMORY USED", "BORROWED")
+COUNTED = ("CPU", "GPU", "memory")
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def cluster() -> None:
+    """Look at the nodes, and at what Ray shows of them: status."""
+
+
+@cluster.command("status")
+@common
+def cluster_status() -> None:
+    """List the nodes, and where Ray is configured what Ray shows.
+
+    Of Ray's nodes it shows how much of what they have is in use (2/8), and of those that are raylets of boosts from
+    which node to which they are lent. Below are the sums, and what waits in Ray for room.
+    """
+    invocation = current()
+    grid: Status = invocation.ask(lambda n: GetStatus(id=n))
+    ray: Boosts = invocation.ask(lambda n: ListBoosts(n))
+    match invocation.output:
+        case "json":
+            formatting.emit_json(invocation, {"nodes": list(map(node_json, grid.nodes)), "ray": _ray_json(ray)})
+        case "jsonl":
+            rows = [{"kind": "node", **node_json(node)} for node in grid.nodes]
+            rows += [{"kind": "ray-node", **ray_json(node)} for node in _in_order(ray)]
+            formatting.emit_json(invocation, {"rows": rows}, rows="rows")
+        case "quiet":
+            formatting.emit(names(grid))
+        case _:
+            show_nodes(invocation, grid)
+            if ray.trouble:
+                invocation.say(f"what Ray shows is not known: {ray.trouble}")
+            elif ray.address:
+                _show(invocation, grid, ray)
+
+
+def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
+    borrowed = [node for node in ray.nodes if _is_borrowed(node)]
+    count = f"{len(ray.nodes)} node{'' if len(ray.nodes) == 1 else 's'}"
+    lent = f", {len(borrowed)} of them borrowed" if borrowed else ""
+    formatting.emit("\n" + printable(f"Ray {ray.ray} at {ray.address} (Python {ray.python}): {count}{lent}") + "\n")
+    rows = [_ray_row(node, grid.nodes) for node in _in_order(ray)]
+    rows.append(("all", "", "", "", *_uses(ray.nodes), ""))
+    if borrowed:
+        rows.append(("of it borrowed", "", "", "", *_uses(borrowed), ""))
+    formatting.emit(formatting.table(invocation, HEADER, rows))
+    if ray.demand:
+        formatting.emit(printable(f"waiting in Ray: {'; '.join(map(_demand, ray.demand))}") + "\n")
+    for one in grid.nodes:
+        if one.facts.ray not in ("", ray.ray):
+            other = f"{one.facts.name} has Ray {one.facts.ray}, so that it cannot lend to this cluster"
+            formatting.emit(
+                printable(f"! {other} → pip install ray=={ray.ray} there, and start its agent again") + "\n"
+            )
+    for node in ray.nodes:
+        if node.stray:
+            formatting.emit(f"! {printable(stray_words(node))}\n")
+    for boost in ray.boosts:
+        if boost.differs:
+            formatting.emit(f"! {printable(difference(boost))} → grid boost status\n")
+
+
+def _in_order(ray: Boosts) -> list[RayNode]:
+    """What is lent behind what was there, each by name."""
+    return sorted(ray.nodes, key=lambda node: (_is_borrowed(node), node.name or node.host, node.id))
+
+
+def _is_borrowed(node: RayNode) -> bool:
+    return bool(node.boost or node.source)
+
+
+def _ray_row(node: RayNode, known: Iterable[NodeView]) -> tuple[str, ...]:
+    borrowed = "-"
+    if _is_borrowed(node):
+        borrowed = f"{node.source or '?'} → {node.target or '?'}" + (", stray" if node.stray else "")
+    name = node.name or node.host or node.id[:12]
+    return (name, node.ip, node.source or _grid_node(node, known) or "-", node.status, *_uses([node]), borrowed)
+
+
+def _grid_node(node: RayNode, known: Iterable[NodeView]) -> str:
+    """The grid's node on the same machine, as far as that can be told: by its name or its address, or by its host's
+    name where its agent reaches us from the same machine; empty: none is."""
+    for one in known:
+        facts = one.facts
+        if facts.name in (node.name, node.host) or node.ip == facts.address:
+            return facts.name
+        if facts.hostname == node.host and _is_local(facts.address):
+            return facts.name
+    return ""
+
+
+def _is_local(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _uses(nodes: Iterable[RayNode]) -> tuple[str, ...]:
+    """How much of what they have is in use, of each kind; `-` where they have none."""
+    total, free = _sum(node.total for node in nodes), _sum(node.available for node in nodes)
+    return tuple(_use(kind, total[kind] - free[kind], total[kind]) for kind in COUNTED)
+
+
+def _use(kind: str, used: float, total: float) -> str:
+    if not total:
+        return "-"
+    if kind == "memory":
+        return f"{format_bytes(max(0, round(used)))}/{format_bytes(round(total))}"
+    return f"{max(0.0, round(used, 4)):g}/{total:g}"
+
+
+def _sum(amounts: Iterable[dict[str, float]]) -> dict[str, float]:
+    known = list(amounts)
+    return {kind: sum(one.get(kind, 0.0) for one in known) for kind in COUNTED}
+
+
+def _demand(one: Demand) -> str:
+    what = f"{one.count} × ({amounts(one.shape) or 'nothing'})"
+    return f"a placement group with {what}" if one.group else what
+
+
+# --- for programs -----------------------------------------------------------------------------------------------------
+
+
+def _ray_json(ray: Boosts) -> dict[str, Any] | None:
+    if not ray.address:
+        return None
+    borrowed = list(filter(_is_borrowed, ray.nodes))
+    return {
+        "address": ray.address,
+        "version": ray.ray or None,
+        "python": ray.python or None,
+        "trouble": ray.trouble or None,
+        "nodes": list(map(ray_json, _in_order(ray))),
+        "total": _sum(node.total for node in ray.nodes),
+        "available": _sum(node.available for node in ray.nodes),
+        "borrowed": _sum(node.total for node in borrowed),
+        "waiting": [{"count": one.count, "shape": one.shape, "group": one.group} for one in ray.demand],
+        "differs": [{"boost": one.job.id or None, "why": one.differs} for one in ray.boosts if one.differs],
+    }
+
+
+@click.command()
+@common
+def shares() -> None:
+    """Show who holds how much, and who is served next."""
+    invocation = current()
+    answer: Shares = invocation.ask(lambda n: GetShares(id=n))
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(invocation, _shares_json(answer), rows="users")
+        case "quiet":
+            formatting.emit("".join(f"{one.user} {one.share:.3f}\n" for one in answer.users))
+        case _:
+            header = ("NEXT", "USER", "SHARE", "HELD", "PAST", "WEIGHT", "HOLDS", "RUNNING", "WAITING")
+            rows = [_share_row(one) for one in answer.users]
+            formatting.emit(
+                formatting.table(invocation, header, rows) if rows else "nobody holds or waits for anything\n"
+            )
+            if rows:
+                half_life = format_duration(answer.half_life)
+                formatting.emit(f"\nof {answer.capacity}; the past counts half after {half_life} (docs/shares.md)\n")
+
+
+def _share_row(one: UserShare) -> tuple[str, ...]:
+    waiting = ", ".join(f"{count} {word}" for word, count in one.waiting.items())
+    numbers = (f"{one.share:.3f}", f"{one.held:.1%}", f"{one.past:.1%}", f"{one.weight:g}")
+    return str(one.position or "-"), one.user, *numbers, str(one.holds) or "-", str(one.running), waiting or "-"
+
+
+def _shares_json(answer: Shares) -> dict[str, Any]:
+    users = [
+        {
+            "user": one.user,
+            "position": one.position,
+            "share": one.share,
+            "held": one.held,
+            "past": one.past,
+            "weight": one.weight,
+            "holds": formatting.resources_json(one.holds),
+            "running": one.running,
+            "waiting": one.waiting,
+        }
+        for one in answer.users
+    ]
+    return {"users": users, "capacity": formatting.resources_json(answer.capacity), "half_life": answer.half_life}

@@ -1,0 +1,215 @@
+"""The options that make many jobs of one command, and what is said about many."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.attach.waiting import Waiting
+from distributed_grid.cli.context import Invocation
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.groups import GroupKind, GroupView
+from distributed_grid.protocol.groups import words as array_words
+from distributed_grid.protocol.jobs import Cause, JobView, exit_status
+from distributed_grid.protocol.messages import Cancel, Submission, Submit, Submitted
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.client.blocking import Connection
+
+F = Callable[..., Any]
+
+
+def many_options(command: F) -> F:
+    """The options for arrays and gangs, and for what comes before a job."""
+    for option in reversed(
+        (
+            click.option(
+                "--array", metavar="RANGE", help="Run it once for each index: 0-99, 1-10:2, 1,3,7; %8: 8 at once."
+            ),
+            click.option("--nodes", "gang", type=int, metavar="N", help="Run it on N nodes at once, all or none."),
+            click.option("--max-fails", type=int, metavar="N", help="End the rest of an array once more have failed."),
+            click.option("--after", multiple=True, metavar="JOB", help="Not before this job has started; repeatable."),
+            click.option("--after-ok", multiple=True, metavar="JOB", help="Not before this job has exited with 0."),
+            click.option("--after-any", multiple=True, metavar="JOB", help="Not before this job has ended."),
+            click.option("--begin", metavar="TIME", help="Not before: +30m, 22:15 or 2030-01-31T22:15."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def many_of(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Submission that such options say. Raises BadValue."""
+    from datetime import datetime
+
+    from distributed_grid.coordinator.client.jobs import parse_begin
+    from distributed_grid.protocol.groups import parse_array
+    from distributed_grid.protocol.jobs import parse_after
+
+    fields: dict[str, Any] = {}
+    if options["array"] is not None and options["gang"] is not None:
+        raise BadValue("an array of gangs cannot be asked for", hint="submit each gang by itself, or leave out --nodes")
+    if options["array"] is not None:
+        fields["array"] = parse_array(options["array"], options["max_fails"])
+    elif options["max_fails"] is not None:
+        raise BadValue(f"--max-fails {options['max_fails']} of what?", hint="say it with --array")
+    fields |= parse_after(options["after"], options["after_ok"], options["after_any"])
+    if options["begin"] is not None:
+        fields |= parse_begin(options["begin"], datetime.now().astimezone())
+    return fields
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def group_label(view: GroupView) -> str:
+    """A group as it is called in sentences."""
+    return f"{view.id} ({view.spec.name})" if view.spec.name else view.id
+
+
+def indexes_words(view: GroupView) -> str:
+    """Which members it has: `[0-99%8]`."""
+    if view.kind is GroupKind.GANG:
+        return f"[{view.count} node{'s' * (view.count > 1)}]"
+    return f"[{array_words(view.array)}]" if view.array is not None else f"[{view.count}]"
+
+
+def progress_words(view: GroupView) -> str:
+    """How far it is: `3 waiting, 8 running, 89 ended (1 failed)`."""
+    parts = [f"{count} {state}" for state, count in view.states.items()]
+    ends = [f"{count} {what}" for count, what in ((view.failed, "failed"), (view.cancelled, "cancelled")) if count]
+    return ", ".join(parts) + (f" ({', '.join(ends)})" if ends else "")
+
+
+def group_row(view: GroupView) -> list[str]:
+    """A group's line in a table of jobs."""
+    return [
+        f"{view.id} {indexes_words(view)}",
+        formatting.short_name(view.spec),
+        view.user,
+        progress_words(view),
+        view.reason.code if view.reason else "-",
+        view.request.priority.word,
+        "-",
+        str(view.request.resources),
+        formatting.age(view.submitted, view.ended),
+        str(group_status(view)) if view.ended else "-",
+    ]
+
+
+def group_status(view: GroupView) -> int:
+    """The exit code that stands for a whole group: 0 if every member exited with 0, else 1."""
+    return 1 if view.failed or view.cancelled else 0
+
+
+def status_of_all(ended: Iterable[JobView]) -> int:
+    """The exit code of several jobs: the first that is not 0. Who was ended with its gang comes after who ended it."""
+    outcomes = [view.outcome for view in ended if view.outcome]
+    outcomes.sort(key=lambda outcome: outcome.cause is Cause.GANG)
+    return next((code for code in map(exit_status, outcomes) if code), 0)
+
+
+VERDICTS = 20
+"""So many members are told by themselves how they ended."""
+
+
+def tell_ends(invocation: Invocation, waiting: Waiting) -> int:
+    """Say how all that was waited for has ended; the exit code that stands for it."""
+    ended = waiting.members()
+    groups = list(waiting.groups.values())
+    if invocation.output in ("json", "jsonl"):
+        rows = [formatting.job_json(view) for view in ended]
+        formatting.emit_json(invocation, {"jobs": rows, "arrays": [group_json(view) for view in groups]}, rows="jobs")
+    said = [text for view in ended if (text := formatting.verdict(view))]
+    for text in said if not groups else said[:VERDICTS]:
+        invocation.say(text)
+    for view in groups:
+        if view.failed or view.cancelled:
+            invocation.say(f"{group_label(view)}: {progress_words(view)}")
+    return status_of_all(ended) or max((group_status(view) for view in groups), default=0)
+
+
+def before_rows(view: GroupView | JobView) -> list[tuple[str, Any]]:
+    """What comes before it, for `grid job show`."""
+    return [
+        ("waits for", ", ".join(f"{one.on} ({one.kind})" for one in view.after)),
+        ("begins", formatting.clock(view.begin) if view.begin and not view.ended else ""),
+    ]
+
+
+def before_json(view: GroupView | JobView) -> dict[str, Any]:
+    """What comes before it, for programs."""
+    return {
+        "waits_for": [{"on": one.on, "kind": str(one.kind)} for one in view.after],
+        "begin": formatting.iso(view.begin),
+    }
+
+
+def attach_array(invocation: Invocation, connection: "Connection", submission: Submission, keep: bool) -> int:
+    """Submit an array and stay until it has ended, saying how far it is. ^C ends it (with `keep`: leaves it); a second
+    one leaves."""
+    reply: Submitted = connection.call(Submit(id=connection.number(), jobs=(submission,)))
+    connection.close()
+    (array,) = reply.jobs
+    invocation.say(f"{array} is queued")
+    waiting = Waiting(invocation, (array,), None, progress=True)
+    try:
+        waiting.wait()
+    except KeyboardInterrupt:
+        if keep:
+            raise
+        invocation.say(f"ending {array}; ^C again leaves")
+        invocation.ask(lambda number: Cancel(id=number, jobs=(array,), reason="^C"))
+        waiting.wait()
+    code = tell_ends(invocation, waiting)
+    waiting.close()
+    return code
+
+
+def group_lines(view: GroupView) -> list[tuple[str, Any]]:
+    """All that is known of a group, for `grid job show`."""
+    array = view.array
+    return [
+        (str(view.kind), group_label(view)),
+        ("indexes", f"{array_words(array)} · {view.count} jobs" if array is not None else ""),
+        ("state", progress_words(view) + (f" · {view.reason.code}: {view.reason.text}" if view.reason else "")),
+        ("command", formatting.command(view.spec)),
+        ("user", view.user),
+        ("asks", f"{view.request.resources} · {view.request.priority.word}"),
+        ("at once", array.most if array is not None and array.most else ""),
+        ("max fails", array.max_fails if array is not None and array.max_fails >= 0 else ""),
+        *before_rows(view),
+        ("submitted", formatting.clock(view.submitted)),
+        ("ended", formatting.clock(view.ended) if view.ended else ""),
+    ]
+
+
+# --- for programs -----------------------------------------------------------------------------------------------------
+
+
+def group_json(view: GroupView) -> dict[str, Any]:
+    """A group with everything that is known of it."""
+    array = view.array
+    return {
+        "id": view.id,
+        "kind": str(view.kind),
+        "name": view.spec.name,
+        "user": view.user,
+        "command": list(view.spec.argv),
+        "priority": view.request.priority.word,
+        "asks": formatting.resources_json(view.request.resources),
+        "indexes": array_words(array).partition("%")[0] if array is not None else None,
+        "count": view.count,
+        "at_once": array.most if array is not None and array.most else None,
+        "max_fails": array.max_fails if array is not None and array.max_fails >= 0 else None,
+        "states": view.states,
+        **before_json(view),
+        "failed": view.failed,
+        "cancelled": view.cancelled,
+        "submitted": formatting.iso(view.submitted),
+        "ended": formatting.iso(view.ended),
+        "reason": view.reason.code if view.reason else None,
+        "reason_text": view.reason.text if view.reason else None,
+        "exit_code": group_status(view) if view.ended else None,
+    }

@@ -1,0 +1,127 @@
+"""What `grid agent` and `grid coordinator` say of their services, which is the same for both."""
+
+import os
+import shutil
+from typing import Any
+
+import click
+
+from distributed_grid.cli import formatting
+from distributed_grid.cli.context import Invocation, current, printable
+from distributed_grid.cli.services import systemd
+from distributed_grid.cli.services.systemd import Unit
+from distributed_grid.protocol.errors import GridError
+
+
+def configured(invocation: Invocation) -> list[str]:
+    """The configuration that holds here, for a process that is started elsewhere."""
+    from distributed_grid.config.places import find
+
+    file = find(invocation.config_path or None)
+    return ["--config", str(file.absolute())] if file is not None else []
+
+
+def where_and_how(invocation: Invocation) -> list[str]:
+    """That, and the coordinator that was named here."""
+    said = configured(invocation)
+    if url := invocation.coordinator or os.environ.get("GRID_COORDINATOR", ""):
+        said += ["--coordinator", url]
+    return said
+
+
+def tell_installed(unit: Unit, change: systemd.Change, more: dict[str, Any]) -> None:
+    """What an installation came to."""
+    at = systemd.Installed(unit.kind, not unit.runs_as)
+    invocation = current()
+    if at.own and not systemd.lingers():
+        invocation.say("warning: your services end when you log out")
+        invocation.say(f"  try: sudo loginctl enable-linger {systemd.me()}")
+    about = {
+        "unit": at.unit,
+        "path": str(at.path),
+        "user": unit.runs_as or systemd.me(),
+        "state_dir": str(unit.state_dir),
+        **more,
+        "changed": change.written,
+        "started": change.started,
+    }
+    what = "is as it was, and runs" if not change.started else "is installed" if change.written else "is started"
+    said = [f"{at.unit} {what}, as {about['user']}, with its state in {unit.state_dir}"]
+    tell(invocation, about, said + [f"{name}: {value}" for name, value in more.items()])
+
+
+def uninstall(at: systemd.Installed, purge: bool = False) -> None:
+    """Remove the service, and say what is left."""
+    if not at.own:
+        systemd.require_root(at.kind, "uninstall")
+    state_dir = systemd.state_dir_of(at)
+    systemd.remove(at)
+    left = "" if state_dir is None else f"; its state is still in {state_dir}"
+    if purge and state_dir is not None:
+        shutil.rmtree(state_dir)
+        left = f", and so is {state_dir}"
+    current().say(f"{at.unit} is removed{left}")
+
+
+def about(at: systemd.Installed) -> dict[str, Any]:
+    """How the service is, as systemd says."""
+    found = at.shown(
+        "ActiveState", "SubState", "MainPID", "NRestarts", "ActiveEnterTimestamp", "StatusText", "UnitFileState"
+    )
+    return {
+        "unit": at.unit,
+        "path": str(at.path),
+        "state": found.get("ActiveState", "unknown"),
+        "detail": found.get("SubState", ""),
+        "since": found.get("ActiveEnterTimestamp", ""),
+        "pid": int(found.get("MainPID") or 0),
+        "restarts": int(found.get("NRestarts") or 0),
+        "enabled": found.get("UnitFileState", "") == "enabled",
+        "says": found.get("StatusText", ""),
+    }
+
+
+def lines(service: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    again = f", restarted {service['restarts']} times by itself" if service["restarts"] else ""
+    said = [
+        f"service    {service['state']} ({service['detail']}) since {service['since'] or 'never'}{again}",
+        f"unit       {service['path']}{'' if service['enabled'] else ', not enabled: it does not start by itself'}",
+    ]
+    said += [f"process    {service['pid']}"] * bool(service["pid"])
+    return said + [f"says       {service['says']}"] * bool(service["says"])
+
+
+def show(at: systemd.Installed) -> None:
+    """How the service is; the exit code is 3 where it does not run."""
+    service = about(at)
+    tell(current(), service, lines(service), short=service["state"])
+    if service["state"] != "active":
+        raise SystemExit(3)
+
+
+def tell(invocation: Invocation, about: dict[str, Any], said: list[str], short: str = "") -> None:
+    """What there is to say: for people, for programs, or in a word."""
+    match invocation.output:
+        case "json" | "jsonl":
+            formatting.emit_json(invocation, about)
+        case "quiet":
+            formatting.emit(f"{short}\n" if short else "")
+        case _:
+            formatting.emit("".join(printable(line) + "\n" for line in said))
+
+
+def log_options(command: Any) -> Any:
+    command = click.option("-n", "--lines", type=click.IntRange(0), default=50, help="How many of the last lines.")(
+        command
+    )
+    return click.option("-f", "--follow", is_flag=True, help="Go on with what is logged from now on.")(command)
+
+
+def logs(at: systemd.Installed, follow: bool, lines: int) -> None:
+    """Become journalctl."""
+    program = shutil.which("journalctl")
+    if program is None:
+        raise GridError("there is no journalctl here", hint=f"systemctl {' '.join(at.words)} status {at.unit}")
+    argv = [program, *at.words, "--unit", at.unit, "--lines", str(lines), *["--follow"] * follow, "--no-pager"]
+    os.execv(program, [*argv, "--output", "cat"])  # noqa: S606

@@ -1,0 +1,147 @@
+"""What operators ask: tokens to make, list and revoke, certificates to revoke, and orders for nodes."""
+
+import math
+import time
+from collections.abc import Callable, Collection
+
+from distributed_grid.coordinator.access.ca import Pki, presented_pem
+from distributed_grid.coordinator.access.renewing import Renewals
+from distributed_grid.coordinator.core.model import DrainAsked, ForgetAsked, LabelAsked, UndrainAsked
+from distributed_grid.coordinator.net.connection import Connection
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import PEOPLE, Role
+from distributed_grid.protocol.messages import (
+    Access,
+    Done,
+    DrainNodes,
+    ForgetNodes,
+    LabelNodes,
+    ListAccess,
+    MakeToken,
+    MemberView,
+    NewCertificate,
+    TokenMade,
+    TokenView,
+    UndrainNodes,
+    WantCertificate,
+    Withdraw,
+)
+from distributed_grid.protocol.nodes import REASON_CHARS, check_labels
+from distributed_grid.protocol.text import MOST
+
+Cut = Callable[[Role | None, str, Collection[str]], int]
+
+
+class NoAuthority(GridError):
+    """This grid gives nobody certificates or tokens."""
+
+
+class AccessDesk:
+    """Answers them. `cut` ends the live connections of a role and name, and of bearer tokens; how many there were."""
+
+    def __init__(self, pki: Pki | None, cut: Cut, renewals: Renewals | None) -> None:
+        self._pki = pki
+        self._renewals = renewals
+        self._cut = cut
+
+    def answer(self, user: str, message: MakeToken | ListAccess | Withdraw) -> TokenMade | Access | Done:
+        """Do one of them. Raises GridError, BadValue."""
+        if self._pki is None:
+            raise NoAuthority(
+                "this grid has no authority, so there is nothing to give access to",
+                why="everybody who can connect to this machine's loopback address is let in",
+                hint="grid init, then start the coordinator again",
+            )
+        match message:
+            case MakeToken():
+                return self._make(self._pki, user, message)
+            case ListAccess():
+                return self._list(self._pki, message)
+            case Withdraw():
+                return self._withdraw(self._pki, message)
+
+    def renew(self, connection: Connection, asked: WantCertificate) -> NewCertificate:
+        """A new certificate for who is connected by one. From now on the connection holds as long as the new one."""
+        if self._renewals is None:
+            return NewCertificate(error="this grid has no authority", id=asked.id)
+        answer = self._renewals.renew(connection.presented, asked)
+        if answer.certificate:
+            connection.presented = shown = presented_pem(answer.certificate)
+            connection.holds_until(shown.life.end, "certificate")
+        return answer
+
+    def _make(self, pki: Pki, user: str, asked: MakeToken) -> TokenMade:
+        if asked.role is Role.COORDINATOR:
+            raise GridError("a coordinator does not join by a token", hint="grid init makes one")
+        if asked.bearer:
+            made = pki.identities.bearers.mint(asked.role, asked.name, asked.ttl, user, time.time())
+            return TokenMade(id=asked.id, token=made, pin=pki.authority.pin)
+        token = pki.identities.mint(
+            pki.authority.pin, asked.role, asked.name, asked.labels, asked.uses, asked.ttl, user, time.time()
+        )
+        return TokenMade(id=asked.id, token=token)
+
+    def _list(self, pki: Pki, asked: ListAccess) -> Access:
+        now = time.time()
+        tokens = (
+            TokenView(one.id, one.role, one.name, one.uses, one.expires, one.creator, one.labels)
+            for one in pki.identities.tokens(now)
+        )
+        members = [
+            MemberView(one.role, one.name, one.serial, one.issued, one.expires, one.revoked)
+            for one in pki.identities.certificates(now)
+        ]
+        members += [
+            MemberView(one.role, one.name, one.id, one.created, one.expires, one.revoked, bearer=True)
+            for one in pki.identities.bearers.listed(now)
+        ]
+        return Access(id=asked.id, tokens=tuple(tokens), members=tuple(members))
+
+    def _withdraw(self, pki: Pki, asked: Withdraw) -> Done:
+        if asked.token:
+            if gone := pki.identities.bearers.withdraw(time.time(), id=asked.token):
+                ended = self._cut(None, "", gone)
+                return Done(id=asked.id, text=f"bearer token {asked.token} opens nothing any more{_live(ended)}")
+            if not pki.identities.withdraw(asked.token):
+                raise GridError(f"there is no token {asked.token[:40]!r}", hint="see `grid token list`")
+            return Done(id=asked.id, text=f"token {asked.token} opens nothing any more")
+        if asked.role is None or not asked.name:
+            raise GridError("neither a token nor somebody's certificates are named")
+        count = pki.identities.revoke(asked.role, asked.name, time.time())
+        bearers = pki.identities.bearers.withdraw(time.time(), name=asked.name) if asked.role in PEOPLE else []
+        if not count and not bearers:
+            raise GridError(f"{asked.role} {asked.name[:80]} has no certificate that holds", hint="see `grid access`")
+        ended = self._cut(asked.role, asked.name, bearers)
+        also = f" and {len(bearers)} bearer token{'s' if len(bearers) > 1 else ''}" if bearers else ""
+        text = f"{count} certificate{'s' if count > 1 else ''}{also} of {asked.name} taken back{_live(ended)}"
+        return Done(id=asked.id, text=text)
+
+
+def _live(ended: int) -> str:
+    return f", and {ended} connection{'s' if ended > 1 else ''} ended" if ended else ""
+
+
+NODES_MOST = 10_000
+"""Nodes that one request may name."""
+
+
+def order(
+    message: DrainNodes | UndrainNodes | LabelNodes | ForgetNodes, user: str, token: Callable[[], int]
+) -> DrainAsked | UndrainAsked | LabelAsked | ForgetAsked:
+    """The event, with a `token` that is drawn once all is in order. Raises BadValue."""
+    if not message.nodes:
+        raise BadValue("no node is named", hint="see `grid nodes`")
+    if len(message.nodes) > NODES_MOST:
+        raise BadValue(f"{len(message.nodes)} nodes in one request", why=f"{NODES_MOST} are the most")
+    match message:
+        case DrainNodes(nodes=nodes, deadline=deadline):
+            if deadline > MOST or not math.isfinite(deadline):
+                raise BadValue(f"a deadline in {deadline:g} s cannot be used", hint="give seconds, below ten years")
+            return DrainAsked(token(), nodes, user, message.reason[:REASON_CHARS], deadline)
+        case UndrainNodes(nodes=nodes):
+            return UndrainAsked(token(), nodes, user)
+        case LabelNodes(nodes=nodes, labels=labels):
+            check_labels(labels)
+            return LabelAsked(token(), nodes, labels, user)
+        case ForgetNodes(nodes=nodes):
+            return ForgetAsked(token(), nodes, user)

@@ -1,0 +1,139 @@
+"""What the audit log keeps of a request: what it concerned and what came of it, once, before the answer leaves;
+nothing that may be secret.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from distributed_grid.coordinator.api.relay import Asker
+from distributed_grid.coordinator.audit.log import RequestLog
+from distributed_grid.protocol.messages import (
+    AskWhy,
+    Cancel,
+    DrainNodes,
+    ExtendBoost,
+    Failed,
+    ForgetNodes,
+    GetReceipts,
+    GetShared,
+    LabelNodes,
+    ListJobs,
+    MakeToken,
+    PutBlob,
+    RequestBoost,
+    ShowJobs,
+    SignalJob,
+    Submit,
+    UndrainNodes,
+    WantBlobs,
+    WantFile,
+    WantFiles,
+    WantOutput,
+    Watch,
+    Withdraw,
+)
+
+NAMED = 20
+"""Jobs or nodes of a request that are named in its line."""
+CHARS = 100
+"""What is kept of a word that somebody chose."""
+REASON_CHARS = 200
+
+
+def about(message: Any) -> dict[str, Any] | None:
+    """What is kept; None: it has no line."""
+    match message:
+        case WantOutput(allocation=allocation) | WantFiles(allocation=allocation) | WantFile(allocation=allocation):
+            return {"allocation": allocation[:CHARS]}
+        case PutBlob():
+            return {"blob": message.blob[:CHARS]} if message.end else None
+        case WantBlobs():
+            return {"blobs": len(message.blobs)}
+        case Submit():
+            return {"jobs": len(message.jobs)}
+        case Cancel():
+            whose = {"user": message.user[:CHARS]} if message.user else {"every": True} if message.every else {}
+            return named(message.jobs) | {f"of_{key}": value for key, value in whose.items()}
+        case Watch() | ShowJobs():
+            return named(message.jobs)
+        case RequestBoost():
+            return {"target": message.target[:CHARS], "kind": message.kind, "amount": message.amount}
+        case ExtendBoost():
+            return {"job": message.boost, "seconds": message.seconds}
+        case SignalJob():
+            return {"job": message.job[:CHARS], "signal": message.signal}
+        case AskWhy():
+            return {"job": message.job[:CHARS]} if message.job else {"dry_run": True}
+        case ListJobs():
+            return {"of_user": message.user[:CHARS]} if message.user else {}
+        case GetReceipts():
+            return {"job": message.job[:CHARS], "node": message.node[:CHARS]}
+        case GetShared():
+            return {"node": message.node[:CHARS]} if message.node else {}
+        case DrainNodes():
+            why = {"reason": message.reason[:REASON_CHARS], "deadline": message.deadline}
+            return named(message.nodes, "nodes") | why
+        case UndrainNodes() | ForgetNodes():
+            return named(message.nodes, "nodes")
+        case LabelNodes():
+            return named(message.nodes, "nodes") | {"labels": message.labels}
+        case MakeToken():
+            asked = {"for": message.role, "name": message.name[:CHARS], "uses": message.uses, "ttl": message.ttl}
+            return asked | ({"bearer": True} if message.bearer else {})
+        case Withdraw():
+            token = message.token.split(".")[2] if message.token.count(".") >= 3 else message.token[:16]
+            return {"token": token[:16]} if message.token else {"from": message.role, "name": message.name[:CHARS]}
+    return {}
+
+
+def named(names: Sequence[str], what: str = "jobs") -> dict[str, Any]:
+    """The first of them, and how many there are where that is more."""
+    found: dict[str, Any] = {what: [name[:CHARS] for name in names[:NAMED]]}
+    return found if len(names) <= NAMED else found | {"count": len(names)}
+
+
+REMEMBERED = 10_000
+"""Allocations of one connection that are remembered as read from."""
+
+
+class Asked:
+    """`later`: its answer comes from the ledger, and who brings it says what came of it."""
+
+    __slots__ = ("_about", "_log", "client", "later", "message")
+
+    def __init__(self, log: RequestLog, client: Asker, message: Any) -> None:
+        self._log = log
+        self._about = about(message)
+        self.client = client
+        self.message = message
+        self.later = False
+        log.expect()
+
+    @property
+    def tag(self) -> str:
+        """What its kind is called on the wire."""
+        return str(self.message.__struct_config__.tag)
+
+    def done(self, **more: Any) -> None:
+        """It was done. Of output and files there is a line for each allocation, not one per piece."""
+        if isinstance(self.message, WantOutput | WantFiles | WantFile):
+            if self.message.allocation in self.client.read_from:
+                return
+            if len(self.client.read_from) >= REMEMBERED:
+                self.client.read_from.clear()
+            self.client.read_from.add(self.message.allocation)
+        self._note("accepted", more)
+
+    def refused(self, code: str, what: str) -> None:
+        """It was not done; whoever asked is told by somebody else."""
+        self._note("refused", {"code": code, "why": what[:REASON_CHARS]})
+
+    def fail(self, code: str, what: str, why: str = "", hint: str = "") -> None:
+        """It cannot be done: say so."""
+        self.refused(code, what)
+        self.client.connection.send(Failed(getattr(self.message, "id", 0), code, what, why, hint))
+
+    def _note(self, result: str, more: dict[str, Any]) -> None:
+        if self._about is not None:
+            client = self.client
+            self._log.request(client.user, self.tag, result, **client.who, **self._about, **more)

@@ -1,0 +1,366 @@
+"""Adds a host to the grid as a node, and removes it: goes through the steps of a plan, and back where one fails or
+is interrupted.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.nodes import NodeState, NodeView
+from distributed_grid.push import plan
+from distributed_grid.push.plan import Known, Target
+from distributed_grid.push.ssh import Far
+
+
+class Invited(NamedTuple):
+    """A token for one node: its id, and the invitation that the node joins with. The latter is a secret."""
+
+    token: str
+    invitation: str
+
+
+class Coordinator(Protocol):
+    """The coordinator, as an operator speaks to it. All of it raises GridError."""
+
+    async def known(self, name: str) -> Known:
+        """What it knows of a node."""
+
+    async def seen(self, name: str) -> NodeView | None:
+        """A node as it is now; None: there is none of this name."""
+
+    def me(self) -> str:
+        """Who asks it, by the name that the grid has for them."""
+
+    async def invite(self, name: str, labels: Mapping[str, str]) -> Invited:
+        """A token with which a node of this name can join once, soon."""
+
+    async def withdraw(self, token: str) -> None:
+        """Take a token back."""
+
+    async def revoke(self, name: str) -> None:
+        """Take the certificates of a node back, if it has any; that ends its connections."""
+
+    async def drain(self, name: str, now: bool) -> None:
+        """No new job there; with `now` those that run there are taken back."""
+
+    async def undrain(self, name: str) -> None:
+        """Jobs there again."""
+
+    async def forget(self, name: str) -> None:
+        """A node that is not connected is no more, with all that was ordered for it."""
+
+
+class Pushed(msgspec.Struct, frozen=True):
+    """How a node was reached by ssh. No secrets: `identity` is a file's name."""
+
+    host: str
+    user: str = ""
+    port: int = 0
+    identity: str = ""
+    python: str = ""
+
+    @property
+    def target(self) -> Target:
+        return Target(self.host, self.user, self.port)
+
+
+def _file(grid: str, node: str) -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(base) / "grid" / "pushed" / grid / f"{node}.json"
+
+
+def write_record(grid: str, node: str, pushed: Pushed) -> None:
+    """Remember it."""
+    path = _file(grid, node)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(pushed) + b"\n")
+
+
+def read_record(grid: str, node: str) -> Pushed | None:
+    """Where this node was pushed to; None: not from here."""
+    try:
+        return msgspec.json.decode(_file(grid, node).read_bytes(), type=Pushed)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def remove_record(grid: str, node: str) -> None:
+    """It is no more."""
+    _file(grid, node).unlink(missing_ok=True)
+
+
+HEARTBEAT_SECONDS = 60.0
+OFFER_SECONDS = 3.0
+POLL_SECONDS = 0.2
+
+Say = Callable[[str], None]
+"""A line of progress, about one host."""
+
+
+class Goods(NamedTuple):
+    """What is brought to every host: a build, the files that make it up, and whether what it needs comes from the index
+    of packages that the host knows (else it is among the files)."""
+
+    build: str
+    files: tuple[Path, ...]
+    online: bool
+
+
+class Added(NamedTuple):
+    """What came of it: the node, what was done in a word (`added`, `upgraded`, `started`, `unchanged`), and how
+    it is."""
+
+    name: str
+    verb: str
+    view: NodeView
+
+
+async def add(
+    far: Far,
+    coordinator: Coordinator,
+    goods: Goods,
+    name: str,
+    labels: Mapping[str, str],
+    address: tuple[str, int],
+    say: Say,
+) -> Added:
+    """Make a host a node called `name` (empty: as the host is called), or see that it is one and runs this version.
+    `address`: where it reaches the coordinator. Raises GridError; then all is as it was, or the error says what
+    is not."""
+    host, port = address
+    found = msgspec.convert(await far.call("survey", name=name, host=host, port=port), plan.Found)
+    plan.judge(found, f"{host}:{port}")
+    known = await coordinator.known(found.name)
+    steps = plan.decide(found, known, goods.build)
+    for note in steps.notes:
+        say(f"note: {note}")
+    adding = _Adding(far, coordinator, goods, found, known, steps, dict(labels), say)
+    return Added(found.name, steps.verb, await adding.run())
+
+
+@dataclass
+class _Adding:
+    """One host on its way. `begun`: the steps that something may be left of, in their order."""
+
+    far: Far
+    coordinator: Coordinator
+    goods: Goods
+    found: plan.Found
+    known: plan.Known
+    todo: plan.Plan
+    labels: dict[str, str]
+    say: Say
+    begun: list[plan.Step] = field(default_factory=list)
+    staged: str = ""
+    token: str = ""
+    invitation: str = ""
+    view: NodeView | None = None
+
+    async def run(self) -> NodeView:
+        name = self.found.name
+        try:
+            for step in self.todo.steps:
+                how = plan.HOW[self.found.service]
+                self.say(step.doing.format(name=name, build=self.goods.build, how=how))
+                self.begun.append(step)
+                await self._do(step)
+        except GridError as error:
+            raise self._told(error, await self._undo()) from None
+        except BaseException:  # above all asyncio.CancelledError: somebody pressed ^C
+            for left in await self._undo():
+                self.say(left)
+            raise
+        await self._tidy()
+        view = self.view or await self.coordinator.seen(name)
+        if view is None:
+            raise GridError(f"the coordinator knows no node {name}", why="it was removed meanwhile")
+        return view
+
+    # --- there -------------------------------------------------------------------------------------------------------
+
+    async def _do(self, step: plan.Step) -> None:
+        far, name, build = self.far, self.found.name, self.goods.build
+        match step:
+            case plan.COPY:
+                self.staged = f"push-{secrets.token_hex(4)}"
+                await far.copy(self.goods.files, await far.call("stage", staged=self.staged))
+            case plan.INSTALL:
+                await far.call("install", staged=self.staged, build=build, index=self.goods.online)
+            case plan.INVITE:
+                self.token, self.invitation = await self.coordinator.invite(name, self.labels)
+            case plan.JOIN:
+                await far.call("join", build=build, name=name, invitation=self.invitation)
+            case plan.SWITCH:
+                await far.call("switch", build=build)
+            case plan.START:
+                # Who has the rights on the host to add it is an owner of the node.
+                await far.call("start", name=name, service=self.found.service, owner=self.coordinator.me())
+            case plan.AWAIT:
+                await self._heartbeat()
+
+    async def _heartbeat(self) -> None:
+        """The agent that was started is heard by the coordinator; and if that comes soon, what it offers."""
+        name, loop = self.found.name, asyncio.get_running_loop()
+        until = loop.time() + HEARTBEAT_SECONDS
+        while not _is_up(view := await self.coordinator.seen(name), self.known.incarnation):
+            if loop.time() > until:
+                said = await self.far.call("log", name=name, service=self.found.service)
+                state = view.state.value if view is not None else "not heard of"
+                raise GridError(
+                    f"{name} is {state} {HEARTBEAT_SECONDS:g} s after its agent was started", why=f"it said: {said}"
+                )
+            await asyncio.sleep(POLL_SECONDS)
+        until = loop.time() + OFFER_SECONDS
+        while view is not None and not view.offered and loop.time() < until:
+            await asyncio.sleep(POLL_SECONDS)
+            view = await self.coordinator.seen(name)
+        self.view = view
+
+    async def _tidy(self) -> None:
+        """What was needed on the way only is removed; that this fails, or is interrupted, is no reason to go back."""
+        try:
+            if self.todo.steps:
+                build, name = self.goods.build, self.found.name
+                await self.far.call("settle", staged=self.staged, build=build, name=name)
+        except (GridError, asyncio.CancelledError) as error:
+            self.say(f"note: the node is there; not all was tidied up ({error})")
+
+    # --- and back ----------------------------------------------------------------------------------------------------
+
+    async def _undo(self) -> list[str]:
+        """Undo what was begun, the last first; what of it could not be, in words."""
+        left = []
+        for step in reversed(self.begun):
+            try:
+                await self._take_back(step)
+                if step.undoing:
+                    self.say(f"undone: {step.undoing}")
+            except GridError as error:
+                left.append(f"not undone: {step.name} ({error.what}: {error.why})")
+        if plan.START in self.begun and self.found.agent:  # there was one, of what is in use again
+            try:
+                await self.far.call("start", name=self.found.name, service=self.found.service)
+            except GridError as error:
+                left.append(f"not undone: its agent does not run any more ({error.what}: {error.why})")
+        return left
+
+    async def _take_back(self, step: plan.Step) -> None:
+        far, name = self.far, self.found.name
+        match step:
+            case plan.COPY if self.staged:
+                await far.call("unstage", staged=self.staged)
+            case plan.INSTALL:
+                await far.call("discard", build=self.goods.build)
+            case plan.INVITE if self.token:
+                await self.coordinator.withdraw(self.token)
+            case plan.JOIN:
+                try:
+                    found = self.found
+                    await far.call("unjoin", name=name, member=bool(found.grid), state_there=found.state_there)
+                finally:  # the more so where the host cannot be reached any more
+                    await self.coordinator.revoke(name)
+                    if not self.known.there and await self.coordinator.seen(name) is not None:
+                        await self.coordinator.forget(name)
+            case plan.SWITCH:
+                await far.call("switch", build=self.found.current)
+            case plan.START:
+                await far.call("stop", name=name, service=self.found.service)
+
+    def _told(self, error: GridError, left: list[str]) -> GridError:
+        if not left:
+            return error
+        return GridError(error.what, "; ".join(filter(None, (error.why, *left))), error.hint)
+
+
+def _is_up(view: NodeView | None, before: int) -> bool:
+    return view is not None and view.state is NodeState.UP and view.facts.incarnation != before
+
+
+DRAIN_POLL_SECONDS = 0.5
+FORGET_SECONDS = 150.0
+"""So long what a silent node holds is waited for: longer than the default of `coordinator.lost_after`."""
+
+SayOfRemoval = Callable[[str], None]
+
+
+async def remove(far: Far, coordinator: Coordinator, name: str, now: bool, say: SayOfRemoval) -> None:
+    """Take a node out, on its host as well. Nothing changes where the host cannot be reached, or is not that node;
+    until its jobs have ended, whoever interrupts has the node back. Raises GridError."""
+    found = await far.call("survey", name=name, host="", port=0)
+    known = await coordinator.known(name)
+    if found["grid"] and found["grid"] != known.grid:
+        raise GridError(f"{found['hostname']} is a node of another grid ({found['grid']})")
+    if not (found["grid"] or found["builds"] or found["state_there"]):
+        raise GridError(
+            f"there is nothing of a node {name} on {found['hostname']}",
+            why="it is another host, or nothing is left there",
+            hint=f"grid node remove {name} --forget, if only the coordinator knows it still",
+        )
+    if known.there:
+        await _emptied(coordinator, name, now, say)
+    say("stopping its agent")
+    await far.call("stop", name=name, service=found["service"])
+    say("taking its certificate back")
+    await coordinator.revoke(name)
+    say("removing what was installed, its identity and its state")
+    await far.call("remove", name=name)
+    await _forgotten(coordinator, name)
+
+
+async def forget(coordinator: Coordinator, name: str, say: SayOfRemoval) -> None:
+    """Take a node out on our side only, at once: what runs there counts as lost. Raises GridError."""
+    known = await coordinator.known(name)
+    if not known.there and not known.certified:
+        raise GridError(f"the coordinator knows no node {name}", hint="see `grid nodes`")
+    if known.there:
+        await coordinator.drain(name, now=True)
+    if known.certified:
+        say("taking its certificate back")
+        await coordinator.revoke(name)
+    await _forgotten(coordinator, name, say)
+
+
+async def _emptied(coordinator: Coordinator, name: str, now: bool, say: SayOfRemoval) -> None:
+    """The node has no jobs any more, and gets none."""
+    view = await coordinator.seen(name)
+    drained = view is not None and view.orders.drain is not None
+    say("draining it" + (", its jobs are taken back" if now else ""))
+    await coordinator.drain(name, now)
+    told = -1
+    try:
+        while (view := await coordinator.seen(name)) is not None and view.jobs:
+            if view.jobs != told:
+                told = view.jobs
+                say(
+                    f"waiting for {told} job{'s' if told > 1 else ''} to end there"
+                    + ("" if now else "; --now ends them")
+                )
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+    except BaseException:
+        if not drained:
+            await coordinator.undrain(name)
+            say("undone: it gets jobs again")
+        raise
+
+
+async def _forgotten(coordinator: Coordinator, name: str, say: SayOfRemoval | None = None) -> None:
+    """The coordinator knows it no more; that may take until it has given up what the node held."""
+    loop = asyncio.get_running_loop()
+    until, told = loop.time() + FORGET_SECONDS, False
+    while (view := await coordinator.seen(name)) is not None:
+        try:
+            await coordinator.forget(name)
+        except GridError:
+            if loop.time() > until:
+                raise
+            if say is not None and not told:
+                told = True
+                say(f"waiting until what it holds ({view.jobs} jobs) counts as lost")
+            await asyncio.sleep(DRAIN_POLL_SECONDS)

@@ -1,0 +1,398 @@
+"""The judge of a simulated grid: it keeps what really happened (every process there ever was, every answer a
+client ever got), holds what the coordinator makes durable and says against that, changes nothing, and raises a
+Violation at the first contradiction.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from distributed_grid.coordinator.core.lifecycle.attempts import TAKEN_BACK_CAUSES
+from distributed_grid.coordinator.core.model import Allocation
+from distributed_grid.coordinator.core.preemption.plan import may
+from distributed_grid.protocol.groups import member_id, split_member
+from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
+from distributed_grid.protocol.messages.operator import Place, Receipt
+from distributed_grid.protocol.nodes import NodeOrders
+from distributed_grid.protocol.resources import MILLI, Grant
+from distributed_grid.simulator.disk import Disk, Row
+from distributed_grid.simulator.engine import Violation
+from distributed_grid.simulator.plan import GPU_MEMORY, JobPlan, NodePlan
+
+
+class Preemptions:
+    """All receipts that the coordinator has made durable."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Receipt] = {}
+
+    def stored(self, receipt: Receipt, last_of: Callable[[str], Allocation | None]) -> None:
+        """The disk took this receipt, and knows what the ones it is for were granted last."""
+        before = self.known.get(receipt.id)
+        self.known[receipt.id] = receipt
+        if before is not None and before.result and before != receipt:
+            raise Violation(receipt.job, f"{receipt.id} was {before.result} and becomes {receipt.result or 'open'}")
+        for victim in receipt.victims:
+            if not may(receipt.priority, victim.priority):
+                raise Violation(victim.job, f"it is {victim.priority.word} and gives way to {receipt.priority.word}")
+        if not receipt.result:
+            others = [one.id for one in self.known.values() if one.job == receipt.job and not one.result]
+            if len(others) > 1:
+                raise Violation(receipt.job, f"{' and '.join(others)} are open at once")
+        elif receipt.result == "started":
+            places = (Place(receipt.node, receipt.grant), *receipt.more)
+            gang, _ = split_member(receipt.job) or ("", 0)
+            for rank, place in enumerate(places):
+                self._started(receipt, place, last_of(member_id(gang, rank) if receipt.more else receipt.job))
+            if receipt.more and len({place.node for place in places}) < len(places):
+                raise Violation(receipt.job, f"{receipt.id} has two places on one node")
+
+    def _started(self, receipt: Receipt, place: Place, last: Allocation | None) -> None:
+        if last is None or last.granted < receipt.closed:
+            raise Violation(receipt.job, f"{receipt.id} says that it started on {place.node}, and it did not")
+        # It may have been granted something else since, if the disk was slow.
+        here = last.node == place.node and (last.grant == place.grant or bool(receipt.text))
+        if last.granted == receipt.closed and not here:
+            raise Violation(receipt.job, f"{receipt.id} freed a set on {place.node}, and it started on another")
+
+    def unfinished(self) -> tuple[str, str] | None:
+        """One that came to nothing, in the end."""
+        for receipt in self.known.values():
+            if not receipt.result:
+                return receipt.job, f"{receipt.id} has neither led to its start nor been rolled back"
+        return None
+
+
+class Run:
+    """A process that really ran: the truth about one attempt. `code` and `signal` once it is over."""
+
+    def __init__(self, allocation: str, node: str, grant: Grant, began: float) -> None:
+        self.allocation = allocation
+        self.job, _, attempt = allocation.rpartition(".")
+        self.attempt = int(attempt)
+        self.node = node
+        self.grant = grant
+        self.began = began
+        self.alive = True
+        self.code: int | None = None
+        self.signal = 0
+        self.frozen_at: float | None = None
+        self.frozen_for = 0.0
+        self.done: tuple[int | None, float] | None = None
+        """What was to be its end while it was frozen: its code, and the frozen seconds that were counted then."""
+
+
+def number_of(job: str) -> int:
+    """Which planned job an id belongs to: ids are `j<number>x<try>`."""
+    return int(job[1:].partition("x")[0])
+
+
+def index_of(job: str) -> int:
+    """Which member of its array a job is; 0 where it is none."""
+    return int(job.partition("_")[2] or 0)
+
+
+class Truth:
+    """The record itself; whoever judges, reads it."""
+
+    def __init__(self, jobs: tuple[JobPlan, ...], nodes: tuple[NodePlan, ...] = ()) -> None:
+        self.plans = {job.number: job for job in jobs}
+        self.nodes = {f"n{node.number}": node for node in nodes}
+        self.runs: dict[str, Run] = {}
+        self.of_key: dict[tuple[int, int], list[Run]] = {}
+        self.living: dict[str, dict[str, Run]] = {}
+        self.promised: dict[int, str] = {}
+        self.ended: dict[str, Outcome] = {}
+        self.disk: Disk | None = None
+        self.preemptions = Preemptions()
+        self.taken_back: set[str] = set()
+        """Allocations whose nodes were told that the grid takes their place back."""
+        self.closed: dict[str, frozenset[str]] = {}
+        """Nodes that get no new job by what is on disk, with the allocations there were by then."""
+
+
+def not_before_others(truth: Truth, run: Run) -> None:
+    """Who waits for others begins only when what it waits for has happened, and is on disk where that is an end."""
+    for number, kind in truth.plans[_number(run.job)].after:
+        for name, row in _rows(truth, number):
+            ended = row.outcome if row.state is State.ENDED else None
+            # Where nobody can know whether it began, it is taken to have.
+            began = any(other.job == name for other in truth.runs.values()) or (ended is not None and ended.started)
+            if kind is After.STARTED and not began:
+                raise Violation(run.job, f"it starts before {name}, after whose start it was to run")
+            if kind is After.ENDED and ended is None:
+                raise Violation(run.job, f"it starts before the end of {name} is on disk")
+            if kind is After.OK and not _ok(ended):
+                raise Violation(run.job, f"it starts, and it is not on disk that {name} exited with 0")
+
+
+def not_too_many(truth: Truth, run: Run) -> None:
+    """Of an array no more run at once than it says; what was given up may run on."""
+    most = truth.plans[_number(run.job)].most
+    array = run.job.partition("_")[0]
+    together = [
+        one.job for one in truth.runs.values()
+        if one.alive and one.job.partition("_")[0] == array and one.job not in truth.ended
+    ]  # fmt: skip
+    if most and len(set(together) | {run.job}) > most:
+        raise Violation(run.job, f"{', '.join(together)} run at once, and {most} may")
+
+
+def failed_rightly(truth: Truth, row: Row) -> None:
+    """After a commit: who ended by its dependencies waited for something that can never happen."""
+    assert row.outcome is not None
+    if row.outcome.cause is not Cause.DEPENDENCY_FAILED:
+        return
+    for number, kind in truth.plans[_number(row.id)].after:
+        for _, other in _rows(truth, number):
+            ended = other.outcome if other.state is State.ENDED else None
+            if kind is After.OK and ended is not None and not _ok(ended):
+                return
+            if kind is After.STARTED and ended is not None and not ended.started:
+                return
+    raise Violation(row.id, f"it ended by its dependencies ({row.outcome.text}), and none of them has failed")
+
+
+def _number(job: str) -> int:
+    return int(job[1:].partition("x")[0])
+
+
+def _ok(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.cause is Cause.EXITED and outcome.code == 0
+
+
+def _rows(truth: Truth, number: int) -> list[tuple[str, Row]]:
+    """A planned job as it is on disk, or all of its members."""
+    assert truth.disk is not None
+    plan, name = truth.plans[number], truth.promised[number]
+    count = plan.members or plan.request.gang
+    names = [f"{name}_{index}" for index in range(count)] if count else [name]
+    return [(one, truth.disk.rows[one]) for one in names]
+
+
+NEVER_RAN = (Cause.NOT_PLACED, Cause.RESTORED, Cause.DEPENDENCY_FAILED)
+ENOUGH = {
+    "user": ("user",),
+    "namespace": ("user", "namespace"),
+    "landlock": ("user", "namespace", "landlock"),
+    "none": ("user", "namespace", "landlock", "none", ""),
+}
+"""The walls that are enough for those that are asked for."""
+UNKNOWN = (Cause.NODE_LOST, Cause.REBOOTED, Cause.SUPERVISOR_LOST)
+"""What is said where nobody can know how it ended, or whether it began."""
+
+
+class Judge(Truth):
+    """Keeps the truth: every process there ever was, every answer that a client ever got."""
+
+    # --- what really runs ---------------------------------------------------------------------------------------------
+
+    def spawned(self, run: Run, cores: int, gpus: int, memory: int) -> None:
+        """A process begins on a node that has so much."""
+        if run.allocation in self.runs:
+            raise Violation(run.job, f"{run.allocation} is started twice, now on {run.node}")
+        self.runs[run.allocation] = run
+        number = number_of(run.job)
+        plan = self.plans[number]
+        before = self.of_key.setdefault((number, index_of(run.job) if plan.members else 0), [])
+        for other in before:
+            if other.alive and not (plan.request.gang and other.attempt == run.attempt):
+                raise Violation(
+                    run.job, f"{run.allocation} starts on {run.node}, {other.allocation} runs on {other.node}"
+                )
+        if plan.request.gang:
+            self._as_one(run, before, plan.request)
+        elif before and not self._may_be_followed(before[-1], plan):
+            raise Violation(run.job, f"{run.allocation} starts after {before[-1].allocation} did not fail")
+        before.append(run)
+        used_up = sum(one.allocation not in self.taken_back for one in before)
+        if not plan.request.gang and used_up > 1 + plan.request.retries:
+            names = ", ".join(one.allocation for one in before)
+            raise Violation(
+                run.job, f"it is started {len(before)} times ({names}), {plan.request.retries} retries allowed"
+            )
+        self._not_after_its_end(run)
+        not_before_others(self, run)
+        not_too_many(self, run)
+        self._where_it_may(run, plan)
+        here = self.living.setdefault(run.node, {})
+        here[run.allocation] = run
+        self._nothing_twice(run.node, here, cores, gpus, memory)
+
+    def _as_one(self, run: Run, before: list[Run], request: Request) -> None:
+        """A gang's members begin on different nodes. It is whole again only as often as its owner said: an attempt in
+        which one did not begin does not count."""
+        if any(one.attempt == run.attempt and one.node == run.node for one in before):
+            raise Violation(run.job, f"{run.allocation} starts on {run.node}, where another one of its gang did")
+        whole = Counter(one.attempt for one in (*before, run))
+        taken = len({one.attempt for one in before if one.allocation in self.taken_back})
+        if sum(count == request.gang for count in whole.values()) > 1 + request.retries + taken:
+            raise Violation(
+                run.job, f"its gang is whole for the {len(whole)}th time, {request.retries} retries allowed"
+            )
+
+    def ends_as_one(self, disk: Disk, rows: Iterable[Row]) -> None:
+        """After a commit: of a gang all members have ended, or none."""
+        for row in rows:
+            gang = row.id.rpartition("_")[0]
+            if row.state is State.ENDED and row.outcome is not None:
+                failed_rightly(self, row)
+            if gang and row.state is State.ENDED:
+                for other in range(self.plans[number_of(gang)].request.gang):
+                    if disk.rows[f"{gang}_{other}"].state is not State.ENDED:
+                        raise Violation(row.id, f"it has ended on disk, and {gang}_{other} of its gang has not")
+
+    def _may_be_followed(self, run: Run, plan: JobPlan) -> bool:
+        """Whether the job may be run again after this attempt: its place was taken back, or its owner wants that."""
+        failed = bool(run.code) or run.signal > 0
+        return failed or RetryOn.LOST in plan.request.retry_on or run.allocation in self.taken_back
+
+    def told_to_stop(self, allocation: str, cause: str) -> None:
+        """A node is told to end this."""
+        if cause in TAKEN_BACK_CAUSES:
+            self.taken_back.add(allocation)
+
+    def _not_after_its_end(self, run: Run) -> None:
+        """What was acknowledged as never started, never is. (A node that was given up may run what it was sent.)"""
+        outcome = self.ended.get(run.job)
+        if outcome is None:
+            return
+        if outcome.cause in NEVER_RAN or (outcome.cause is Cause.CANCELLED and not outcome.started):
+            raise Violation(run.job, f"{run.allocation} starts on {run.node} after the job ended as {_words(outcome)}")
+
+    def _where_it_may(self, run: Run, plan: JobPlan) -> None:
+        """It runs on a node that is what was asked for, and that runs its user's jobs."""
+        node = self.nodes.get(run.node)
+        if node is None:
+            return
+        asked, labels = plan.request.constraints, node.labels
+        if node.walls not in ENOUGH["namespace"] and node.trusts != "everyone" and plan.user not in node.owners:
+            what = f"{run.allocation} of {plan.user} runs on {run.node}, which runs jobs of {node.owners} only"
+            raise Violation(run.job, what)
+        if asked is None:
+            return
+        if node.walls not in ENOUGH[asked.walls]:
+            raise Violation(run.job, f"{run.allocation} runs behind walls {node.walls!r}, and asked for {asked.walls}")
+        wrong = (asked.only and run.node not in asked.only) or run.node in asked.exclude
+        if wrong or not all(rule.met(labels) for rule in asked.labels):
+            raise Violation(run.job, f"{run.allocation} runs on {run.node} ({labels}), which is not what was asked for")
+        if any(share.memory < asked.gpu_memory for share in run.grant.gpus):
+            raise Violation(run.job, f"{run.allocation} was granted less GPU memory than it asked for")
+
+    def _nothing_twice(self, node: str, here: dict[str, Run], cores: int, gpus: int, memory: int) -> None:
+        cpu: dict[int, int] = {}
+        gpu: dict[str, int] = {}
+        on_gpu: dict[str, int] = {}
+        held = 0
+        for run in here.values():
+            grant = run.grant
+            for core in grant.cores:
+                cpu[core] = cpu.get(core, 0) + MILLI
+            if grant.shared_core >= 0:
+                cpu[grant.shared_core] = cpu.get(grant.shared_core, 0) + grant.shared_milli
+            for share in grant.gpus:
+                gpu[share.uuid] = gpu.get(share.uuid, 0) + share.milli
+                on_gpu[share.uuid] = on_gpu.get(share.uuid, 0) + share.memory
+            held += grant.memory
+        who = ", ".join(here)
+        if any(milli > MILLI for milli in cpu.values()) or len(cpu) > cores:
+            raise Violation(node, f"a core is used twice by {who}")
+        if any(milli > MILLI for milli in gpu.values()) or len(gpu) > gpus:
+            raise Violation(node, f"a GPU is used twice by {who}")
+        if any(asked > GPU_MEMORY for asked in on_gpu.values()):
+            raise Violation(node, f"more than the memory of a GPU is given to {who}")
+        if held > memory:
+            raise Violation(node, f"{held} bytes are given to {who}, there are {memory}")
+
+    def over(self, run: Run, code: int | None, signal: int = 0) -> None:
+        """Nothing of it is alive any more."""
+        run.alive, run.code, run.signal = False, code, signal
+        self.living[run.node].pop(run.allocation, None)
+
+    # --- what the coordinator makes durable, and says -----------------------------------------------------------------
+
+    def stored(self, row: Row) -> None:
+        """The disk took this state of a job."""
+        before = self.ended.get(row.id)
+        if before is not None:
+            if row.state is not State.ENDED or row.outcome != before:
+                now = _words(row.outcome) if row.outcome is not None else row.state.value
+                raise Violation(row.id, f"its result was {_words(before)} and becomes {now}")
+            return
+        if row.state is not State.ENDED:
+            return
+        if row.outcome is None:
+            raise Violation(row.id, "it has ended without an outcome")
+        self.ended[row.id] = row.outcome
+        self._is_the_truth(row.id, row.allocation, row.outcome)
+
+    def _is_the_truth(self, job: str, allocation: str, outcome: Outcome) -> None:
+        run = self.runs.get(allocation)
+        if outcome.cause is Cause.EXITED:
+            if run is None or run.alive:
+                raise Violation(job, f"it is told to have exited; {allocation} {'runs' if run else 'never ran'}")
+            if run.code != outcome.code:
+                raise Violation(job, f"it is told to have exited with {outcome.code}, it did with {run.code}")
+        elif outcome.cause in (*NEVER_RAN, Cause.SPAWN_FAILED) or not outcome.started:
+            if run is not None and outcome.cause not in UNKNOWN:
+                raise Violation(
+                    job, f"it is told never to have run ({_words(outcome)}), {allocation} did on {run.node}"
+                )
+        elif run is None:
+            request = self.plans[number_of(job)].request
+            retried = outcome.cause in (Cause.CANCELLED, Cause.GANG) and (request.retries or request.gang)
+            before = outcome.cause is Cause.CANCELLED and any(
+                one in self.taken_back and one.rpartition(".")[0] == job for one in self.runs
+            )
+            if not (retried or before) and outcome.cause not in (*UNKNOWN, Cause.LEASE_EXPIRED):
+                raise Violation(job, f"it is told to have run ({_words(outcome)}), {allocation} never did")
+        elif run.alive and outcome.cause is not Cause.NODE_LOST:
+            raise Violation(job, f"it is told to be over ({_words(outcome)}), {allocation} runs on {run.node}")
+
+    def acknowledged(self, allocation: str) -> None:
+        """An agent is told that it may forget this end."""
+        assert self.disk is not None
+        job = allocation.rpartition(".")[0]
+        row = self.disk.rows.get(job)
+        if row is not None and row.allocation == allocation and row.state not in (State.ENDED, State.WAITING):
+            raise Violation(job, f"the end of {allocation} is acknowledged and not on disk ({row.state.value} there)")
+
+    def accepted(self, number: int, job: str) -> None:
+        """A client hears that its job is taken."""
+        assert self.disk is not None
+        if job not in self.disk.rows and job not in self.disk.group_rows:
+            raise Violation(job, "its submit is acknowledged and not on disk")
+        if any(f"{job}_{index}" not in self.disk.rows for index in range(self.plans[number].members)):
+            raise Violation(job, "its submit is acknowledged, and not all of its members are on disk")
+        if self.promised.setdefault(number, job) != job:
+            raise Violation(job, f"its key stood for {self.promised[number]} before")
+
+    def ordered(self, node: str, orders: NodeOrders) -> None:
+        """The disk took what is ordered for a node."""
+        assert self.disk is not None
+        if orders.open:
+            self.closed.pop(node, None)
+        else:
+            self.closed.setdefault(node, frozenset(row.allocation for row in self.disk.rows.values()))
+
+    def drain_acknowledged(self, node: str) -> None:
+        """An operator hears that a node is drained."""
+        assert self.disk is not None
+        orders = self.disk.orders().get(node)
+        if orders is None or orders.drain is None:
+            raise Violation(node, "its drain is acknowledged and not on disk")
+
+    def launched(self, allocation: str, node: str) -> None:
+        """A launch leaves the coordinator."""
+        assert self.disk is not None
+        job = allocation.rpartition(".")[0]
+        row = self.disk.rows.get(job)
+        if row is None or row.allocation != allocation:
+            raise Violation(job, f"{allocation} is launched before that is on disk")
+        if allocation not in self.closed.get(node, (allocation,)):
+            raise Violation(job, f"{allocation} is launched on {node}, which gets no new job")
+
+
+def _words(outcome: Any) -> str:
+    started = "" if outcome.started else ", never started"
+    return f"{outcome.cause.value} {outcome.code or outcome.signal or ''}".strip() + started

@@ -1,1 +1,0 @@
-"""What must be true of a simulated grid, held against what really runs."""

@@ -1,0 +1,157 @@
+"""The control groups of slots: a real supervisor, in real groups, with jobs that leave session, parent and environment
+and fork anew all the time, behind walls that have neither a user id nor a pid namespace to end them by."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.agent.supervisor import tree as rounds
+from distributed_grid.agent.supervisor.job import Job, Place
+from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.protocol.jobs import Cause
+from tests.agent.conftest import Bench, removed, runs
+
+FORKER = """
+import os, sys, time
+for _ in range(int(sys.argv[1])):  # so many that make a new one and leave, for ever: never the same pid for long
+    if os.fork() == 0:
+        while True:
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+            time.sleep(0.0002)
+print('up', flush=True)
+time.sleep(1000)
+"""
+LEAVES = ("sh", "-c", "env -i setsid sleep 1000 & echo $!; exec sleep 1000")
+
+
+@pytest.fixture(params=["none", "landlock"])
+async def grouped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    """A bench whose slots have groups."""
+    setting = f"/grid-test-{secrets.token_hex(4)}"
+    if os.geteuid() != 0 or not cgroups.mounted():
+        pytest.skip("needs root, and control groups")
+    made = Bench(tmp_path / "node", cgroup=setting, walls=request.param)
+    made.dir.mkdir(mode=0o700)
+    await made.start()
+    made.setting = setting  # type: ignore[attr-defined]
+    try:
+        yield made
+    finally:
+        await made.close()
+        bases = [Path(mount + setting) for mount in {*cgroups.mounted().values()}]
+        await made.until(lambda: all(removed(base) for base in bases))
+
+
+def groups_of(bench: Bench) -> list[Path]:
+    """The groups of slots that are there."""
+    mounts = {*cgroups.mounted().values()}
+    return [path for mount in mounts for path in Path(mount + bench.setting).glob("slot-*")]  # type: ignore[attr-defined]
+
+
+def inside(bench: Bench) -> set[int]:
+    """All that is in one of them."""
+    return {int(pid) for path in groups_of(bench) for pid in (path / "cgroup.procs").read_text().split()}
+
+
+async def test_a_job_is_in_its_slots_group_with_all_that_hides_and_so_are_the_next_ones(grouped: Bench) -> None:
+    id = grouped.launch(*LEAVES)
+    main, hidden = await grouped.started(id), int((await grouped.wrote(id))[0])
+    await grouped.until(lambda: procs.stat(hidden) is not None)
+    assert {main, hidden} < inside(grouped)
+    before = groups_of(grouped)
+    grouped.stop(id, grace=0)
+    assert (await grouped.ended(id)).cause is Cause.CANCELLED
+    assert len(inside(grouped)) == 1, "the spawner is left, and spared"
+    other = await grouped.started(grouped.launch("sleep", "1000"))
+    assert other in inside(grouped) and groups_of(grouped) == before
+
+
+async def test_what_forks_anew_all_the_time_is_over_a_moment_after_its_time(grouped: Bench) -> None:
+    id = grouped.launch(sys.executable, "-c", FORKER, "10", time_limit=0.5, grace=0.0)
+    await grouped.wrote(id)
+    outcome = await grouped.ended(id)
+    assert outcome.cause is Cause.TIME_LIMIT and outcome.seconds is not None and outcome.seconds < 3.0
+    assert len(inside(grouped)) == 1
+
+
+@pytest.mark.parametrize("hierarchy", ["", "freezer"])
+def test_all_but_the_spawner_is_ended_by_the_group_alone(hierarchy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = cgroups.mounted().get(hierarchy)
+    if mount is None or os.geteuid() != 0:
+        pytest.skip(f"needs root, and the hierarchy {hierarchy or 'of version 2'}")
+    at = cgroups.Place(1 if hierarchy else 2, f"{mount}/grid-test-{secrets.token_hex(4)}")
+    os.mkdir(at.path)
+    groups = SlotGroups(Cgroups({}, print, at), "/state", print)
+    code = "import sys\nfor door in sys.argv[2:]: open(door, 'w').write('0')\n" + FORKER
+    spawner = subprocess.Popen(
+        [sys.executable, "-c", code, "20", *groups.make("a1", 0)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert spawner.stdout is not None and spawner.stdout.readline() == "up\n"
+        monkeypatch.setattr(rounds, "end", None)
+        tree = Tree(print, lambda *_: None, lambda: (set(), False), lambda _: False, groups)
+        job = Job("j-a.1")
+        job.place = Place("a1", "none", 0, 0, False, spawner.pid, 0, 0)
+        assert len(groups.members(job)) > 10
+        deadline = time.monotonic() + 30
+        while not job.grouped and time.monotonic() < deadline:
+            tree.kill(job)
+        assert groups.members(job) == {spawner.pid} and runs(spawner.pid)
+        job.adopted = True  # its supervisor is dead: the spawner goes as well
+        assert groups.kill(job) and groups.members(job) == set()
+    finally:
+        while not groups.end("a1"):
+            pass
+        spawner.wait()
+        groups.sweep()
+        os.rmdir(at.path)
+
+
+async def test_what_a_killed_supervisor_and_spawner_leave_is_known_by_the_group_and_ended(grouped: Bench) -> None:
+    id = grouped.launch(*LEAVES)
+    main, hidden = await grouped.started(id), int((await grouped.wrote(id))[0])
+    spawner = procs.stat(main).parent  # type: ignore[union-attr]
+    seen = procs.stat(spawner)
+    os.kill(grouped.launcher.supervisor_pid, signal.SIGSTOP)
+    procs.send(spawner, seen.start, signal.SIGKILL)  # type: ignore[union-attr]
+    await grouped.until(lambda: not runs(spawner))
+    await grouped.kill_supervisor()
+    assert runs(main) and runs(hidden)
+    grouped.stop(id, grace=0)
+    await grouped.ended(id)
+    assert not runs(main) and not runs(hidden)
+    await grouped.until(lambda: groups_of(grouped) == [])
+
+
+async def test_groups_of_a_killed_supervisor_are_swept_with_what_no_job_explains(grouped: Bench) -> None:
+    id = grouped.launch(*LEAVES)
+    main, hidden = await grouped.started(id), int((await grouped.wrote(id))[0])
+    supervisor, parent = grouped.launcher.supervisor_pid, procs.stat(main).parent  # type: ignore[union-attr]
+    os.kill(supervisor, signal.SIGSTOP)
+    (grouped.dir / "journal").unlink()
+    for note in (grouped.dir / "spawners").iterdir():
+        note.unlink()
+    os.kill(parent, signal.SIGKILL)
+    await grouped.kill_supervisor()
+    await grouped.until(lambda: groups_of(grouped) == [])
+    assert not runs(main) and not runs(hidden)
+
+
+async def test_groups_go_with_their_slots(grouped: Bench) -> None:
+    id = grouped.launch("true")
+    await grouped.ended(id)
+    assert len(groups_of(grouped)) in (1, 2)  # where processes are counted, one for that
+    await grouped.launcher.close(leave=True)
+    await grouped.until(lambda: groups_of(grouped) == [])

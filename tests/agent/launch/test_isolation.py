@@ -1,0 +1,133 @@
+import getpass
+import os
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.agent import diagnostics
+from distributed_grid.agent.launch import isolation
+from distributed_grid.agent.launch.isolation import WallSettings, choose_walls, default_owners, end_proof, walls_remedy
+from distributed_grid.agent.walls import available
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.placement import Walls
+from distributed_grid.runtime.health import Level
+
+
+def had(monkeypatch: pytest.MonkeyPatch, walls: Walls, why: str = "not root") -> None:
+    """These are the strongest that this machine has."""
+    monkeypatch.setattr(isolation, "strongest", lambda asked: (walls, why))
+
+
+def test_what_is_told_are_the_strongest_walls_and_why_there_are_no_stronger_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    had(monkeypatch, Walls.LANDLOCK)
+    told = isolation.wall_facts(WallSettings(tmp_path, owners=("ann",)))
+    assert told == {"walls": "landlock", "walls_why": "not root", "owners": ("ann",), "trusts": "owner"}
+
+
+def test_weaker_walls_than_there_are_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    had(monkeypatch, Walls.USER, "")
+    assert choose_walls(WallSettings(tmp_path, walls="none")) == (Walls.NONE, "agent.walls asks for no stronger ones")
+
+
+def test_walls_that_cannot_be_had_are_refused_with_what_would_help(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    had(monkeypatch, Walls.LANDLOCK)
+    monkeypatch.setattr(available, "why_not", lambda walls, state_dir: "not root")
+    with pytest.raises(GridError) as refused:
+        choose_walls(WallSettings(tmp_path, walls="user"))
+    assert refused.value.what == "jobs cannot be run behind walls user here (agent.walls)"
+    assert refused.value.why == "not root"
+    assert refused.value.hint.startswith("set agent.walls: auto, which is landlock here; or sudo grid agent install")
+
+
+def test_where_the_strongest_walls_are_there_nothing_is_to_be_installed_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    had(monkeypatch, Walls.USER, "")
+    monkeypatch.setattr(available, "why_not", lambda walls, state_dir: "root owns all files")
+    with pytest.raises(GridError) as refused:
+        choose_walls(WallSettings(tmp_path, walls="namespace"))
+    assert refused.value.hint == "set agent.walls: auto, which is user here"
+
+
+def test_more_owners_than_a_node_can_tell_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GridError, match="257 owners are too many"):
+        isolation.wall_facts(WallSettings(tmp_path, owners=tuple(f"u{number}" for number in range(257))))
+
+
+def test_an_agent_belongs_to_who_runs_it_and_to_who_became_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann")
+    monkeypatch.setenv("LOGNAME", getpass.getuser())
+    assert default_owners()[0] == "ann" and getpass.getuser() in default_owners()
+    monkeypatch.delenv("SUDO_USER")
+    assert "ann" not in default_owners() and "" not in default_owners()
+
+
+@pytest.mark.parametrize(
+    ("name", "off", "said"),
+    [
+        ("kernel/unprivileged_userns_clone", "0", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
+    ],
+)
+def test_the_remedy_names_what_the_kernel_has_to_allow(name: str, off: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_text(off + "\n")
+    assert said in walls_remedy(tmp_path)
+    path.write_text("7\n")
+    assert walls_remedy(tmp_path) == "sudo grid agent install, for walls user"
+
+
+def test_the_doctor_warns_of_weak_walls_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(diagnostics, "chosen", lambda asked: (Walls.NONE, "not root"))
+    found = diagnostics.walls(WallSettings(tmp_path, owners=("ann",)))
+    assert (found.level, found.why) == (Level.WARNING, "not root")
+    assert found.what == "jobs run behind walls none, so only those of ann do (agent.owners)"
+    assert found.remedy.endswith("or agent.trust: everyone")
+    found = diagnostics.walls(WallSettings(tmp_path, trust="everyone"))
+    assert found.level is Level.WARNING and "jobs of everyone run behind walls none" in found.what
+
+
+def test_a_node_says_why_its_jobs_have_no_name_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    had(monkeypatch, Walls.USER, "")
+    monkeypatch.setattr(available, "nameless", lambda: "no mount can be made; be a service")
+    assert isolation.wall_facts(WallSettings(tmp_path))["nameless"] == "no mount can be made; be a service"
+    found = diagnostics.walls(WallSettings(tmp_path))
+    assert (found.level, found.why, found.remedy) == (Level.WARNING, "no mount can be made", "be a service")
+    assert "have no name" in found.what
+    for other in (WallSettings(tmp_path, walls="none"), WallSettings(tmp_path, run_as="submitter")):
+        assert "nameless" not in isolation.wall_facts(other)
+
+
+def test_the_doctor_is_content_with_strong_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(diagnostics, "chosen", lambda asked: (Walls.NAMESPACE, "not root"))
+    assert diagnostics.walls(WallSettings(tmp_path)).level is Level.OK
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_the_doctor_says_nothing_of_what_another_user_could_have(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    found = diagnostics.walls(WallSettings(tmp_path))
+    assert found.level is Level.OK and found.what.startswith("only user 65534")
+
+
+@pytest.mark.parametrize(
+    ("walls", "run_as", "grouped", "by"),
+    [
+        ("user", "agent", True, "user id"),
+        ("user", "submitter", True, "control group"),
+        ("user", "submitter", False, "descent"),
+        ("namespace", "agent", False, "pid namespace"),
+        ("landlock", "agent", True, "control group"),
+        ("none", "agent", False, "descent"),
+    ],
+)
+def test_by_what_an_end_is_proven_follows_from_user_namespace_and_group(
+    walls: str, run_as: str, grouped: bool, by: str
+) -> None:
+    assert end_proof(walls, run_as, grouped) == by

@@ -1,0 +1,201 @@
+"""Ending processes without a group, a user id or a pid namespace of their own: real ones that try to get away, all
+within a limit of processes, so that none of this can harm the machine."""
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from distributed_grid.agent.cgroups import groups as cgroups
+from distributed_grid.agent.supervisor import tree
+from distributed_grid.agent.supervisor.tree import Found
+
+MOST = 400
+NOBODY = 65534
+FORKER = """
+import os, sys, time
+for _ in range({lines}):
+    if os.fork() == 0:
+        while True:
+            try:
+                if os.fork(): os._exit(0)
+                os.setsid()
+            except OSError: pass
+            time.sleep({pause})
+time.sleep(1000)
+"""
+BOMB = """
+import os, time
+while True:
+    try: os.fork()
+    except OSError: time.sleep(0.001)
+"""
+GUARDS = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def guard(other):
+    while True:
+        try:
+            if other == 0 or os.kill(other, 0) is not None: raise OSError
+        except OSError:
+            mine = os.getpid()
+            other = os.fork()
+            if other == 0:
+                os.setsid()
+                guard(mine)
+        try: os.waitpid(-1, os.WNOHANG)
+        except OSError: pass
+for _ in range(5):
+    if os.fork() == 0: guard(0)
+time.sleep(1000)
+"""
+WAKERS = """
+import os, signal, time
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        first = os.getppid()
+        while True:  # wake all that may have been stopped
+            for pid in range(first, first + 60):
+                try: os.kill(pid, signal.SIGCONT)
+                except OSError: pass
+time.sleep(1000)
+"""
+HEADLESS = """
+import ctypes, os, threading, time
+for _ in range(5):
+    if os.fork() == 0:
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        ctypes.CDLL(None).syscall(60, 0)  # the first thread ends, and the process looks like a zombie
+time.sleep(1000)
+"""
+REAPER = """
+import json, os, signal, subprocess, sys, time
+from distributed_grid.agent.supervisor import rounds, procs
+code, user, keeps_root, neighbour = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1", sys.argv[4] == "1"
+procs.become_subreaper()
+spare = [subprocess.Popen(["sh", "-c", "sleep 1000 & wait"]).pid] if neighbour else []
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # all are reaped at once
+if keeps_root:
+    subprocess.Popen(["sleep", "1000"])
+if user:
+    os.setgid(user); os.setuid(user)
+if os.fork() == 0:
+    os.setsid()
+    os.close(0), os.close(1)
+    exec(code)
+sys.stdin.readline()
+kin = rounds.Kin(os.getpid(), lambda: spare)
+print(json.dumps([rounds.end(kin.look, kin.judge, float(sys.argv[5])), spare]), flush=True)
+sys.stdin.readline()
+"""
+
+
+class Ended(NamedTuple):
+    proven: bool
+    ended: int
+    rounds: int
+    left: set[int]
+    """Of the whole group, but the subreaper."""
+    spare: list[int]
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    mount = cgroups.mounted().get("pids")
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("needs root, and the pids controller in version 1")
+    made = Path(mount, f"grid-test-{secrets.token_hex(4)}")
+    made.mkdir()
+    (made / "pids.max").write_text(str(MOST))
+    yield made
+    (made / "pids.max").write_text("0")
+    deadline = time.monotonic() + 30
+    while True:
+        for pid in (made / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), 9)
+        try:
+            made.rmdir()
+            return
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def ended(
+    group: Path,
+    code: str,
+    count: int,
+    user: int = 0,
+    root: bool = False,
+    neighbour: bool = False,
+    seconds: float = 20.0,
+) -> Ended:
+    """Have a subreaper with this user end a job once that has so many processes."""
+    argv = [sys.executable, "-c", REAPER, code, str(user), f"{root:d}", f"{neighbour:d}", str(seconds)]
+    enter = f'echo $$ > "{group}/cgroup.procs"; exec "$@"'
+    with subprocess.Popen(
+        ["sh", "-c", enter, "sh", *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reaper:
+        assert reaper.stdin is not None and reaper.stdout is not None
+        deadline = time.monotonic() + 30
+        while int((group / "pids.current").read_text()) < 1 + count:
+            assert time.monotonic() < deadline and reaper.poll() is None
+            time.sleep(0.01)
+        reaper.stdin.write("go\n")
+        reaper.stdin.flush()
+        (proven, many, turns), spare = json.loads(reaper.stdout.readline())
+        left = set(map(int, (group / "cgroup.procs").read_text().split())) - {reaper.pid}
+        reaper.stdin.write("go\n")
+        reaper.stdin.close()
+    return Ended(proven, many, turns, left, spare)
+
+
+@pytest.mark.parametrize("user", [0, NOBODY])
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        pytest.param(FORKER.format(lines=1, pause=0.0002), 2, id="one-line"),
+        pytest.param(FORKER.format(lines=30, pause=0.0002), 20, id="many-lines"),
+        pytest.param(FORKER.format(lines=4, pause=0), 3, id="without-pause"),
+        pytest.param(BOMB, 300, id="bomb"),
+        pytest.param(GUARDS, 10, id="guards"),
+        pytest.param(WAKERS, 20, id="wakers"),
+        pytest.param(HEADLESS, 11, id="headless"),
+    ],
+)
+def test_what_forks_anew_all_the_time_is_ended_and_that_is_proven(
+    group: Path, code: str, count: int, user: int
+) -> None:
+    done = ended(group, code, count, user)
+    assert (done.proven, done.left) == (True, set())
+
+
+def test_other_jobs_of_the_same_supervisor_are_not_hit(group: Path) -> None:
+    done = ended(group, FORKER.format(lines=10, pause=0.0002), 8, neighbour=True)
+    assert done.proven and len(done.left) == 2 and done.left > set(done.spare)
+
+
+def test_what_may_not_be_signalled_is_not_promised(group: Path) -> None:
+    done = ended(group, "import time; time.sleep(1000)", 2, NOBODY, root=True, seconds=1.0)
+    assert not done.proven and len(done.left) == 1
+
+
+def test_walks_that_miss_somebody_prove_nothing() -> None:
+    verdict = tree.end_in_rounds(lambda: Found({}, False), seconds=0.1)
+    assert not verdict.proven and verdict.ended == 0
+
+
+def test_the_supervisors_own_priority_and_processors_are_as_before() -> None:
+    before = os.sched_getaffinity(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    assert tree.end_in_rounds(lambda: Found({}, True)).proven
+    assert (os.sched_getaffinity(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
