@@ -1,6 +1,6 @@
-"""Logs recorded by the code as it was on 2026-11-22 (commit 5dde0e9, before its modules moved into packages) are decided
-the same today: the log of a real grid (`grid dev up`: an array, a gang, drains, a killed agent), and those of 13 grids
-of the simulator. Where a field or a text has another name since, it is renamed here before the replay.
+"""Logs recorded by the code at commit 5dde0e9 (2026-11-22, before its modules moved into packages) are decided the same
+today: the log of a real grid (`grid dev up`: an array, a gang, drains, a killed agent), and those of 13 grids of the
+simulator. Where a field or a text has another name since, it is renamed here before the replay.
 """
 
 import tarfile
