@@ -5,10 +5,9 @@ from collections.abc import Collection
 
 import msgspec
 
-from distributed_grid.simulator import world as faults
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.plan import KINDS, Shape, make
-from distributed_grid.simulator.world import World
+from distributed_grid.simulator.world import World, begin_fault
 
 STORY_LINES = 40
 
@@ -33,7 +32,7 @@ def run(seed: int, shape: Shape | None = None, without: Collection[str] = ()) ->
 
 
 def _run(seed: int, shape: Shape, without: Collection[str], recording: bool) -> tuple[Run, list[tuple[float, str]]]:
-    world = World(make(seed, shape, without), faults.begin_fault, recording)
+    world = World(make(seed, shape, without), begin_fault, recording)
     about = what = ""
     try:
         world.go()

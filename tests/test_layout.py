@@ -518,7 +518,7 @@ OFFENCES = [
     (files_opened_by_path, "agent/data/transfer.py", "open(path)"),
     (files_opened_by_path, "agent/data/transfer.py", "import os\nos.open(path, os.O_RDONLY)"),
     (files_opened_by_path, "agent/data/transfer.py", "Path(path).read_bytes()"),
-    (files_opened_by_path, "agent/launch/workdir.py", "(folder / 'recall').open('wb')"),
+    (files_opened_by_path, "agent/launch/staging.py", "(folder / 'recall').open('wb')"),
     (files_opened_by_path, "agent/walls/wire.py", "path.write_text('x')"),
     (files_opened_by_path, "agent/data/transfer.py", "shutil.rmtree(path)"),
     (supervisors_that_lean_on_others, "agent/supervisor/loop.py", "import psutil"),

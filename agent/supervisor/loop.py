@@ -17,11 +17,10 @@ import time
 from typing import Any
 
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups, described, freezer, survey
-from distributed_grid.agent.supervisor import job as leases
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.endings import Endings
 from distributed_grid.agent.supervisor.freeze import Freezer, told
-from distributed_grid.agent.supervisor.job import NEVER, Job, never_ran
+from distributed_grid.agent.supervisor.job import LEASE_GRACE, NEVER, Job, Leases, lease_text, never_ran
 from distributed_grid.agent.supervisor.journal import Book
 from distributed_grid.agent.supervisor.limits import Limits, Outputs
 from distributed_grid.agent.supervisor.recovery import Survivors
@@ -85,7 +84,7 @@ class Supervisor:
         self.slots = Slots(state_dir, walls, forks, self.selector, *said, self.groups, jobs_score)
         self.starting = Starting(self.slots, self.allocs, self._cannot_start)
         self.tree = Tree(warn, forks.act, self.slots.helpers, self._sweep, self.groups)
-        self.leases = leases.Leases()
+        self.leases = Leases()
         self.outputs = Outputs(self.allocs, output_limit, warn)
         self.book = Book(os.path.join(state_dir, "journal"), self.leases, log)
         self.jobs = self.book.jobs
@@ -263,7 +262,7 @@ class Supervisor:
             log(f"{key!r} is not the id of an allocation")
         elif lease and since + lease <= procs.now():
             # Newer renewals do not count: it may have been given up before them, while it was on its way here.
-            self._refuse(key, "lease-expired", leases.lease_text(lease))
+            self._refuse(key, "lease-expired", lease_text(lease))
         elif key not in self.starting:
             self.leases.hold(key, lease, since)
             self.starting.add(key, order)
@@ -410,10 +409,10 @@ class Supervisor:
         """End what has a lease that is over."""
         for key, lease in self.leases.over(now).items():
             if key in self.starting:
-                self._refuse(key, "lease-expired", leases.lease_text(lease))
+                self._refuse(key, "lease-expired", lease_text(lease))
             else:
                 job = self.jobs[key]
-                self.endings.ask(job, "lease-expired", leases.lease_text(lease), min(job.grace, leases.LEASE_GRACE))
+                self.endings.ask(job, "lease-expired", lease_text(lease), min(job.grace, LEASE_GRACE))
 
     def _settle(self) -> None:
         """A job is over when nothing of it is alive. What its main process left behind is ended first."""

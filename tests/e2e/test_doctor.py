@@ -109,7 +109,8 @@ def test_a_configuration_with_a_mistake_is_a_finding(grid: Grid, tmp_path: Path)
 def test_services_that_do_not_run_and_a_port_that_is_taken_are_errors(grid: Grid, tmp_path: Path) -> None:
     shutil.copytree(grid.home / "lab1" / "identity", tmp_path / "a" / "identity")
     (tmp_path / "c" / "pki").mkdir(parents=True)
-    found = {one.check: one for one in agent_doctoring.look(agent_doctoring.Asked(tmp_path / "a"), "none", "none")}
+    settings = agent_doctoring.WallSettings(tmp_path / "a")
+    found = {one.check: one for one in agent_doctoring.look(settings, "none", "none")}
     assert found["agent"].level is Level.ERROR and "grid agent run" in found["agent"].remedy
     if os.geteuid() == 0:
         assert found["walls"].level is Level.WARNING and "walls none" in found["walls"].what

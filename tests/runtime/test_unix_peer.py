@@ -202,6 +202,6 @@ def test_the_lineage_of_nobody_cannot_be_told() -> None:
 
 
 def test_a_process_can_be_named(door: Door) -> None:
-    told = "from distributed_grid.runtime import peer; import os; peer.name_process(peer.SUPERVISOR)\n"
-    words = [sys.executable, "-c", told + "print(peer.process_name(os.getpid()))"]
+    told = "from distributed_grid.runtime import unix; import os; unix.name_process(unix.SUPERVISOR)\n"
+    words = [sys.executable, "-c", told + "print(unix.process_name(os.getpid()))"]
     assert subprocess.run(words, capture_output=True, text=True).stdout == "grid-supervisor\n"

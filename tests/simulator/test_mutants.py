@@ -90,7 +90,7 @@ def give_up_at_once(patch: Patch) -> None:
 
 
 def run_again_without_limit(patch: Patch) -> None:
-    patch(attempts, "wanted", lambda job, allocation, outcome: outcome.cause is Cause.EXITED and outcome.code != 0)
+    patch(attempts, "wants_retry", lambda job, allocation, outcome: outcome.cause is Cause.EXITED and outcome.code != 0)
 
 
 def leases_are_not_kept(patch: Patch) -> None:
@@ -199,7 +199,7 @@ def decide_about_a_gang_before_all_of_it_is_over(patch: Patch) -> None:
 
 
 def let_the_others_of_a_gang_go_on(patch: Patch) -> None:
-    patch(attempts, "ask_gang", lambda *of, **more: None)
+    patch(attempts, "request_gang_stop", lambda *of, **more: None)
 
 
 def end_the_members_of_a_gang_one_by_one(patch: Patch) -> None:
@@ -327,7 +327,7 @@ def start_an_urgent_gang_with_one_member_less(patch: Patch) -> None:
         else:
             start(state, leader, found, met)
 
-    patch(outcomes, "start", short)
+    patch(outcomes, "start_gang", short)
     patch(Ledger, "check", lambda self: None)
 
 

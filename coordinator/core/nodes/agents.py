@@ -8,11 +8,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.lifecycle import attempts as granting
-from distributed_grid.coordinator.core.lifecycle import attempts as lost_records
-from distributed_grid.coordinator.core.lifecycle import attempts as retries
-from distributed_grid.coordinator.core.lifecycle import attempts as suspending
 from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
+from distributed_grid.coordinator.core.lifecycle.attempts import (
+    launch,
+    lease_expired,
+    of_unknown_fate,
+    recalled,
+    record_lost,
+    suspended,
+)
 from distributed_grid.coordinator.core.model import (
     AckExits,
     Allocation,
@@ -195,9 +199,7 @@ def _give_up(state: GridState, node: Node) -> None:
             state.move(allocation, State.LOST, "")
         node.strays[allocation.id] = allocation.grant
         # Its lease ends nothing there where the node does not know of it.
-        over = retries.lease_expired(allocation, state.policy) and not lost_records.of_unknown_fate(
-            node.facts, allocation
-        )
+        over = lease_expired(allocation, state.policy) and not of_unknown_fate(node.facts, allocation)
         after = "its lease has run out there" if over else "the job may have run on there"
         text = f"{node.facts.name} was not heard for {silence:g} s; {after}"
         _end_lost(state, allocation, Cause.NODE_LOST, text, again=over)
@@ -226,7 +228,7 @@ def _alive(state: GridState, node: Node) -> None:
         for allocation in list(node.allocations.values()):
             # A launch still on its way arrives. Sent a second time, it could follow the agent's stale and start then.
             known = allocation.started or allocation.stop is not None
-            if allocation.state is State.LOST and known and not lost_records.of_unknown_fate(node.facts, allocation):
+            if allocation.state is State.LOST and known and not of_unknown_fate(node.facts, allocation):
                 _found(state, node, allocation, running=allocation.started > 0)
 
 
@@ -295,7 +297,7 @@ def _reconcile(state: GridState, node: Node, allocation: Allocation, item: Known
         _found(state, node, allocation, item.state is not State.STARTING, item.started_for)
     elif state.loss:
         pass  # what it came to may be lost: nothing is said of it before an operator has chosen
-    elif lost_records.record_lost(node.facts, allocation):
+    elif record_lost(node.facts, allocation):
         if not node.facts.unknown:
             text = f"{name} lost its records of it, and nothing of it lives there"
             _end_lost(state, allocation, Cause.NODE_LOST, text, again=True)
@@ -330,7 +332,7 @@ def _found(state: GridState, node: Node, allocation: Allocation, running: bool, 
         state.move(allocation, State.RUNNING, "started" if before is State.STARTING else f"{name} is back, it runs on")
     elif not running and not state.loss:
         # The launch may have been lost with the connection. An agent that has it already starts nothing again.
-        state.out.append(Send(name, granting.launch(state, job, allocation)))
+        state.out.append(Send(name, launch(state, job, allocation)))
     if allocation.state is not before:
         state.changed(job, allocation)
 
@@ -457,8 +459,8 @@ _ON: dict[type, Callable[[GridState, Node, Any], None]] = {
     Started: _started,
     Stale: _stale,
     Exited: _exited,
-    Suspended: suspending.suspended,
-    Recalled: suspending.recalled,
+    Suspended: suspended,
+    Recalled: recalled,
     Noted: _noted,
     InUse: idle.told,
 }

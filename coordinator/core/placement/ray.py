@@ -8,8 +8,8 @@ Boosts are lent to Ray, and not reserved by it.
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused, Unreserve
-from distributed_grid.coordinator.core.lifecycle import attempts as granting
 from distributed_grid.coordinator.core.lifecycle import outcomes
+from distributed_grid.coordinator.core.lifecycle.attempts import launch, reserve
 from distributed_grid.coordinator.core.model import Allocation, Node, Send
 from distributed_grid.coordinator.core.nodes import quarantine
 from distributed_grid.coordinator.core.placement.constraints import REFUSED_BY_RAY
@@ -25,7 +25,7 @@ def restore(state: GridState) -> None:
     """Of some that were granted before the start nobody knows whether Ray has reserved them: it is asked again."""
     for allocation in state.allocations.values():
         if allocation.awaits_ray:
-            granting.reserve(state, allocation)
+            reserve(state, allocation)
 
 
 # --- what Ray says ----------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def reserved(state: GridState, event: Reserved) -> None:
     state.tell(job, f"Ray reserved it on its node {allocation.ray.node[:12]}")
     state.changed(job, allocation, soon=True)  # what is not known after a crash, is asked again
     if node.state is NodeState.UP and node.synced:  # else when its agent has told what it knows
-        state.out.append(Send(allocation.node, granting.launch(state, job, allocation)))
+        state.out.append(Send(allocation.node, launch(state, job, allocation)))
 
 
 def refused(state: GridState, event: ReserveRefused) -> None:

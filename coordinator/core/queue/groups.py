@@ -4,8 +4,8 @@ how many are let into the queue at once, when the rest is ended, and when the wh
 A member that was not let go yet waits and is not in the queue, so it costs a matching pass nothing.
 """
 
-from distributed_grid.coordinator.core.lifecycle import attempts as stopping
 from distributed_grid.coordinator.core.lifecycle import outcomes
+from distributed_grid.coordinator.core.lifecycle.attempts import request_stop
 from distributed_grid.coordinator.core.model import Group, Job, dependencies
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.state import GridState, Members
@@ -82,7 +82,7 @@ def end(state: GridState, job: Job, text: str, grace: float) -> None:
             state, job, Outcome(cause=Cause.CANCELLED, text=text, started=job.retried > 0 or job.taken_back > 0)
         )
     else:
-        stopping.request_stop(state, allocation, Cause.CANCELLED, text, job.spec.grace if grace < 0 else grace)
+        request_stop(state, allocation, Cause.CANCELLED, text, job.spec.grace if grace < 0 else grace)
 
 
 def view(group: Group, states: dict[State, int], why: Reason | None = None) -> GroupView:

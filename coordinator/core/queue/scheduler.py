@@ -6,8 +6,8 @@ import copy
 from heapq import heapify, heappop, heappush, heapreplace
 
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.lifecycle import attempts as granting
 from distributed_grid.coordinator.core.lifecycle import outcomes
+from distributed_grid.coordinator.core.lifecycle.attempts import start
 from distributed_grid.coordinator.core.model import Job, Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement.matching import has_room
 from distributed_grid.coordinator.core.queue.fairness import RANKED_EVERY, aged
@@ -222,7 +222,7 @@ def _serve(state: GridState, line: Line, hopeless: list[Hopeless]) -> bool:
 def _start(state: GridState, job: Job, found: tuple[Placement, ...]) -> bool:
     """False: a gang has no port left to meet at."""
     if not job.request.gang:
-        granting.start(state, job, found[0])
+        start(state, job, found[0])
         return True
     met = outcomes.gang_meeting(state, job, [placement.node for placement in found])
     if met is not None:

@@ -15,7 +15,7 @@ from distributed_grid.runtime.health import Level
 
 def had(monkeypatch: pytest.MonkeyPatch, walls: Walls, why: str = "not root") -> None:
     """These are the strongest that this machine has."""
-    monkeypatch.setattr(isolation, "strongest", lambda asked: (walls, why))
+    monkeypatch.setattr(isolation, "strongest_walls", lambda asked: (walls, why))
 
 
 def test_what_is_told_are_the_strongest_walls_and_why_there_are_no_stronger_ones(
@@ -84,7 +84,7 @@ def test_the_remedy_names_what_the_kernel_has_to_allow(name: str, off: str, said
 
 
 def test_the_doctor_warns_of_weak_walls_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(diagnostics, "chosen", lambda asked: (Walls.NONE, "not root"))
+    monkeypatch.setattr(diagnostics, "choose_walls", lambda asked: (Walls.NONE, "not root"))
     found = diagnostics.walls(WallSettings(tmp_path, owners=("ann",)))
     assert (found.level, found.why) == (Level.WARNING, "not root")
     assert found.what == "jobs run behind walls none, so only those of ann do (agent.owners)"
@@ -105,7 +105,7 @@ def test_a_node_says_why_its_jobs_have_no_name_and_what_to_do(monkeypatch: pytes
 
 
 def test_the_doctor_is_content_with_strong_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(diagnostics, "chosen", lambda asked: (Walls.NAMESPACE, "not root"))
+    monkeypatch.setattr(diagnostics, "choose_walls", lambda asked: (Walls.NAMESPACE, "not root"))
     assert diagnostics.walls(WallSettings(tmp_path)).level is Level.OK
 
 

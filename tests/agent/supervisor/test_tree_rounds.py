@@ -79,7 +79,7 @@ time.sleep(1000)
 """
 REAPER = """
 import json, os, signal, subprocess, sys, time
-from distributed_grid.agent.supervisor import rounds, procs
+from distributed_grid.agent.supervisor import procs, tree
 code, user, keeps_root, neighbour = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1", sys.argv[4] == "1"
 procs.become_subreaper()
 spare = [subprocess.Popen(["sh", "-c", "sleep 1000 & wait"]).pid] if neighbour else []
@@ -93,8 +93,8 @@ if os.fork() == 0:
     os.close(0), os.close(1)
     exec(code)
 sys.stdin.readline()
-kin = rounds.Kin(os.getpid(), lambda: spare)
-print(json.dumps([rounds.end(kin.look, kin.judge, float(sys.argv[5])), spare]), flush=True)
+kin = tree.Kin(os.getpid(), lambda: spare)
+print(json.dumps([tree.end_in_rounds(kin.look, kin.judge, float(sys.argv[5])), spare]), flush=True)
 sys.stdin.readline()
 """
 

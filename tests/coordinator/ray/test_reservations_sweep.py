@@ -54,7 +54,7 @@ async def test_a_job_that_ray_has_not_placed_has_no_group() -> None:
 
 
 async def test_where_ray_cannot_be_asked_it_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reservations, "FIRST", 0.01)
+    monkeypatch.setattr(reservations, "SWEEP_FIRST", 0.01)
     ray = Left("grid-job-j-gone.1", down=3)
     async with asyncio.timeout(60):
         await reservations.sweep_until_done(GridState(), ray)

@@ -95,7 +95,7 @@ def test_a_restart_knows_what_was_lost_within_the_hour(tmp_path: Path) -> None:
 
 
 def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_receipts, "ROWS", 20)
+    monkeypatch.setattr(store_receipts, "RECEIPTS_KEPT", 20)
     store = Store(tmp_path / "grid.db")
     for number in range(50):
         keep(store, receipt(number, float(number)))
