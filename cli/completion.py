@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-from distributed_grid.cli.context import common
-
 TIMEOUT = 0.3
 
 
@@ -46,7 +44,6 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command()
-@common
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print a shell's completion script.

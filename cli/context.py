@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,6 @@ AWAY_SECONDS = 60.0
 """How long a coordinator that is away is waited for by a command that rejoins a job."""
 FORMS = ("table", "json", "jsonl", "quiet")
 COLORS = ("auto", "always", "never")
-C = TypeVar("C", bound=Callable[..., Any])
 
 
 @dataclass
@@ -164,18 +163,18 @@ def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return keep
 
 
-def common(command: C) -> C:
-    """Give a command the options that every command takes."""
-    for names, field, about in reversed(_COMMON):
-        command = click.option(*names, callback=_keep(field), expose_value=False, **about)(command)
-    return command
+def _option(names: tuple[str, ...], field: str, about: dict[str, Any]) -> click.Parameter:
+    return click.Option(names, callback=_keep(field), expose_value=False, **about)
 
 
-_COMMON: list[tuple[tuple[str, ...], str, dict[str, Any]]] = [
-    (("-c", "--config"), "config_path", {"metavar": "FILE", "help": "Configuration to use."}),
-    (("--coordinator",), "coordinator", {"metavar": "URL", "help": "Where the coordinator is (GRID_COORDINATOR)."}),
-    (("-o", "--output"), "output", {"type": click.Choice(FORMS), "help": "Form of what is printed."}),
-    (("--color",), "color", {"type": click.Choice(COLORS), "help": "Colours in what is printed."}),
-    (("-q", "--quiet"), "quiet", {"is_flag": True, "help": "No words of our own."}),
-    (("-v", "--verbose"), "verbose", {"is_flag": True, "help": "More words of our own."}),
+COMMON: list[click.Parameter] = [
+    _option(("-c", "--config"), "config_path", {"metavar": "FILE", "help": "Configuration to use."}),
+    _option(
+        ("--coordinator",), "coordinator", {"metavar": "URL", "help": "Where the coordinator is (GRID_COORDINATOR)."}
+    ),
+    _option(("-o", "--output"), "output", {"type": click.Choice(FORMS), "help": "Form of what is printed."}),
+    _option(("--color",), "color", {"type": click.Choice(COLORS), "help": "Colours in what is printed."}),
+    _option(("-q", "--quiet"), "quiet", {"is_flag": True, "help": "No words of our own."}),
+    _option(("-v", "--verbose"), "verbose", {"is_flag": True, "help": "More words of our own."}),
 ]
+"""The options of every command (see lazy.py)."""

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from distributed_grid.cli.context import COMMON
+
 FORMER = {"resource-sharing": "shared-status"}
 """Commands that the founding documents name, and what they are called."""
 
@@ -24,15 +26,26 @@ class Lazy(NamedTuple):
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{self.target} is not a command")
-        return command
+        return with_common(command)
+
+
+def with_common(command: click.Command) -> click.Command:
+    """The command with the options that every command takes, before its own."""
+    command.params[:0] = [one for one in COMMON if one not in command.params]
+    return command
 
 
 class LazyGroup(click.Group):
-    """A group whose commands come from a table of `Lazy` entries, in the order of the table."""
+    """A group whose commands come from a table of `Lazy` entries, in the order of the table, and behind these from
+    decorators. Both take the common options."""
 
     def __init__(self, *args: Any, table: dict[str, Lazy] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, context_settings={"help_option_names": ["-h", "--help"]}, **kwargs)
+        self.params += COMMON
         self.table = table if table is not None else {}
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        super().add_command(with_common(cmd), name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.table, *super().list_commands(ctx)]

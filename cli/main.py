@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from distributed_grid import __version__
-from distributed_grid.cli.context import Invocation, common, complain, printable
+from distributed_grid.cli.context import Invocation, complain, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 
 USAGE = 2
@@ -133,9 +133,8 @@ def _forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(cls=Grid, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Grid, table=COMMANDS)
 @click.version_option(__version__, prog_name="grid", message="%(prog)s %(version)s")
-@common
 def main() -> None:
     """Borrow the idle CPUs, memory and GPUs of other machines."""
 

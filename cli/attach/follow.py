@@ -8,7 +8,7 @@ import click
 
 from distributed_grid.cli.attach.results import get_options
 from distributed_grid.cli.completion import complete_jobs as complete_jobs
-from distributed_grid.cli.context import AWAY_SECONDS, Invocation, common, current
+from distributed_grid.cli.context import AWAY_SECONDS, Invocation, current
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.client.blocking import Connection
@@ -18,7 +18,6 @@ GRID_FAILED = 125
 
 
 @click.command()
-@common
 @click.option("--on-exit", type=click.Choice(["cancel", "keep"]), default="keep", help="If we are ended (keep).")
 @click.option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
 @get_options
@@ -68,7 +67,6 @@ def _found(invocation: Invocation, job: str) -> "tuple[Connection, GroupView | N
 
 
 @click.command()
-@common
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option("--stdout", "only", flag_value="stdout", help="Only what it wrote to stdout.")
 @click.option("--stderr", "only", flag_value="stderr", help="Only what it wrote to stderr.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distributed_grid.cli.context import Invocation, common, current
+from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.dev import processes
 from distributed_grid.cli.dev.plan import Plan, make_plan
 from distributed_grid.cli.lazy import LazyGroup
@@ -31,14 +31,12 @@ JOBS_SECONDS = 8.0
 LOG_LINES = 15
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup)
 def dev() -> None:
     """Start and end a whole grid on this machine, to try it out."""
 
 
 @dev.command()
-@common
 @click.option("--nodes", type=click.IntRange(1, 64), help="How many agents (2).")
 @click.option(
     "--fake-gpus", type=click.IntRange(0, 64), help="Stand-in GPUs, dealt out one by one from the first node."
@@ -66,7 +64,6 @@ def up(directory: str | None, **wanted: int | None) -> None:
 
 
 @dev.command()
-@common
 @click.option("--dir", "directory", metavar="DIR", help="Where it keeps its state.")
 def down(directory: str | None) -> None:
     """End the dev grid: its jobs, agents and coordinator, and nothing else. What they stored stays."""

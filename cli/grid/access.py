@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import common, current, printable
+from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.identity import PEOPLE, Role
@@ -20,14 +20,12 @@ from distributed_grid.protocol.text import format_duration, parse_duration
 ROLES = [Role.AGENT.value, *(role.value for role in PEOPLE)]
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup)
 def token() -> None:
     """Make tokens with which nodes and people join, list them, take them back."""
 
 
 @token.command()
-@common
 @click.option("--role", type=click.Choice(ROLES), default="agent", help="As what they join (agent).")
 @click.option("--node", metavar="NAME", help="What the node will be called, or a pattern of it such as 'lab*'.")
 @click.option("--user", metavar="NAME", help="What the person will be called.")
@@ -78,7 +76,6 @@ def create(
 
 
 @token.command(name="list")
-@common
 def list_tokens() -> None:
     """List the tokens that still open something. Their secrets are not known any more."""
     invocation = current()
@@ -94,7 +91,6 @@ def list_tokens() -> None:
 
 
 @token.command()
-@common
 @click.argument("token")
 def revoke(token: str) -> None:
     """Take a token back, by its id or as a whole. Who has joined with it stays."""
@@ -104,8 +100,7 @@ def revoke(token: str) -> None:
     invocation.say(done.text)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
-@common
+@click.group(cls=LazyGroup, invoke_without_command=True)
 @click.pass_context
 def access(ctx: click.Context) -> None:
     """List who has access; `access revoke ROLE NAME` takes it back at once."""
@@ -124,7 +119,6 @@ def access(ctx: click.Context) -> None:
 
 
 @access.command(name="revoke")
-@common
 @click.argument("role", type=click.Choice(ROLES))
 @click.argument("name")
 def revoke_access(role: str, name: str) -> None:
@@ -193,7 +187,6 @@ PORT = 7433
 
 
 @click.command()
-@common
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name or address it is reached by; repeatable.")
 @click.option("--port", type=click.IntRange(1, 65535), default=PORT, help="The port that it will listen on (7433).")
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
@@ -232,7 +225,6 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
 
 
 @click.command()
-@common
 @click.option("--context", "context", default="default", metavar="NAME", help="What this access is called here.")
 @click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
 def login(context: str, invitation: str) -> None:
@@ -281,14 +273,12 @@ def _keep_bearer(asked: Any, name: str, folder: Path) -> None:
     current().say(f"you are {connection.role} {connection.user} of grid {connection.grid}, by {folder}")
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup)
 def context() -> None:
     """See and choose which grid is spoken to: list, use."""
 
 
 @context.command(name="list")
-@common
 def list_contexts() -> None:
     """List the grids you have joined."""
     from distributed_grid.cli import formatting
@@ -308,7 +298,6 @@ def list_contexts() -> None:
 
 
 @context.command()
-@common
 @click.argument("name")
 def use(name: str) -> None:
     """Speak to this grid from now on."""

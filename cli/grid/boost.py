@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.boosts import DURATION, Boost, amount_words, group_name
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -71,14 +71,12 @@ EXCLUSIVE = """only programs that use its placement group run there:
 HISTORY = ("BOOST", "SOURCE", "TARGET", "LENT", "BEGAN", "LASTED", "END")
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup)
 def boost() -> None:
     """Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history."""
 
 
 @boost.command()
-@common
 @click.option("--priority", default="normal", metavar="WORD", help="low, normal, high or critical (normal).")
 @click.option("--duration", default="", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
 @click.option("--source", default="", metavar="NODE", help="From this node, instead of the best.")
@@ -162,7 +160,6 @@ def _nobody_has(why: str, more: str = "") -> GridError:
 
 
 @boost.command()
-@common
 @click.option("--node", default="", metavar="NODE", help="Only those for this node.")
 def status(node: str) -> None:
     """Show the boosts there are, and what Ray shows of them.
@@ -301,7 +298,6 @@ def _named(invocation: Invocation, ref: str) -> str:
 
 
 @boost.command()
-@common
 @click.argument("boost_id", metavar="BOOST")
 def release(boost_id: str) -> None:
     """Give a boost back before it expires. BOOST is an id, the beginning of one, or `last`."""
@@ -312,7 +308,6 @@ def release(boost_id: str) -> None:
 
 
 @boost.command()
-@common
 @click.argument("boost_id", metavar="BOOST")
 @click.argument("time_", metavar="TIME")
 def extend(boost_id: str, time_: str) -> None:
@@ -325,7 +320,6 @@ def extend(boost_id: str, time_: str) -> None:
 
 
 @boost.command()
-@common
 @click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="How many at most (200).")
 def history(limit: int) -> None:
     """Show boosts that have ended, the newest first."""

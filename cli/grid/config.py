@@ -6,19 +6,17 @@ from pathlib import Path
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import common, current, printable
+from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import GridError
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup)
 def config() -> None:
     """Show, check and write configuration."""
 
 
 @config.command()
-@common
 @click.option("--origin", is_flag=True, help="Say where each value comes from.")
 def show(origin: bool) -> None:
     """Show every setting with its value."""
@@ -48,7 +46,6 @@ def _plain(value: object) -> object:
 
 
 @config.command()
-@common
 @click.argument("file", required=False)
 def check(file: str | None) -> None:
     """Check the configuration, or FILE, and say all that is wrong with it."""
@@ -68,7 +65,6 @@ def check(file: str | None) -> None:
 
 
 @config.command()
-@common
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @click.argument("file", default="grid.yaml")
 def init(force: bool, file: str) -> None:
@@ -90,7 +86,6 @@ def init(force: bool, file: str) -> None:
 
 
 @config.command()
-@common
 def schema() -> None:
     """Print the JSON schema of the configuration, for editors."""
     import json

@@ -11,7 +11,7 @@ import click
 from distributed_grid import __version__
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes as complete_nodes
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.messages import GetReceipts, GetStatus, Receipts
@@ -27,7 +27,6 @@ LINES = 50
 
 
 @click.command()
-@common
 @click.argument("log")
 @click.option("--until", metavar="TIME", help="Stop there, such as 2026-01-31T12:00:00 (local time).")
 @click.option("--job", default="", metavar="ID", help="Tell what happened to this job, or only its differences.")
@@ -219,7 +218,6 @@ NAMED = 3
 
 
 @click.command()
-@common
 @click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only on this node.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="So many at the most.")
 @click.argument("job", required=False, default="")
@@ -318,14 +316,12 @@ def alternative_json(other: Alternative) -> dict[str, Any]:
     return {"node": other.node, "victims": other.victims, "lost_core_seconds": other.lost, "why": other.why}
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup)
 def audit() -> None:
     """Look at the coordinator's log of requests: verify."""
 
 
 @audit.command()
-@common
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 def verify(state_dir: str | None, file: Path | None) -> None:

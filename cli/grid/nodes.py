@@ -6,7 +6,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes as complete_nodes
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, NodeView, parse_labels
@@ -19,7 +19,6 @@ NODE_HEADER = (
 
 
 @click.command()
-@common
 def nodes() -> None:
     """List the nodes."""
     invocation = current()
@@ -42,15 +41,12 @@ _PUSHING = "distributed_grid.cli.grid.push:"
         "add": Lazy(_PUSHING + "add", "Make hosts nodes of the grid, by ssh."),
         "remove": Lazy(_PUSHING + "remove", "Take a node out of the grid, and clean its host by ssh."),
     },
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
-@common
 def node() -> None:
     """Add and remove nodes, and order something for them: drain, undrain, label."""
 
 
 @node.command()
-@common
 @click.option("--deadline", metavar="TIME", help="Take back what still runs there after this time; 0: now.")
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the node, and told to who waits.")
 @click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
@@ -65,7 +61,6 @@ def drain(node: tuple[str, ...], deadline: str | None, reason: str) -> None:
 
 
 @node.command()
-@common
 @click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
 def undrain(node: tuple[str, ...]) -> None:
     """Give nodes jobs again, also those that were set aside."""
@@ -73,7 +68,6 @@ def undrain(node: tuple[str, ...]) -> None:
 
 
 @node.command()
-@common
 @click.argument("words", nargs=-1, required=True, metavar="NODE... K=V|K-...", shell_complete=complete_nodes)
 def label(words: tuple[str, ...]) -> None:
     """Set labels of nodes (K=V) or remove them (K-).

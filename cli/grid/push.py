@@ -16,7 +16,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes as complete_nodes
-from distributed_grid.cli.context import Invocation, common, complain, current, printable
+from distributed_grid.cli.context import Invocation, complain, current, printable
 from distributed_grid.cli.grid.access import label_of
 from distributed_grid.coordinator.client.blocking import Denied
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -173,7 +173,6 @@ def _ways(command: Any) -> Any:
 
 
 @click.command()
-@common
 @_ways
 @click.option("--name", metavar="NODE", default="", help="What the node will be called (the host's own name).")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the nodes; repeatable.")
@@ -225,7 +224,6 @@ def add(
 
 
 @click.command()
-@common
 @_ways
 @click.option("--host", metavar="USER@HOST", default="", help="Where it is (as it was added from here).")
 @click.option("--now", is_flag=True, help="Take its jobs back, rather than wait for their end.")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, common, current
+from distributed_grid.cli.context import Invocation, current
 from distributed_grid.protocol.errors import BadValue
 
 Run = Any
@@ -25,7 +25,6 @@ SAID_EVERY = 10.0
 
 
 @click.command()
-@common
 @click.option("--seed", type=int, default=1, metavar="N", help="The (first) seed (1).")
 @click.option(
     "--seeds", type=click.IntRange(1), default=1, metavar="COUNT", help="How many seeds, from that one on (1)."

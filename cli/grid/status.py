@@ -10,7 +10,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes as complete_nodes
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.boost import amounts, difference, ray_json, stray_words
 from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes
 from distributed_grid.cli.lazy import LazyGroup
@@ -33,7 +33,6 @@ from distributed_grid.protocol.text import format_duration
 
 
 @click.command()
-@common
 def status() -> None:
     """Show how the grid is, on one screen."""
     invocation = current()
@@ -50,7 +49,6 @@ def status() -> None:
 
 
 @click.command("shared-status")
-@common
 @click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
 @click.option("--offers", "part", flag_value="offers", help="Only what is offered.")
 @click.option("--allocations", "--leases", "part", flag_value="allocations", help="Only what is lent.")
@@ -258,14 +256,12 @@ HEADER = ("IN RAY", "ADDRESS", "GRID NODE", "STATUS", "CPU USED", "GPU USED", "M
 COUNTED = ("CPU", "GPU", "memory")
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup)
 def cluster() -> None:
     """Look at the nodes, and at what Ray shows of them: status."""
 
 
 @cluster.command("status")
-@common
 def cluster_status() -> None:
     """List the nodes, and where Ray is configured what Ray shows.
 
@@ -400,7 +396,6 @@ def _ray_json(ray: Boosts) -> dict[str, Any] | None:
 
 
 @click.command()
-@common
 def shares() -> None:
     """Show who holds how much, and who is served next."""
     invocation = current()

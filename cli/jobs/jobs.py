@@ -11,7 +11,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.attach.waiting import Waiting
 from distributed_grid.cli.completion import complete_jobs as complete_jobs
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.history import alternative_json, place_json, victim_json
 from distributed_grid.cli.jobs.groups import before_rows, group_json, group_lines, group_row, progress_words, tell_ends
 from distributed_grid.cli.lazy import LazyGroup
@@ -165,7 +165,6 @@ GRID_FAILED = 125
 
 
 @click.command()
-@common
 @click.option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
 @click.option("--members", is_flag=True, help="Each job of an array in a line of its own.")
 @click.option("--state", "states", multiple=True, metavar="STATE", help="Only those in this state; repeatable.")
@@ -208,7 +207,6 @@ def _state(text: str) -> State:
 
 
 @click.command()
-@common
 @click.option("--force", is_flag=True, help="SIGKILL at once.")
 @click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
@@ -247,7 +245,6 @@ def cancel(
 
 
 @click.command()
-@common
 @click.argument("job", shell_complete=complete_jobs)
 def why(job: str) -> None:
     """Explain why a job waits, or why it is where it is.
@@ -259,14 +256,12 @@ def why(job: str) -> None:
     show_why(invocation, invocation.ask(lambda n: AskWhy(id=n, job=job)))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup)
 def job() -> None:
     """Look at single jobs: show, wait, events."""
 
 
 @job.command()
-@common
 @click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
 def show(job: tuple[str, ...]) -> None:
     """Show all that is known of jobs."""
@@ -286,7 +281,6 @@ def show(job: tuple[str, ...]) -> None:
 
 
 @job.command()
-@common
 @click.argument("job", shell_complete=complete_jobs)
 def events(job: str) -> None:
     """Show a job's story: every state it entered, when and why."""
@@ -305,7 +299,6 @@ def events(job: str) -> None:
 
 
 @job.command()
-@common
 @click.option("--timeout", metavar="TIME", help="Wait this long at most, then exit with 124.")
 @click.option("--progress", is_flag=True, help="Say meanwhile how many are done, run and wait.")
 @click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)

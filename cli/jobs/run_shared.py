@@ -9,7 +9,7 @@ import click
 
 from distributed_grid.cli.attach.results import get_options, here
 from distributed_grid.cli.completion import complete_nodes as complete_nodes
-from distributed_grid.cli.context import Invocation, common, current
+from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.jobs.groups import many_of, many_options
 from distributed_grid.cli.options import Sectioned, limit_options, limits_of, placing, placing_fields
 from distributed_grid.protocol.errors import BadValue
@@ -45,7 +45,6 @@ class RunShared(Sectioned):
 
 
 @click.command(cls=RunShared, context_settings={"allow_interspersed_args": False})
-@common
 @click.option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
 @click.option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs; parts such as 0.5 too.")
 @click.option("--cpus", metavar="N", help="Cores (1, if nothing else says).")

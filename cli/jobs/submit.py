@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from distributed_grid.cli.context import common, current
+from distributed_grid.cli.context import current
 from distributed_grid.cli.jobs.groups import many_of
 from distributed_grid.cli.jobs.run_shared import request_of, run_shared, spec_of
 from distributed_grid.config.kinds import Problem, did_you_mean
@@ -259,7 +259,6 @@ def _empty(node: Any) -> bool:
 
 
 @click.command()
-@common
 @click.option("-f", "--file", "path", required=True, metavar="FILE", help="The jobs; - for standard input.")
 def submit(path: str) -> None:
     """Submit the jobs of a file, all or none, and print their ids.

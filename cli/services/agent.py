@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.cli.services import agent_control, systemd
 from distributed_grid.cli.services import service as service_words
@@ -32,8 +32,7 @@ SERVICE = {
 }
 
 
-@click.group(cls=LazyGroup, table=SERVICE, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup, table=SERVICE)
 def agent() -> None:
     """Install or run this machine's agent, or see what it would offer."""
 
@@ -61,7 +60,6 @@ def _settings_options(command: Any) -> Any:
 
 
 @agent.command()
-@common
 @_settings_options
 @click.option("--insecure", is_flag=True, help="Connect to a coordinator that is not on this machine, without TLS.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", hidden=True)
@@ -78,7 +76,6 @@ def run(insecure: bool, log_level: str, **options: Any) -> None:
 
 
 @agent.command()
-@common
 @click.option("--name", metavar="NODE", help="What this node would be called, if the token leaves it open (host name).")
 @click.option("--state-dir", metavar="DIR", help="Where its agent keeps its state.")
 @click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
@@ -111,7 +108,6 @@ def join(name: str | None, state_dir: str | None, invitation: str) -> None:
 
 
 @agent.command()
-@common
 @_settings_options
 def detect(**options: Any) -> None:
     """Show what this machine has and would offer now, and why not more. Needs no coordinator."""
@@ -251,7 +247,6 @@ own_option = click.option("--user", "own", is_flag=True, help="A service of your
 
 
 @click.command()
-@common
 @own_option
 @click.option("--as", "runs_as", metavar="USER", help="The user it and its jobs run as (grid-agent, made if missing).")
 @click.option("--join", "invitation", metavar="FILE", help="Join a grid first, invited by this file; - for stdin.")
@@ -379,7 +374,6 @@ def _where(own: bool, name: str | None, state_dir: str | None) -> tuple[systemd.
 
 
 @click.command()
-@common
 @_place_options
 @agent_control.jobs_option
 def stop(own: bool, name: str | None, state_dir: str | None, jobs: str | None, deadline: str | None) -> None:
@@ -397,7 +391,6 @@ def stop(own: bool, name: str | None, state_dir: str | None, jobs: str | None, d
 
 
 @click.command()
-@common
 @own_option
 @agent_control.jobs_option
 @click.option("--purge", is_flag=True, help="Remove its state, too: identity, logs and files of jobs.")
@@ -418,7 +411,6 @@ def uninstall(own: bool, jobs: str | None, deadline: str | None, purge: bool) ->
 
 
 @click.command()
-@common
 @_place_options
 def status(own: bool, name: str | None, state_dir: str | None) -> None:
     """Show how the agent of this machine is: its service, its connection, its jobs, and what it offers."""
@@ -427,7 +419,6 @@ def status(own: bool, name: str | None, state_dir: str | None) -> None:
 
 
 @click.command("accept-loss")
-@common
 @_place_options
 def accept_loss(own: bool, name: str | None, state_dir: str | None) -> None:
     """Say that nothing lives of what ran before this node's journal was damaged.
@@ -440,7 +431,6 @@ def accept_loss(own: bool, name: str | None, state_dir: str | None) -> None:
 
 
 @click.command()
-@common
 @own_option
 @service_words.log_options
 def logs(own: bool, follow: bool, lines: int) -> None:

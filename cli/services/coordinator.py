@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.cli.services import service, systemd
 from distributed_grid.cli.services.systemd import Unit, program
@@ -28,14 +28,12 @@ SERVICE = {
 }
 
 
-@click.group(cls=LazyGroup, table=SERVICE, context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@click.group(cls=LazyGroup, table=SERVICE)
 def coordinator() -> None:
     """Install, run, back up, restore or check the coordinator."""
 
 
 @coordinator.command()
-@common
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
 @click.option("--port", metavar="PORT", help="Port to listen on (7433); 0 takes a free one.")
 @click.option("--state-dir", metavar="DIR", help="Where it keeps its state.")
@@ -67,7 +65,6 @@ def _state_dir(given: str | None) -> Path:
 
 
 @coordinator.command()
-@common
 @click.argument("directory", metavar="DIR")
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
 @click.option("--force", is_flag=True, help="Replace the backup that is there.")
@@ -97,7 +94,6 @@ def backup(directory: str, state_dir: str | None, force: bool) -> None:
 
 
 @coordinator.command()
-@common
 @click.argument("source", metavar="DIR")
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator is to keep its state.")
 @click.option("--force", is_flag=True, help="Move aside what is there; it is not removed.")
@@ -135,7 +131,6 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
 
 
 @coordinator.command()
-@common
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state; a backup may be named, too.")
 @click.option("--agent-state-dir", "agent_dirs", metavar="DIR", multiple=True, help="An agent's instead; repeatable.")
 def check(state_dir: str | None, agent_dirs: tuple[str, ...]) -> None:
@@ -182,7 +177,6 @@ ALL = "each may have been started since this store, and be over"
 
 
 @click.command()
-@common
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--resume", is_flag=True, help="Run the jobs that wait, also those that may have run already.")
@@ -235,7 +229,6 @@ own_option = click.option("--user", "own", is_flag=True, help="A service of your
 
 
 @click.command()
-@common
 @own_option
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
 @click.option("--port", metavar="PORT", help="Port to listen on (7433).")
@@ -269,7 +262,6 @@ def install(own: bool, host: str | None, port: str | None, state_dir: str | None
 
 
 @click.command()
-@common
 @own_option
 def uninstall(own: bool) -> None:
     """Stop the coordinator and remove its service. Jobs that run go on, and its state is kept."""
@@ -277,7 +269,6 @@ def uninstall(own: bool) -> None:
 
 
 @click.command()
-@common
 @own_option
 def status(own: bool) -> None:
     """Show how the coordinator of this machine is, as its service."""
@@ -285,7 +276,6 @@ def status(own: bool) -> None:
 
 
 @click.command()
-@common
 @own_option
 @service.log_options
 def logs(own: bool, follow: bool, lines: int) -> None:

@@ -16,7 +16,7 @@ import click
 
 from distributed_grid import __version__
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.coordinator.client.blocking import Connection
 from distributed_grid.identity.credentials import IDENTITY, client_context, has_identity, tls_words
 from distributed_grid.identity.member import identity_for, read_member
@@ -197,7 +197,6 @@ _COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 
 
 @click.command()
-@common
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator of this machine keeps its state.")
 @click.option("--agent-state-dir", metavar="DIR", help="Where the agent of this machine keeps its state.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, common, current, printable
+from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.protocol.errors import BadValue, GridError
 
 HIDDEN = "[hidden]"
@@ -76,7 +76,6 @@ _SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "walls", "tru
 
 
 @click.command(name="support-dump")
-@common
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator of this machine keeps its state.")
 @click.option("--agent-state-dir", metavar="DIR", help="Where the agent of this machine keeps its state.")
 @click.argument("file", metavar="[FILE.tar.gz]", default="")
