@@ -15,7 +15,6 @@ import structlog
 
 from distributed_grid.config.schema import Placement, Ray, UnusedPolicy
 from distributed_grid.config.settings import ClusterConfig
-from distributed_grid.coordinator.access.admission import OPEN_TO_PASS, closed_to_others
 from distributed_grid.coordinator.access.ca import PKI, Lives, Pki
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.server import LOOPBACK, Server
@@ -26,6 +25,7 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Preempting, Sharing, Unused
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken, Trouble
 from distributed_grid.coordinator.eventlog.write import EventLog
+from distributed_grid.coordinator.net.listener import OPEN_TO_PASS, closed_to_others
 from distributed_grid.coordinator.ray.boosts import Boosting
 from distributed_grid.coordinator.ray.bridge_client import Bridge, environment
 from distributed_grid.coordinator.ray.reservations import Placing, sweep_until_done

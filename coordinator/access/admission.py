@@ -10,10 +10,7 @@ import pwd
 import re
 import socket
 import ssl
-import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection
@@ -28,23 +25,43 @@ from distributed_grid.protocol.messages import Hello
 from distributed_grid.protocol.nodes import NodeFacts, check_facts
 from distributed_grid.protocol.placement import is_wall_uid
 from distributed_grid.runtime import unix
-from distributed_grid.runtime.local import SOCKET
-from distributed_grid.runtime.unix import bound
 
 
 class NotAdmitted(GridError):
-    """Who comes is nobody here, or not who it says it is."""
+    """The peer is unknown here, or not who it claims to be."""
 
 
 class Admission:
-    """Judges connections. `pki` None: there is no authority."""
+    """Decides who a connection is from. `pki` None: there is no authority."""
 
     def __init__(self, pki: Pki | None, grid: str) -> None:
         self._pki = pki
         self._grid = grid
 
+    async def authenticate(self, connection: Connection, hello: Hello) -> None:
+        """Give a connection whose hello was read the name and role of its peer; it ends when what proved them expires.
+        Raises NotAdmitted."""
+        connection.name, connection.rights = _authorized(await self._identity(connection), hello)
+
+    async def _identity(self, connection: Connection) -> Identity | None:
+        """Whom the connection proves its peer to be; None: there is no authority, so nobody has to prove anything."""
+        wire = connection.wire
+        ours: socket.socket | None = wire.transport.get_extra_info("socket")
+        if ours is not None and ours.family == socket.AF_UNIX:
+            connection.via = f"uid {unix.credentials(ours).uid}"
+            return await asyncio.to_thread(identity_of_peer, ours, wire.accepted, self._grid)
+        if (bearer := wire.bearer) is not None:
+            connection.via = f"bearer {bearer.id}"
+            connection.holds_until(bearer.expires, "bearer token")
+            return Identity(self._grid, bearer.role, bearer.name)
+        if (shown := self.presented(wire)) is None:
+            return None
+        connection.presented, connection.via = shown, f"certificate {shown.serial}"
+        connection.holds_until(shown.life.end, "certificate")
+        return shown.identity
+
     def bearer(self, headers: Headers) -> Bearer | None:
-        """The bearer token that a request shows, before anything else is heard; None: it shows none. Raises
+        """The bearer token of an HTTP request, checked before anything else is read; None: it has none. Raises
         NotAdmitted."""
         shown = headers.get_all("Authorization")
         if self._pki is None or not shown:
@@ -53,17 +70,17 @@ class Admission:
         try:
             if len(shown) > 1 or scheme.lower() != "bearer":
                 raise GridError("this is no bearer token")
-            return self._pki.identities.bearers.judge(token.strip(), time.time())
+            return self._pki.identities.bearers.verify(token.strip(), time.time())
         except GridError as error:
             raise NotAdmitted(error.what, error.why, error.hint) from None
 
     def presented(self, wire: ServerConnection) -> Presented | None:
-        """The certificate that a connection is of; None: nobody asks. The handshake has judged it. Raises
+        """The certificate of a connection, which the handshake has verified; None: there is no authority. Raises
         NotAdmitted."""
         if self._pki is None:
             return None
-        socket: ssl.SSLObject = wire.transport.get_extra_info("ssl_object")
-        certificate = socket.getpeercert(binary_form=True)
+        tls: ssl.SSLObject = wire.transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True)
         if certificate is None:
             raise NotAdmitted(
                 "this grid asks who you are",
@@ -86,27 +103,27 @@ class Admission:
         return shown
 
     def still_holds(self, shown: Presented | None, bearer: Bearer | None) -> None:
-        """Raise NotAdmitted where what somebody came with was taken back since it was judged: on the way in there are
-        waits, and who is not in yet is not cut."""
-        taken = shown is not None and self._pki is not None and shown.serial in self._pki.identities.revoked
-        if bearer is not None and self._pki is not None:
-            taken = taken or not self._pki.identities.bearers.holds(bearer.id)
-        if taken:
+        """Raise NotAdmitted where what was verified has been revoked since: admission waits here and there, and a
+        revocation cuts only connections that are admitted."""
+        if self._pki is None:
+            return
+        known = self._pki.identities
+        if (shown and shown.serial in known.revoked) or (bearer and not known.bearers.holds(bearer.id)):
             raise NotAdmitted("what this connection was let in by was taken back", hint="ask for a new token")
 
     def refuses(self, wire: ServerConnection) -> NotAdmitted | None:
-        """Why who shows a certificate would not be let in with it; None: would be, or shows none."""
-        socket: ssl.SSLObject = wire.transport.get_extra_info("ssl_object")
+        """Why a peer's certificate would not be accepted; None: it would be, or the peer shows none."""
+        tls: ssl.SSLObject = wire.transport.get_extra_info("ssl_object")
         try:
-            if socket.getpeercert(binary_form=True) is not None:
+            if tls.getpeercert(binary_form=True) is not None:
                 self.presented(wire)
         except NotAdmitted as error:
             return error
         return None
 
 
-def admitted(identity: Identity | None, hello: Hello) -> tuple[str, Role]:
-    """The name and role that a peer has from now on. Raises NotAdmitted where its hello says something else."""
+def _authorized(identity: Identity | None, hello: Hello) -> tuple[str, Role]:
+    """The name and role of a peer. Raises NotAdmitted where its hello claims another one."""
     agent = hello.role in ("agent", "agent-data")
     if identity is None:
         return hello.name, Role.AGENT if agent else Role.OPERATOR
@@ -143,8 +160,6 @@ def host_of(header: str) -> str:
     return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
 
 
-OPEN_TO_PASS = 0o711
-"""The mode of a state directory when it is made: others may go through it to the socket, and not look around."""
 SERVICE_ACCOUNT, UNIT = "grid-agent", "grid-agent.service"
 UNITS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
 OTHERWISE = "for a program that is to submit jobs, make a token of its own: grid token create --bearer --role client"
@@ -152,57 +167,9 @@ _USER = re.compile(r"^User=(\S+)", re.MULTILINE)
 _NUMBERED = re.compile(r"uid-\d+")
 
 
-def bind(state_dir: Path) -> socket.socket:
-    """The socket, bound and open to everybody. One that is there was left by a coordinator that was killed, since we
-    hold the directory's lock; something else is not ours to remove. Raises GridError, OSError."""
-    path = state_dir / SOCKET
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise GridError(
-                f"{path} is in the way",
-                why="the coordinator's socket is to be there, and it is something else",
-                hint="move it away, or give another --state-dir",
-            )
-        path.unlink()
-    except FileNotFoundError:
-        pass
-    ours = bound(path)
-    try:
-        path.chmod(0o666)
-    except BaseException:
-        ours.close()
-        raise
-    return ours
-
-
-@contextmanager
-def closed_to_others(state_dir: Path) -> Iterator[None]:
-    """Others may go through the state directory to the socket: nothing else in it, or made in it, is theirs to read."""
-    before = os.umask(0o077)
-    for entry in os.scandir(state_dir):
-        mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
-        if mode & 0o077 and not entry.is_symlink() and entry.name != SOCKET:
-            os.chmod(entry.path, mode & 0o700)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def local_peer(wire: ServerConnection) -> socket.socket | None:
-    """The Unix socket that a connection came by; None: it is of another kind."""
-    ours: socket.socket | None = wire.transport.get_extra_info("socket")
-    return ours if ours is not None and ours.family == socket.AF_UNIX else None
-
-
-def peer_uid(ours: socket.socket) -> int:
-    """The user at the other end of a Unix socket, as the kernel noted it at the connect."""
-    return unix.credentials(ours).uid
-
-
 def identity_of_peer(ours: socket.socket, accepted: float, grid: str) -> Identity:
-    """Who is at the other end of a Unix socket that was accepted then (by `peer.boot_clock`), to the grid. The name is
-    looked up each time, for users may change. Raises NotAdmitted for jobs, and for peers that are gone."""
+    """Who is at the other end of a Unix socket that was accepted at this time (`unix.boot_clock`). The name is looked
+    up each time, for users may change. Raises NotAdmitted for jobs, and for peers that are gone."""
     try:
         uid = unix.judge(ours, accepted=accepted).uid
         if is_wall_uid(uid):
@@ -239,21 +206,3 @@ def user_name(uid: int) -> str:
         return f"uid-{uid}"
     sane = 0 < len(name) <= 64 and name.isprintable() and not _NUMBERED.fullmatch(name)
     return name if sane else f"uid-{uid}"
-
-
-async def authenticate(connection: Connection, admission: Admission, grid: str) -> Identity | None:
-    """The identity of a peer that has sent its hello; None: this grid asks nobody. The connection ends when what it was
-    let in by does. Raises NotAdmitted."""
-    wire = connection.wire
-    if (local := local_peer(wire)) is not None:
-        connection.via = f"uid {peer_uid(local)}"
-        return await asyncio.to_thread(identity_of_peer, local, wire.accepted, grid)
-    if (bearer := wire.bearer) is not None:
-        connection.via = f"bearer {bearer.id}"
-        connection.holds_until(bearer.expires, "bearer token")
-        return Identity(grid, bearer.role, bearer.name)
-    if (shown := admission.presented(wire)) is None:
-        return None
-    connection.presented, connection.via = shown, f"certificate {shown.serial}"
-    connection.holds_until(shown.life.end, "certificate")
-    return shown.identity

@@ -1,5 +1,5 @@
-"""Tokens and certificates that were given out, in a file of their own (`pki/identities.db`). Of a token only the
-hash of its secret is kept.
+"""Tokens and certificates that were issued, in a file of their own (`pki/identities.db`). Of a token only the hash of
+its secret is kept. `Identities.redeem` checks a token to join with, `Bearers.verify` a bearer token.
 """
 
 import fnmatch
@@ -20,18 +20,17 @@ ID_BYTES, SECRET_BYTES = 4, 32
 
 
 def new_secret() -> tuple[str, str]:
-    """An id and a secret that nobody has."""
+    """A new random id and secret."""
     return secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
 
 
 def digest_of(secret: str) -> bytes:
-    """What is kept of a secret."""
+    """What is stored of a secret."""
     return hashlib.sha256(secret.encode(errors="replace")).digest()
 
 
 def is_right(kept: bytes | None, secret: str) -> bool:
-    """Whether this is the secret of which that was kept; None: nothing was, for the id is wrong, which costs as much
-    time as a wrong secret."""
+    """Whether `kept` is the digest of this secret. None (an unknown id) takes as long as a wrong secret."""
     return hmac.compare_digest(kept or b"\0" * 32, digest_of(secret)) and kept is not None
 
 
@@ -44,30 +43,30 @@ CREATE TABLE IF NOT EXISTS bearers (
 PREFIX = "gridu1"
 LONGEST_BEARER = 365 * 86400.0
 RANK = {Role.VIEWER: 0, Role.CLIENT: 1, Role.OPERATOR: 2}
-"""Roles of people, each of which may all that those before it may."""
+"""Roles of people; each may do what those before it may."""
+_BEARER = "id, role, name, expires, created, coalesce(revoked, 0)"
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """One, as it is kept. Times are seconds since the epoch; `revoked` 0: it holds."""
+    """A bearer token as it is stored. Times are seconds since the epoch; `revoked` 0: it was not."""
 
     id: str
     role: Role
     name: str
     expires: float
-    creator: str
     created: float
     revoked: float = 0.0
 
 
 class Bearers:
-    """All of them. Times are given by the caller."""
+    """All bearer tokens. Times are given by the caller."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         db.executescript(BEARERS)
 
     def mint(self, role: Role, name: str, ttl: float, creator: str, now: float) -> str:
-        """A new one, as text: it is not kept, so this is the only time it is seen. Raises BadValue."""
+        """A new bearer token, as text that is not stored. Raises BadValue."""
         if role not in PEOPLE:
             raise BadValue("a bearer token is for people", hint="a node joins with a token: grid token create")
         if not 0 < ttl <= LONGEST_BEARER:
@@ -80,19 +79,16 @@ class Bearers:
             self._db.execute("INSERT INTO bearers VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", row)
         return f"{PREFIX}.{id}.{secret}"
 
-    def judge(self, text: str, now: float) -> Bearer:
-        """The one that this is; its role is no more than the highest of which its user has a certificate, if there is
-        one. Raises GridError."""
+    def verify(self, text: str, now: float) -> Bearer:
+        """The token with this text; its role is at most the highest of its user's valid certificates, if there are
+        any. Raises GridError."""
         prefix, _, rest = text.partition(".")
         id, _, secret = rest.partition(".")
-        row = self._db.execute(
-            "SELECT digest, role, name, expires, creator, created, revoked FROM bearers WHERE id = ?", (id,)
-        ).fetchone()
+        row = self._db.execute(f"SELECT digest, {_BEARER} FROM bearers WHERE id = ?", (id,)).fetchone()  # noqa: S608
         right = is_right(row and row[0], secret)  # also of a wrong id, which is answered alike
         if prefix != PREFIX or not right:
             raise GridError("this bearer token is not known here", hint="ask for another: grid token create --bearer")
-        _, role, name, expires, creator, created, revoked = row
-        one = Bearer(id, Role(role), name, expires, creator, created, revoked or 0.0)
+        one = _bearer(*row[1:])
         if one.revoked:
             raise GridError(f"the bearer token {id} was taken back", hint="ask an operator for another")
         if now >= one.expires:
@@ -100,7 +96,7 @@ class Bearers:
         return msgspec.structs.replace(one, role=self._allowed(one, now))
 
     def holds(self, id: str) -> bool:
-        """Whether one that was judged before was not taken back since."""
+        """Whether a token that was verified before has not been revoked since."""
         row = self._db.execute("SELECT revoked FROM bearers WHERE id = ?", (id,)).fetchone()
         return row is not None and row[0] is None
 
@@ -114,19 +110,12 @@ class Bearers:
         return min(one.role, highest, key=RANK.__getitem__)
 
     def listed(self, now: float) -> list[Bearer]:
-        """Those that have not expired, by name."""
-        rows = self._db.execute(
-            "SELECT id, role, name, expires, creator, created, revoked FROM bearers WHERE expires > ?"
-            " ORDER BY name, created, id",
-            (now,),
-        )
-        return [
-            Bearer(id, Role(role), name, expires, creator, created, revoked or 0.0)
-            for id, role, name, expires, creator, created, revoked in rows
-        ]
+        """The tokens that have not expired, by name."""
+        query = f"SELECT {_BEARER} FROM bearers WHERE expires > ? ORDER BY name, created, id"  # noqa: S608
+        return [_bearer(*row) for row in self._db.execute(query, (now,))]
 
     def withdraw(self, now: float, id: str = "", name: str = "") -> list[str]:
-        """Take back the one of this id, or all of this user; the ids of those that held until now."""
+        """Revoke the token with this id, or all of this user; the ids of those that were valid until now."""
         with self._db:
             rows = self._db.execute(
                 "UPDATE bearers SET revoked = ? WHERE (id = ? OR name = ?) AND revoked IS NULL AND expires > ?"
@@ -134,6 +123,10 @@ class Bearers:
                 (now, id, name, now),
             ).fetchall()
         return [id for (id,) in rows]
+
+
+def _bearer(id: str, role: str, name: str, *times: float) -> Bearer:
+    return Bearer(id, Role(role), name, *times)
 
 
 SCHEMA = """
@@ -155,8 +148,8 @@ MOST_USES = 10_000
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A right to join, as it is kept. `name`: what who joins will be called, or a pattern of what it may ask to be
-    called; `expires`: seconds since the epoch."""
+    """A token to join with, as it is stored. `name`: the name of who joins, or a pattern that the name has to match;
+    `expires`: seconds since the epoch."""
 
     id: str
     role: Role
@@ -165,11 +158,10 @@ class Token(msgspec.Struct, frozen=True):
     uses: int
     expires: float
     creator: str
-    created: float
 
 
 class Certified(msgspec.Struct, frozen=True):
-    """A certificate that was signed here; `revoked`: when it was taken back, 0: it was not."""
+    """A certificate that was signed here; `revoked`: when, 0: it was not."""
 
     serial: str
     role: Role
@@ -180,8 +172,20 @@ class Certified(msgspec.Struct, frozen=True):
     revoked: float = 0.0
 
 
+_JOIN = "id, role, name, labels, uses, expires, creator"
+_CERTIFIED = "serial, role, name, expires, issued, token, coalesce(revoked, 0)"
+
+
+def _token(id: str, role: str, name: str, labels: str, uses: int, expires: float, creator: str) -> Token:
+    return Token(id, Role(role), name, json.loads(labels), uses, expires, creator)
+
+
+def _certified(serial: str, role: str, name: str, expires: float, issued: float, token: str, rev: float) -> Certified:
+    return Certified(serial, Role(role), name, expires, issued, token, rev)
+
+
 class TokenRefused(GridError):
-    """A token that opens nothing."""
+    """A token that is not accepted."""
 
 
 class Identities:
@@ -195,7 +199,7 @@ class Identities:
         self._db.executescript(SCHEMA)
         self.bearers = Bearers(self._db)
         self.revoked = {serial for (serial,) in self._db.execute("SELECT serial FROM certificates WHERE revoked > 0")}
-        """Serial numbers that open nothing any more."""
+        """Serial numbers of the certificates that were revoked."""
 
     def close(self) -> None:
         self._db.close()
@@ -213,7 +217,7 @@ class Identities:
         creator: str,
         now: float,
     ) -> str:
-        """A new token, as text: it is not kept, so this is the only time it is seen. Raises BadValue."""
+        """A new token, as text that is not stored. Raises BadValue."""
         if not 1 <= uses <= MOST_USES:
             raise BadValue(f"a token for {uses} uses cannot be made", hint=f"give 1 to {MOST_USES}")
         if not 0 < ttl <= LONGEST:
@@ -231,25 +235,21 @@ class Identities:
         return f"grid1.{pin}.{id}.{secret}"
 
     def tokens(self, now: float) -> list[Token]:
-        """Those that still open something, the newest first."""
-        rows = self._db.execute(
-            "SELECT id, role, name, labels, uses, expires, creator, created FROM tokens"
-            " WHERE uses > 0 AND expires > ? ORDER BY created DESC, id",
-            (now,),
-        )
-        return [Token(id, Role(role), name, json.loads(labels), *rest) for id, role, name, labels, *rest in rows]
+        """The tokens that can still be used, the newest first."""
+        query = f"SELECT {_JOIN} FROM tokens WHERE uses > 0 AND expires > ? ORDER BY created DESC, id"  # noqa: S608
+        return [_token(*row) for row in self._db.execute(query, (now,))]
 
     def withdraw(self, id: str) -> bool:
-        """This token opens nothing any more; False: there is none of this id."""
+        """Revoke this token; False: there is none of this id."""
         with self._db:
             return self._db.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (id,)).rowcount > 0
 
-    def use(self, id: str, secret: str, asked: str, now: float, to_be: str = "") -> Token:
-        """Use a token up by one, for who asks to be called `asked`; the token, with the name that is given out. `to_be`
-        as in messages.handshake.Join. Nothing is used up where it is refused. Raises TokenRefused."""
+    def redeem(self, id: str, secret: str, asked: str, now: float, to_be: str = "") -> Token:
+        """Use a token once, for a member that asks for the name `asked`; the token, with the name that it gets. `to_be`
+        as in messages.handshake.Join. A token that is refused is not used up. Raises TokenRefused."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            token = self._judged(id, secret, asked, now, to_be)
+            token = self._verified(id, secret, asked, now, to_be)
             self._db.execute("UPDATE tokens SET uses = uses - 1 WHERE id = ?", (id,))
             self._db.execute("COMMIT")
             return token
@@ -257,26 +257,22 @@ class Identities:
             self._db.execute("ROLLBACK")
             raise
 
-    def _judged(self, id: str, secret: str, asked: str, now: float, to_be: str) -> Token:
-        row = self._db.execute(
-            "SELECT digest, role, name, labels, uses, expires, creator, created FROM tokens WHERE id = ?", (id,)
-        ).fetchone()
+    def _verified(self, id: str, secret: str, asked: str, now: float, to_be: str) -> Token:
+        row = self._db.execute(f"SELECT digest, {_JOIN} FROM tokens WHERE id = ?", (id,)).fetchone()  # noqa: S608
         if not is_right(row and row[0], secret):  # also of a wrong id, which is answered alike
             raise TokenRefused("this token is not known here", hint="ask for a new one: grid token create")
-        _, role, name, labels, uses, expires, creator, created = row
-        if uses < 1:
+        token = _token(*row[1:])
+        if token.uses < 1:
             raise TokenRefused(f"the token {id} is used up", hint="ask for a new one: grid token create")
-        if now >= expires:
+        if now >= token.expires:
             raise TokenRefused(f"the token {id} has expired", hint="ask for a new one: grid token create")
-        role = Role(role)
-        if to_be == "node" and role is not Role.AGENT:
-            what, hint = f"this token is for a person ({role}), not for a node", "grid login, as that person"
+        if to_be == "node" and token.role is not Role.AGENT:
+            what, hint = f"this token is for a person ({token.role}), not for a node", "grid login, as that person"
             raise TokenRefused(what, "it is not used up", f"{hint}; for a node: grid token create --node NAME")
-        if to_be == "person" and role is Role.AGENT:
+        if to_be == "person" and token.role is Role.AGENT:
             hint = "grid agent join, on that node; for a person: grid token create --role client --user NAME"
             raise TokenRefused("this token is for a node, not for a person", "it is not used up", hint)
-        given = self._name(role, name, asked, now)
-        return Token(id, role, given, json.loads(labels), uses, expires, creator, created)
+        return msgspec.structs.replace(token, name=self._name(token.role, token.name, asked, now))
 
     def _name(self, role: Role, name: str, asked: str, now: float) -> str:
         if name and not any(char in name for char in "*?["):
@@ -295,13 +291,13 @@ class Identities:
     # --- members -----------------------------------------------------------------------------------------------------
 
     def label(self, role: Role, name: str, labels: Mapping[str, str]) -> None:
-        """Who joined under this name has these labels from now on, by the token it joined with."""
+        """Record the labels that its token gives to this member."""
         with self._db:
             row = (role.value, name, json.dumps(dict(labels)))
             self._db.execute("INSERT OR REPLACE INTO members VALUES (?, ?, ?)", row)
 
     def labels(self, role: Role, name: str) -> dict[str, str]:
-        """The labels that its token has given to this member."""
+        """The labels that its token gives to this member."""
         row = self._db.execute("SELECT labels FROM members WHERE role = ? AND name = ?", (role.value, name)).fetchone()
         given: dict[str, str] = json.loads(row[0]) if row is not None else {}
         return given
@@ -309,7 +305,7 @@ class Identities:
     # --- certificates -------------------------------------------------------------------------------------------------
 
     def signed(self, serial: int, role: Role, name: str, expires: float, now: float, token: str = "") -> None:
-        """This certificate was signed."""
+        """Record that this certificate was signed."""
         with self._db:
             self._db.execute("DELETE FROM certificates WHERE expires < ?", (now - LONGEST,))
             self._db.execute(
@@ -318,7 +314,7 @@ class Identities:
             )
 
     def holds(self, role: Role, name: str, now: float) -> bool:
-        """Whether somebody of this role and name has a certificate that is valid."""
+        """Whether a member of this role and name has a valid certificate."""
         found = self._db.execute(
             "SELECT 1 FROM certificates WHERE role = ? AND name = ? AND expires > ? AND revoked IS NULL LIMIT 1",
             (role.value, name, now),
@@ -326,17 +322,13 @@ class Identities:
         return found.fetchone() is not None
 
     def certified(self, serial: str) -> Certified | None:
-        """The certificate of this serial number, if it is remembered."""
-        row = self._db.execute(
-            "SELECT role, name, expires, issued, token, revoked FROM certificates WHERE serial = ?", (serial,)
-        ).fetchone()
-        if row is None:
-            return None
-        role, name, expires, issued, token, revoked = row
-        return Certified(serial, Role(role), name, expires, issued, token, revoked or 0.0)
+        """The certificate with this serial number, if it is on record."""
+        query = f"SELECT {_CERTIFIED} FROM certificates WHERE serial = ?"  # noqa: S608
+        row = self._db.execute(query, (serial,)).fetchone()
+        return _certified(*row) if row is not None else None
 
     def joined_since(self, one: Certified) -> bool:
-        """Whether somebody has joined under that name by another token, after this certificate was signed."""
+        """Whether a member has joined under that name with another token since this certificate was signed."""
         found = self._db.execute(
             "SELECT 1 FROM certificates WHERE role = ? AND name = ? AND issued > ? AND token <> ? LIMIT 1",
             (one.role.value, one.name, one.issued, one.token),
@@ -344,19 +336,12 @@ class Identities:
         return found.fetchone() is not None
 
     def certificates(self, now: float) -> list[Certified]:
-        """Those that have not expired, by role and name."""
-        rows = self._db.execute(
-            "SELECT serial, role, name, expires, issued, token, revoked FROM certificates WHERE expires > ?"
-            " ORDER BY role, name, issued",
-            (now,),
-        )
-        return [
-            Certified(serial, Role(role), name, expires, issued, token, revoked or 0.0)
-            for serial, role, name, expires, issued, token, revoked in rows
-        ]
+        """The certificates that have not expired, by role and name."""
+        query = f"SELECT {_CERTIFIED} FROM certificates WHERE expires > ? ORDER BY role, name, issued"  # noqa: S608
+        return [_certified(*row) for row in self._db.execute(query, (now,))]
 
     def revoke(self, role: Role, name: str, now: float) -> int:
-        """Take back all certificates of this role and name; how many there were."""
+        """Revoke all certificates of this role and name; how many there were."""
         with self._db:
             rows = self._db.execute(
                 "UPDATE certificates SET revoked = ? WHERE role = ? AND name = ? AND revoked IS NULL AND expires > ?"

@@ -13,10 +13,10 @@ import structlog
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.coordinator.access.admission import OPEN_TO_PASS
 from distributed_grid.coordinator.access.ca import PKI, Pki, checked
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.net.limits import Seldom, Tries
+from distributed_grid.coordinator.net.listener import OPEN_TO_PASS
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.open import open_store
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
@@ -59,7 +59,7 @@ class Joining:
             self._tries.judge(peer)
             join: Join = codec.decode_first(frame, Join)
             checked(join.request.encode())  # before the token is used up
-            token = self._pki.identities.use(join.token, join.secret, join.name, time.time(), join.to_be)
+            token = self._pki.identities.redeem(join.token, join.secret, join.name, time.time(), join.to_be)
             certificate = self._pki.certify(join.request, token.role, token.name, token.id)
             self._pki.identities.label(token.role, token.name, token.labels)
         except GridError as error:

@@ -22,16 +22,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.access.admission import (
-    Admission,
-    NotAdmitted,
-    admitted,
-    authenticate,
-    bind,
-    facts_of,
-    host_of,
-    sane,
-)
+from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of, sane
 from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.access.joining import Joining
 from distributed_grid.coordinator.access.renewing import Renewals
@@ -61,7 +52,7 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.connection import Connection, Wire
 from distributed_grid.coordinator.net.limits import Bucket, Seldom
-from distributed_grid.coordinator.net.listener import Entrance
+from distributed_grid.coordinator.net.listener import Entrance, bind_unix
 from distributed_grid.coordinator.net.memory import Memory
 from distributed_grid.coordinator.ray.boosts import Boosting
 from distributed_grid.coordinator.ray.reservations import Placing
@@ -170,7 +161,7 @@ class Server:
 
     async def listen_locally(self, state_dir: Path) -> None:
         """Begin to take connections of this machine's users. Raises GridError, OSError."""
-        ours, self._socket = bind(state_dir), state_dir / SOCKET
+        ours, self._socket = bind_unix(state_dir), state_dir / SOCKET
         self._entrance.take_from(ours)
 
     def take_certificate(self) -> None:
@@ -215,8 +206,7 @@ class Server:
         peer = wire.address
         try:
             hello = await connection.hello()  # read with the limits for strangers, so that they can be answered
-            who = await authenticate(connection, self._admission, self._store.grid)
-            connection.name, connection.rights = admitted(who, hello)
+            await self._admission.authenticate(connection, hello)
             match hello.role:
                 case "agent":
                     await self._serve_agent(connection, hello)

@@ -69,10 +69,6 @@ class Door(Generic[Guest]):
     def waiting(self) -> int:
         return len(self._waiting)
 
-    @property
-    def inside(self) -> int:
-        return len(self._inside)
-
     def arrive(self, guest: Guest, address: str, now: float) -> Guest | None:
         """Stand in line. The answer is who is to be turned away where the line is full: who has waited longest, or the
         new one if its address has its share of the line; None: nobody."""

@@ -4,12 +4,16 @@ handshakes are bounded in number and time, and a silent one costs no more than i
 
 import asyncio
 import contextlib
+import os
 import resource
 import socket
 import ssl
+import stat
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 from websockets.asyncio.server import Server, ServerConnection
@@ -17,12 +21,13 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from distributed_grid.coordinator.access.admission import peer_uid
 from distributed_grid.coordinator.net.connection import Wire
 from distributed_grid.coordinator.net.handshakes import Door
 from distributed_grid.coordinator.net.limits import Seldom
 from distributed_grid.protocol.codec import HELLO_BYTES
-from distributed_grid.runtime.unix import boot_clock
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.runtime.local import SOCKET
+from distributed_grid.runtime.unix import boot_clock, bound, credentials
 
 TLS_RECORD = b"\x16"
 """How a peer begins that speaks TLS."""
@@ -90,6 +95,8 @@ TLS_ERRORS = {
 }
 
 
+OPEN_TO_PASS = 0o711
+"""The mode of a state directory when it is made: others may go through it to the socket, and not look around."""
 TLS_SECONDS = 5.0
 UPGRADE_SECONDS = 5.0
 """For the HTTP request that opens a websocket, from its first byte to its last."""
@@ -100,6 +107,43 @@ FILES_KEPT = 256
 """Of the files this process may open, those that connections do not get: its store, logs and blobs need some."""
 LOOK_SECONDS = 0.25
 BACKLOG = 4096
+
+
+def bind_unix(state_dir: Path) -> socket.socket:
+    """The socket, bound and open to everybody. One that is there was left by a coordinator that was killed, since we
+    hold the directory's lock; something else is not ours to remove. Raises GridError, OSError."""
+    path = state_dir / SOCKET
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise GridError(
+                f"{path} is in the way",
+                why="the coordinator's socket is to be there, and it is something else",
+                hint="move it away, or give another --state-dir",
+            )
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    ours = bound(path)
+    try:
+        path.chmod(0o666)
+    except BaseException:
+        ours.close()
+        raise
+    return ours
+
+
+@contextmanager
+def closed_to_others(state_dir: Path) -> Iterator[None]:
+    """Others may go through the state directory to the socket: nothing else in it, or made in it, is theirs to read."""
+    before = os.umask(0o077)
+    for entry in os.scandir(state_dir):
+        mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+        if mode & 0o077 and not entry.is_symlink() and entry.name != SOCKET:
+            os.chmod(entry.path, mode & 0o700)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 class Guest:
@@ -219,7 +263,7 @@ class Entrance:
                 await asyncio.sleep(0.1)
                 continue
             local = sock.family == socket.AF_UNIX
-            self._arrived(Guest(sock, f"uid {peer_uid(sock)}" if local else str(address[0]), tls))
+            self._arrived(Guest(sock, f"uid {credentials(sock).uid}" if local else str(address[0]), tls))
             await asyncio.sleep(0)  # however many stand outside, those inside have their turn
 
     def _arrived(self, guest: Guest) -> None:

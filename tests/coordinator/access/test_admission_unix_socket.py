@@ -17,7 +17,8 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from distributed_grid.coordinator.access import admission
-from distributed_grid.coordinator.access.admission import bind, closed_to_others, user_name
+from distributed_grid.coordinator.access.admission import user_name
+from distributed_grid.coordinator.net.listener import bind_unix, closed_to_others
 from distributed_grid.protocol.codec import decode, encode
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import Failed, Hello, ListAccess, Refused, ShowJobs, Welcome
@@ -173,7 +174,7 @@ async def test_the_user_that_the_agents_unit_names_is_no_client(
 async def test_what_a_killed_coordinator_left_is_replaced_and_a_path_may_be_long(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 150)
     deep.mkdir()
-    bind(deep).close()
+    bind_unix(deep).close()
     with pytest.raises(NoSocket, match="cannot reach") as refused:
         dial(deep / SOCKET, 5.0)
     assert "its coordinator does not run" in refused.value.why
@@ -188,7 +189,7 @@ async def test_what_a_killed_coordinator_left_is_replaced_and_a_path_may_be_long
 def test_a_file_in_its_place_is_refused_and_stays(tmp_path: Path) -> None:
     (tmp_path / SOCKET).write_text("mine")
     with pytest.raises(GridError, match="is in the way"):
-        bind(tmp_path)
+        bind_unix(tmp_path)
     assert (tmp_path / SOCKET).read_text() == "mine"
 
 
@@ -204,7 +205,7 @@ def test_who_finds_no_socket_is_told_what_is_there_instead(tmp_path: Path) -> No
 def test_who_may_not_go_through_the_state_directory_is_told_which(folder: Path) -> None:
     closed = folder / "state"
     closed.mkdir(mode=0o700)
-    listener = bind(closed)
+    listener = bind_unix(closed)
     with pytest.raises(NoSocket) as refused:
         dialled(closed, NOBODY)
     listener.close()
