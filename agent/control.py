@@ -109,7 +109,7 @@ class Control:
         try:
             ready = False
             while not gone.done():
-                left, now = self._table.live(), loop.time()
+                left, now = len(self._table.live()), loop.time()
                 empty_since = 0.0 if left else empty_since or now
                 if jobs == "kill" or (jobs == "drain" and 0 < deadline <= now - began):
                     self._take_back(CLOSED)

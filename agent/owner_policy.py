@@ -69,7 +69,7 @@ class Owning:
 
     def take_back(self, why: str) -> None:
         """End all jobs that were not told to end yet, since the node is not lent any more, for that `why`."""
-        for key in [key for key, entry in self._table.entries.items() if entry.outcome is None]:
+        for key in self._table.live():
             if key not in self._recalled:
                 self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=why), closing=True)
 

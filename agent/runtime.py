@@ -145,9 +145,8 @@ class Runtime:
         self._renewal = Renewal(self._dir / IDENTITY, place.url, lambda: self._session)
         self._session: Session | None = None
         self._fence = Fence(self._dir, self.table)
-        self._leased: dict[str, tuple[float, float]] = {}  # what is here on a lease: seconds, and since when
-        self._asked = self._lease_from = 0.0
-        """When the newest heartbeat that asks for renewal was sent, and the newest that was answered."""
+        self._asked = 0.0
+        """When the newest heartbeat that asks for renewal was sent."""
         self._offer_due = False
         self._clearing: set[asyncio.Task[None]] = set()
 
@@ -198,8 +197,6 @@ class Runtime:
             launch = workdir.read_launch(self._dir, one.allocation)
             found.append((one, launch, self.launcher.pids.get(one.allocation, 0)))
             if one.outcome is None:
-                if launch is not None and launch.lease:
-                    self._leased[one.allocation] = launch.lease, 0.0
                 log.info("adopted", allocation=one.allocation, running_for=round(one.started_for, 1))
                 if launch is None:
                     log.warning("it is not known what it holds", allocation=one.allocation)
@@ -268,21 +265,16 @@ class Runtime:
         while True:
             await asyncio.sleep(session.welcome.heartbeat)
             if self._meter.newest is not None and not session.crowded:
-                self._leased = {key: lease for key, lease in self._leased.items() if self.table.runs(key)}
-                at = self._asked = boot_clock() if self._leased else 0.0
+                at = self._asked = boot_clock() if self.table.leases() else 0.0
                 session.send(Heartbeat(sample=self._meter.newest, at=at))
 
     def _renewed(self, at: float) -> None:
         """The heartbeat sent then was heard; an answer to one that was never sent is not taken."""
-        if self._lease_from < at <= self._asked:
+        if self.table.renewed < at <= self._asked:
             self._renew(at)
 
     def _renew(self, at: float) -> None:
-        """All leases run anew from then, but for those that are over: they may be given up by now."""
-        self._lease_from, now = at, boot_clock()
-        for key, (lease, since) in self._leased.items():
-            if since + lease > now:
-                self._leased[key] = lease, max(since, at)
+        self.table.renew(at, boot_clock())
         self.launcher.renew(at)
 
     def _hear(self, message: Any) -> None:
@@ -392,12 +384,9 @@ class Runtime:
     def _perform(self, command: Command) -> None:
         match command:
             case Prepare(launch):
-                if launch.lease:
-                    heard = launch.heard if launch.heard <= boot_clock() else 0.0
-                    self._leased[launch.allocation] = launch.lease, max(self._lease_from, heard)
                 self._prepare(launch)
-            case Run(launch):
-                self._run(launch)
+            case Run(launch, leased_from):
+                self._run(launch, leased_from)
             case Kill(stop):
                 self._preparing.stop(stop.allocation)
                 self._notify(stop)
@@ -453,7 +442,6 @@ class Runtime:
     def _verify(self, launch: Launch, sample: Sample) -> Stale | None:
         return self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
 
-    def _run(self, launch: Launch) -> None:
+    def _run(self, launch: Launch, leased_from: float) -> None:
         ordered, directory, environment, account = self._preparing.order(launch)
-        _, leased_from = self._leased.get(launch.allocation, (0.0, 0.0))
         self.launcher.launch(ordered, directory, environment, leased_from, account)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import click
 
+from distributed_grid.agent.core.table import ENTRY_MOVES
 from distributed_grid.cli.main import main as grid
 from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS, format_value
 from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES
@@ -36,20 +37,33 @@ def states() -> str:
 
 def moves() -> str:
     """The law of job states as a picture (Mermaid)."""
-    return picture(MOVES, State.WAITING)
+    return picture(_names(MOVES), State.WAITING.name)
 
 
 def node_moves() -> str:
     """The law of node states as a picture (Mermaid)."""
-    return picture(NODE_MOVES, NodeState.DISCONNECTED)
+    return picture(_names(NODE_MOVES), NodeState.DISCONNECTED.name)
 
 
-def picture(law: Mapping[S, Collection[S]], first: S) -> str:
-    """A state diagram of a table of moves."""
-    rows = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first.name}"]
+def entry_moves() -> str:
+    """The law of an agent's entries as a picture (Mermaid)."""
+
+    def name(kind: type | None) -> str:
+        return "[*]" if kind is None else kind.__name__
+
+    return picture({name(kind): {name(other) for other in targets} for kind, targets in ENTRY_MOVES.items()})
+
+
+def _names(law: Mapping[S, Collection[S]]) -> dict[str, set[str]]:
+    return {state.name: {other.name for other in targets} for state, targets in law.items()}
+
+
+def picture(law: Mapping[str, Collection[str]], first: str = "") -> str:
+    """A state diagram of a table of moves. `first`: where all begin, if that is not in the table."""
+    rows = ["```mermaid", "stateDiagram-v2", *([f"    [*] --> {first}"] if first else [])]
     for state, targets in law.items():
-        rows += [f"    {state.name} --> {other.name}" for other in law if other in targets]
-        rows += [] if targets else [f"    {state.name} --> [*]"]
+        rows += [f"    {state} --> {other}" for other in law if other in targets]
+        rows += [] if targets else [f"    {state} --> [*]"]
     return "\n".join([*rows, "```"])
 
 
@@ -147,6 +161,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "states": states,
     "moves": moves,
     "links": node_moves,
+    "entries": entry_moves,
     "map": source_map,
     "wire": wire,
     "roles": roles,

@@ -124,7 +124,6 @@ class Agent(Launcher):
         self._flush_due = False
         self._offer_due = False
         self._preparing: dict[str, object] = {}
-        self._leased: dict[str, tuple[float, float]] = {}
         self._sampled = 0.0
         self._stirred = 0.0
         self._again = 0.0
@@ -142,8 +141,6 @@ class Agent(Launcher):
         for job, outcome in self.supervisor().connect(self):
             launch = self.machine.specs.get(job.id) if outcome is None else None
             known.append((_known(job, outcome), launch, 0))
-            if launch is not None and launch.lease:
-                self._leased[job.id] = launch.lease, 0.0
             if outcome is not None:
                 self.known_over[job.id] = None
         self.table.restore(known, self.machine.clock())
@@ -274,8 +271,7 @@ class Agent(Launcher):
             self.engine.note(f"{self.machine.name} has no answer from the coordinator and hangs up")
             self._over(wire)
             return
-        self._leased = {key: lease for key, lease in self._leased.items() if self.table.runs(key)}
-        if self._leased:
+        if self.table.leases():
             self.say(Heartbeat(sample=self.machine.sample(), at=self.machine.clock()))
             return
         if self._heartbeat is None or self._heartbeat.sample is not self.machine.sample():
@@ -284,11 +280,8 @@ class Agent(Launcher):
             self.say(self._heartbeat)
 
     def _renewed(self, at: float) -> None:
-        """All leases run anew from then, but for those that are over: they may be given up by now."""
-        self.lease_from, now = max(self.lease_from, at), self.machine.clock()
-        for key, (lease, since) in self._leased.items():
-            if since + lease > now:
-                self._leased[key] = lease, max(since, at)
+        self.lease_from = max(self.lease_from, at)
+        self.table.renew(at, self.machine.clock())
         self.renew(at)
 
     def stir(self) -> None:
@@ -339,11 +332,9 @@ class Agent(Launcher):
         self._stir()
         match command:
             case Prepare(launch):
-                if launch.lease:
-                    self._leased[launch.allocation] = launch.lease, max(self.lease_from, launch.heard)
                 self._prepare(launch)
-            case Run(launch):
-                self._run(launch)
+            case Run(launch, leased_from):
+                self._run(launch, leased_from)
             case Kill(stop):
                 self._preparing.pop(stop.allocation, None)
                 self._stop(stop)
@@ -397,12 +388,12 @@ class Agent(Launcher):
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
-    def _run(self, launch: Launch) -> None:
+    def _run(self, launch: Launch, leased_from: float) -> None:
         self.machine.specs[launch.allocation] = launch
         spec = launch.spec
         self.ask({
             "op": "launch", "id": launch.allocation, "limit": spec.time_limit, "grace": spec.grace,
-            "lease": launch.lease, "lease_from": self._leased.get(launch.allocation, (0.0, 0.0))[1],
+            "lease": launch.lease, "lease_from": leased_from,
         })  # fmt: skip
 
     def _stop(self, stop: Stop) -> None:

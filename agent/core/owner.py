@@ -25,7 +25,7 @@ SETTLE = 20.0
 """Seconds from one recall for want of memory to the next: figures of pressure are of the last ten."""
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningJob(msgspec.Struct, frozen=True):
     """A job that runs on the node: what it holds, and since when it runs. A `raylet` is never frozen: its cluster would
     take it for dead."""
 
@@ -94,7 +94,7 @@ class Owner:
         """The job that is to make room in memory. One at a time, and then it has to show first what that brought."""
         self._next_victim = 0.0
 
-    def observe(self, sample: Sample, jobs: Sequence[Running], now: float) -> list[Order]:
+    def observe(self, sample: Sample, jobs: Sequence[RunningJob], now: float) -> list[Order]:
         """Take in a sample, with all jobs that run and were not told to end; what is to be done about them."""
         names = {one.holding.allocation for one in jobs}
         self.cases = {key: case for key, case in self.cases.items() if key in names}
@@ -148,7 +148,7 @@ class Owner:
         elif case.since is not None and (case.frozen is None or now - case.seen >= self.limits.owner_quiet):
             case.since = None
 
-    def _decide(self, job: Running, case: Case, now: float) -> Order | None:
+    def _decide(self, job: RunningJob, case: Case, now: float) -> Order | None:
         limits, key, age = self.limits, job.holding.allocation, now - job.began
         if case.since is None or limits.owner_policy is OwnerPolicy.CONTINUE:
             return Thaw(key) if case.frozen is not None else None
@@ -164,7 +164,7 @@ class Owner:
             return Recall(key, case.sign.why)
         return Freeze(key, case.sign.why)
 
-    def _signs(self, sample: Sample, jobs: Sequence[Running], now: float) -> dict[str, Sign]:
+    def _signs(self, sample: Sample, jobs: Sequence[RunningJob], now: float) -> dict[str, Sign]:
         """For each job that is in the owner's way by this sample: why. What only an end can give him comes first."""
         limits, held = self.limits, [one.holding for one in jobs]
         memory, other = _waits(limits, sample, "memory"), _at_work(limits, sample)
@@ -181,7 +181,7 @@ class Owner:
             signs[victim] = Sign(memory, all=True, frees=True)
         return signs | _on_gpus(sample, held)
 
-    def _make_room(self, jobs: Sequence[Running], now: float) -> str:
+    def _make_room(self, jobs: Sequence[RunningJob], now: float) -> str:
         """Who is to end for others' want of memory: who has most of it, and of equals who has run least."""
         if now < self._next_victim or not jobs:
             return ""

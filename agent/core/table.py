@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from distributed_grid.agent.core.owner import Running
+from distributed_grid.agent.core.owner import RunningJob
 from distributed_grid.agent.core.spare.lender import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Signal, Stale, Started, Stop
@@ -55,9 +55,10 @@ class Prepare(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Hand it to the launcher."""
+    """Hand it to the launcher; its lease, if it has one, runs from `leased_from`."""
 
     launch: Launch
+    leased_from: float = 0.0
 
 
 class Kill(msgspec.Struct, frozen=True):
@@ -96,18 +97,74 @@ class SetLimit(msgspec.Struct, frozen=True):
 Command = Prepare | Run | Kill | SendSignal | SetLimit | Forget | Report
 
 
-@dataclass(slots=True)
-class Entry:
-    """One allocation. `launch` is there until it is handed to the launcher; `began` is when its command started."""
+# --- states ---------------------------------------------------------------------------------------------------------
 
-    state: State
-    launch: Launch | None = None
-    outcome: Outcome | None = None
+
+class Preparing(msgspec.Struct, frozen=True):
+    """It was taken, and what its command needs is being made."""
+
+    launch: Launch
+
+
+class Starting(msgspec.Struct, frozen=True):
+    """It was handed to the launcher."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """Its command runs since `began`; `pid` (0: not known) is its first process."""
+
+    began: float
+    pid: int = 0
+    walls: str = ""
+
+
+class Stopping(msgspec.Struct, frozen=True):
+    """It was told to end; `began` is 0 where nothing of it is known to have run."""
+
     began: float = 0.0
     pid: int = 0
-    raylet: bool = False
     walls: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """It is over, and the coordinator has not acknowledged that."""
+
+    outcome: Outcome
+
+
+Stage = Preparing | Starting | Running | Stopping | Ended
+
+# None: the table does not have it, yet or any more. An earlier agent's are found running, stopping or ended; what is
+# stopped before its launch came has never been anything else; what was declined or lost goes without an end.
+ENTRY_MOVES: dict[type[Stage] | None, frozenset[type[Stage] | None]] = {
+    None: frozenset({Preparing, Running, Stopping, Ended}),
+    Preparing: frozenset({Starting, Running, Stopping, Ended, None}),
+    Starting: frozenset({Running, Stopping, Ended, None}),
+    Running: frozenset({Stopping, Ended, None}),
+    Stopping: frozenset({Ended, None}),
+    Ended: frozenset({None}),
+}
+
+
+class IllegalMove(Exception):
+    """An allocation was to go from a state to one that does not follow it."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One allocation: where it stands, and what is so in every state. A `lease` of so many seconds runs anew from
+    `leased_from` with each renewal; 0: it has none."""
+
+    stage: Stage
+    raylet: bool = False
     stamp: Stamp | None = None
+    lease: float = 0.0
+    leased_from: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is alive."""
+        return isinstance(self.stage, Ended)
 
 
 class Table:
@@ -127,6 +184,8 @@ class Table:
         self._grid = ""
         self._epoch = 0
         self._instance = ""
+        self.renewed = 0.0
+        """When the newest heartbeat was sent that the coordinator is known to have heard."""
 
     def know(self, facts: NodeFacts) -> None:
         """These are the node's facts from now on."""
@@ -138,13 +197,14 @@ class Table:
         """Take in what the launcher found at the start, each with what was asked for as far as that is known, and the
         pid it began with (0: not known)."""
         for one, launch, pid in known:
-            entry = Entry(one.state, outcome=one.outcome, began=now - one.started_for, pid=pid, walls=one.walls)
-            self.entries[one.allocation] = entry
-            if one.outcome is None and launch is not None:
-                entry.raylet = launch.spec.boost is not None
-                self._take(one.allocation, launch.grant)
+            key = one.allocation
+            if one.outcome is not None:
+                self._move(key, Ended(one.outcome), launch)
+                continue
+            stage = Stopping if one.state is State.STOPPING else Running
+            self._move(key, stage(now - one.started_for, pid, one.walls), launch)
             if launch is not None:
-                entry.stamp = launch.stamp
+                self._take(key, launch.grant)
 
     def refuses(self, grid: str, epoch: int, instance: str) -> str:
         """Why a coordinator is not obeyed; empty: it is. Of one grid only the newest life of its coordinator is, and of
@@ -170,9 +230,10 @@ class Table:
     def lose(self, known: Collection[str] | None) -> None:
         """The launcher lost its records, but for these (None: it did not): what it was handed and is not over is not
         known any more, and is never started here."""
-        for key in [key for key, one in self.entries.items() if one.outcome is None and one.launch is None]:
+        handed = [key for key, one in self.entries.items() if not isinstance(one.stage, Preparing | Ended)]
+        for key in handed:
             if known is not None and key not in known:
-                del self.entries[key]
+                self._move(key, None)
                 self._free(key)
                 self._lost.add(key)
 
@@ -185,8 +246,7 @@ class Table:
 
     def unacknowledged(self) -> list[Exited]:
         """All ends that the coordinator has not acknowledged, in the order they were heard of."""
-        entries = self.entries.items()
-        return [self._over_there(key, entry.outcome, entry) for key, entry in entries if entry.outcome is not None]
+        return [self._end_of(key, one) for key, one in self.entries.items() if one.over]
 
     def holdings(self) -> list[Holding]:
         """Who holds what, with what is resident of each as last told by `resident`."""
@@ -195,31 +255,41 @@ class Table:
     def resident(self, by_pid: dict[int, int]) -> None:
         """Take in how many bytes the process tree of each job has resident, by the pid that it began with."""
         for key, holding in self._held.items():
-            rss = by_pid.get(self.entries[key].pid, 0)
+            rss = by_pid.get(_pid(self.entries[key]), 0)
             if rss != holding.rss:
                 self._held[key] = Holding(key, holding.grant, rss)
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningJob]:
         """Those that run and were not told to end, as far as it is known what they hold."""
-        entries = self.entries
         return [
-            Running(held, entry.began, entry.raylet)
+            RunningJob(held, entry.stage.began, entry.raylet)
             for key, held in self._held.items()
-            if (entry := entries[key]).state is State.RUNNING
+            if isinstance((entry := self.entries[key]).stage, Running)
         ]
 
     def pids(self) -> dict[str, int]:
         """The pids that the jobs which run here began with, as far as they are known."""
-        return {key: one.pid for key, one in self.entries.items() if one.pid and one.outcome is None}
+        return {key: pid for key, one in self.entries.items() if (pid := _pid(one))}
 
-    def live(self) -> int:
-        """How many allocations are not over."""
-        return sum(entry.outcome is None for entry in self.entries.values())
+    def live(self) -> list[str]:
+        """The allocations that are not over."""
+        return [key for key, one in self.entries.items() if not one.over]
 
     def runs(self, allocation: str) -> bool:
         """Whether more may come of it: it is known and not over."""
         entry = self.entries.get(allocation)
-        return entry is not None and entry.outcome is None
+        return entry is not None and not entry.over
+
+    def leases(self) -> bool:
+        """Whether anything here is to be renewed."""
+        return any(one.lease and not one.over for one in self.entries.values())
+
+    def renew(self, at: float, now: float) -> None:
+        """All leases run anew from then, but for those that are over: they may be given up by now."""
+        self.renewed = max(self.renewed, at)
+        for one in self.entries.values():
+            if one.lease and one.leased_from + one.lease > now:
+                one.leased_from = max(one.leased_from, at)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -227,12 +297,11 @@ class Table:
         """Take in what happened; what is to be done about it, in order."""
         match event:
             case Launch():
-                return self._launch(event)
+                return self._launch(event, now)
             case Stop():
                 return self._stop(event)
             case Signal():
-                entry = self.entries.get(event.allocation)
-                live = entry is not None and entry.state in (State.RUNNING, State.STOPPING)
+                live = isinstance(self._stage(event.allocation), Running | Stopping)
                 return [SendSignal(event.allocation, event.signal)] if live else []
             case Extend():
                 return [SetLimit(event.allocation, event.limit)] if self.runs(event.allocation) else []
@@ -247,7 +316,7 @@ class Table:
             case Exited():
                 return self._exited(event)
 
-    def _launch(self, launch: Launch) -> list[Command]:
+    def _launch(self, launch: Launch, now: float) -> list[Command]:
         key = launch.allocation
         if (entry := self.entries.get(key)) is not None:
             return self._as_it_stands(key, entry)
@@ -261,54 +330,60 @@ class Table:
         if why:
             stale = Stale(allocation=key, reason=why, device=device)
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
-        self.entries[key] = Entry(State.STARTING, launch, raylet=launch.spec.boost is not None, stamp=launch.stamp)
+        heard = launch.heard if launch.heard <= now else 0.0
+        self._move(key, Preparing(launch), launch, max(self.renewed, heard))
         self._take(key, launch.grant)
         return [Prepare(launch)]
 
     def _as_it_stands(self, key: str, entry: Entry) -> list[Command]:
         """The answer to a launch of what is known already. While it is starting or stopping the answer is to come."""
-        if entry.outcome is not None:
-            return [Report(self._over_there(key, entry.outcome, entry))]
-        if entry.state is State.RUNNING:
-            return [Report(Started(allocation=key, pid=entry.pid, walls=entry.walls))]
+        match entry.stage:
+            case Ended():
+                return [Report(self._end_of(key, entry))]
+            case Running(_, pid, walls):
+                return [Report(Started(allocation=key, pid=pid, walls=walls))]
         return []
 
     def _stop(self, stop: Stop) -> list[Command]:
         key = stop.allocation
-        entry = self.entries.get(key)
-        if entry is None:
-            if key in self._over:
+        match self._stage(key):
+            case None if key in self._over:
                 return [Report(Exited(allocation=key, outcome=was_over(stop.cause)))]
-            # The supervisor keeps it as a job that is over, so that a late launch is refused, by whatever agent.
-            entry = self.entries[key] = Entry(State.STOPPING)
-        elif entry.outcome is not None:
-            return [Report(self._over_there(key, entry.outcome, entry))]
-        entry.state, entry.launch = State.STOPPING, None
+            case Ended():
+                return [Report(self._end_of(key, self.entries[key]))]
+            case Stopping():
+                pass
+            case Running(began, pid, walls):
+                self._move(key, Stopping(began, pid, walls))
+            case _:
+                # Also of what was never heard of: the supervisor keeps it as a job that is over, so that a late launch
+                # is refused, by whatever agent.
+                self._move(key, Stopping())
         return [Kill(stop)]
 
     def _ack(self, ack: Ack) -> list[Command]:
-        done = [key for key in ack.allocations if key in self.entries and self.entries[key].outcome is not None]
+        done = [key for key in ack.allocations if key in self.entries and self.entries[key].over]
         for key in done:
-            del self.entries[key]
+            self._move(key, None)
             self._over[key] = None
         while len(self._over) > REMEMBERED:
             del self._over[next(iter(self._over))]
         return [Forget(tuple(done))] if done else []
 
     def _ready(self, ready: Ready) -> list[Command]:
-        entry = self.entries.get(ready.allocation)
-        if entry is None or entry.launch is None:
-            return []  # it was stopped meanwhile
-        launch, entry.launch = entry.launch, None
-        return [Run(launch)]
+        match self.entries.get(ready.allocation):
+            case Entry(stage=Preparing(launch), leased_from=leased_from):
+                self._move(ready.allocation, Starting())
+                return [Run(launch, leased_from)]
+        return []  # it was stopped meanwhile
 
     def _stale(self, stale: Stale) -> list[Command]:
         """Nothing of it ran, and nothing ever will."""
-        entry = self.entries.get(stale.allocation)
-        if entry is None or entry.launch is None:
-            return []
-        del self.entries[stale.allocation]
-        return [self._decline(stale, self._free(stale.allocation))]
+        match self.entries.get(stale.allocation):
+            case Entry(stage=Preparing()):
+                self._move(stale.allocation, None)
+                return [self._decline(stale, self._free(stale.allocation))]
+        return []
 
     def _decline(self, stale: Stale, freed: Grant | None = None) -> Report:
         """Not this one, now or later: its launch may be on its way once more, behind this answer, and by the time it is
@@ -319,16 +394,14 @@ class Table:
         return Report(stale, freed)
 
     def _started(self, started: Started, now: float) -> list[Command]:
-        entry = self.entries.setdefault(started.allocation, Entry(State.STARTING))
-        if entry.outcome is not None:
-            return []
-        entry.pid = started.pid or entry.pid
-        entry.walls = started.walls or entry.walls
-        entry.launch = None
-        if entry.state is not State.STARTING:
-            entry.began = entry.began or now
-            return []
-        entry.state, entry.began = State.RUNNING, now
+        key = started.allocation
+        match self._stage(key):
+            case Ended():
+                return []
+            case (Running(began, pid, walls) | Stopping(began, pid, walls)) as stage:
+                self._move(key, type(stage)(began or now, started.pid or pid, started.walls or walls))
+                return []
+        self._move(key, Running(now, started.pid, started.walls))
         return [Report(started)]
 
     def _exited(self, exited: Exited) -> list[Command]:
@@ -336,24 +409,50 @@ class Table:
         key = exited.allocation
         if key in self._over:
             return [Forget((key,))]  # the acknowledgement did not reach the supervisor
-        entry = self.entries.setdefault(key, Entry(State.STOPPING))
-        if entry.outcome is not None:
+        if isinstance(self._stage(key), Ended):
             return []
-        entry.state, entry.outcome, entry.launch = State.ENDED, exited.outcome, None
-        return [Report(self._over_there(key, exited.outcome, entry), self._free(key))]
+        self._move(key, Ended(exited.outcome))
+        return [Report(self._end_of(key, self.entries[key]), self._free(key))]
+
+    # --- the one mutator ----------------------------------------------------------------------------------------------
+
+    def _stage(self, key: str) -> Stage | None:
+        entry = self.entries.get(key)
+        return None if entry is None else entry.stage
+
+    def _move(self, key: str, to: Stage | None, launch: Launch | None = None, leased_from: float = 0.0) -> None:
+        """Change where an allocation stands: it comes (`launch` is what was asked for), goes on, or is gone (None).
+        More may become known of the state that it is in. Raises IllegalMove."""
+        entry = self.entries.get(key)
+        now = None if entry is None else type(entry.stage)
+        then = None if to is None else type(to)
+        if then not in ENTRY_MOVES[now] and (entry is None or then is not now):
+            raise IllegalMove(f"{key} cannot go from {_name(now)} to {_name(then)}")
+        if to is None:
+            del self.entries[key]
+        elif entry is not None:
+            entry.stage = to
+        elif launch is None:
+            self.entries[key] = Entry(to)
+        else:
+            boost = launch.spec.boost is not None
+            self.entries[key] = Entry(to, boost, launch.stamp, launch.lease, leased_from)
 
     # --- what is said of one ------------------------------------------------------------------------------------------
 
-    def _over_there(self, key: str, outcome: Outcome, entry: Entry) -> Exited:
-        return Exited(allocation=key, outcome=outcome, stamp=self._shown(entry))
+    def _end_of(self, key: str, entry: Entry) -> Exited:
+        assert isinstance(entry.stage, Ended)  # noqa: S101
+        return Exited(allocation=key, outcome=entry.stage.outcome, stamp=self._shown(entry))
 
     def _known(self, key: str, entry: Entry, now: float) -> Known:
         stamp = self._shown(entry)
-        if entry.outcome is not None:
-            return Known(key, State.ENDED, stamp=stamp)
-        if not entry.began:  # also where it is stopping: nothing of it is known to have run
-            return Known(key, State.STARTING, stamp=stamp)
-        return Known(key, entry.state, started_for=max(0.0, now - entry.began), walls=entry.walls, stamp=stamp)
+        match entry.stage:
+            case Ended():
+                return Known(key, State.ENDED, stamp=stamp)
+            case (Running(began, _, walls) | Stopping(began, _, walls)) as stage if began:
+                state = State.RUNNING if isinstance(stage, Running) else State.STOPPING
+                return Known(key, state, started_for=max(0.0, now - began), walls=walls, stamp=stamp)
+        return Known(key, State.STARTING, stamp=stamp)  # also where it is stopping: nothing of it is known to have run
 
     def _shown(self, entry: Entry) -> Stamp | None:
         """What was granted by the coordinator that is obeyed now need not be proven to it."""
@@ -407,6 +506,15 @@ class Table:
         for share in grant.gpus:
             _drop(self._gpus, share.uuid, key)
         return grant
+
+
+def _pid(entry: Entry) -> int:
+    """The first process of what runs; 0: none is known."""
+    return entry.stage.pid if isinstance(entry.stage, Running | Stopping) else 0
+
+
+def _name(stage: type[Stage] | None) -> str:
+    return stage.__name__ if stage is not None else "nothing"
 
 
 def _drop(holders: dict[D, dict[str, int]], device: D, key: str) -> None:

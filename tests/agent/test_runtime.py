@@ -509,7 +509,7 @@ async def test_a_lease_that_is_over_while_the_job_is_laid_out_is_not_revived_by_
     await coordinator.say(msgspec.structs.replace(order, spec=spec, lease=1.0))
     beat = await coordinator.until(lambda: [one for one in coordinator.all(Heartbeat) if one.at > begun + 2.0])
     await coordinator.say(Renewed(at=beat[-1].at))
-    await coordinator.until(lambda: node.runtime._lease_from > begun + 2.0)
+    await coordinator.until(lambda: node.runtime.table.renewed > begun + 2.0)
     gate.set()
     outcome = (await coordinator.hears(Exited, "j0.1")).outcome
     assert (outcome.cause, outcome.started) == (Cause.LEASE_EXPIRED, False)

@@ -171,7 +171,7 @@ def drop_all_ends_at_one_acknowledgement(patch: Patch) -> None:
     ack = Table._ack
 
     def all_of_them(self: Table, message: Ack) -> Any:
-        return ack(self, Ack(allocations=tuple(key for key, one in self.entries.items() if one.outcome is not None)))
+        return ack(self, Ack(allocations=tuple(key for key, one in self.entries.items() if one.over)))
 
     patch(Table, "_ack", all_of_them)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.agent.core.owner import Freeze, Order, Owner, Recall, Running, Thaw
+from distributed_grid.agent.core.owner import Freeze, Order, Owner, Recall, RunningJob, Thaw
 from distributed_grid.agent.core.spare.thresholds import Holding, Limits
 from distributed_grid.protocol.nodes import GpuProcess, GpuSample, OwnerPolicy, Sample
 from distributed_grid.protocol.resources import GpuShare, Grant
@@ -13,8 +13,8 @@ CORES = 4
 LIMITS = Limits(owner_after=2.0, owner_quiet=10.0, owner_most=0.0, owner_hold=0.0)
 
 
-def job(name: str, *cores: int, began: float = 0.0) -> Running:
-    return Running(Holding(name, Grant(cores=cores)), began)
+def job(name: str, *cores: int, began: float = 0.0) -> RunningJob:
+    return RunningJob(Holding(name, Grant(cores=cores)), began)
 
 
 A, B = job("a", 0), job("b", 1, 2)
@@ -103,7 +103,7 @@ def test_a_frozen_job_goes_on_when_the_owner_was_gone_for_a_while_and_not_in_bet
 
 def test_a_raylet_is_recalled_where_a_job_would_be_frozen_however_young_it_is() -> None:
     scene = Scene(owner_hold=60.0)
-    scene.jobs = [Running(A.holding, A.began, raylet=True), B]
+    scene.jobs = [RunningJob(A.holding, A.began, raylet=True), B]
     scene.see(0.0, 50, 50)
     orders = scene.see(2.0, 50, 50)
     assert orders == [Recall("a", "foreign CPU 50 % on core 0"), Freeze("b", "foreign CPU 50 % on core 1")]
@@ -199,8 +199,8 @@ def gpu(uuid: str, *processes: GpuProcess, error: str = "") -> GpuSample:
     return GpuSample(uuid, memory_total=1 << 34, processes=processes, error=error)
 
 
-def on_gpu(name: str, uuid: str) -> Running:
-    return Running(Holding(name, Grant(gpus=(GpuShare(uuid, 1000),))), 0.0)
+def on_gpu(name: str, uuid: str) -> RunningJob:
+    return RunningJob(Holding(name, Grant(gpus=(GpuShare(uuid, 1000),))), 0.0)
 
 
 STRANGER = GpuProcess(7, 1 << 30, "ada")
@@ -242,7 +242,7 @@ def test_programs_of_others_that_wait_have_all_jobs_frozen_and_the_node_closed(w
 
 def test_a_want_of_memory_is_met_by_one_recall_at_a_time_of_who_has_most() -> None:
     scene = Scene()
-    scene.jobs = [Running(Holding(name, Grant(), rss), 0.0) for name, rss in (("a", 1), ("b", 3), ("c", 2))]
+    scene.jobs = [RunningJob(Holding(name, Grant(), rss), 0.0) for name, rss in (("a", 1), ("b", 3), ("c", 2))]
     why = "memory pressure on others 60 % > 40 %"
     found = {now: scene.see(float(now), pressure={"memory": 60.0}) for now in range(0, 50, 2)}
     assert {now: orders for now, orders in found.items() if orders} == {

@@ -1,12 +1,34 @@
 """The agent's own books: at most one run of an allocation, nothing held twice, no end lost."""
 
+import ast
+from pathlib import Path
+
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from distributed_grid.agent.core import table as books
-from distributed_grid.agent.core.table import Command, Forget, Kill, Prepare, Ready, Report, Run, SendSignal, Table
+from distributed_grid.agent.core.table import (
+    ENTRY_MOVES,
+    Command,
+    Ended,
+    Forget,
+    IllegalMove,
+    Kill,
+    Prepare,
+    Preparing,
+    Ready,
+    Report,
+    Run,
+    Running,
+    SendSignal,
+    Stage,
+    Starting,
+    Stopping,
+    Table,
+)
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Stamp
@@ -129,6 +151,124 @@ def test_what_is_remembered_of_acknowledged_ends_is_bounded() -> None:
         table.handle(Exited(allocation=key, outcome=NEVER), 1.0)
         table.handle(Ack(allocations=(key,)), 1.0)
     assert len(table._over) == books.REMEMBERED and not table.entries
+
+
+# --- the law of moves -------------------------------------------------------------------------------------------------
+
+STAGES: dict[type[Stage], Stage] = {
+    type(one): one for one in (Preparing(launch()), Starting(), Running(1.0, 7), Stopping(), Ended(DONE))
+}
+READY, STARTED, STOP = Ready("j.1"), Started(allocation="j.1", pid=7), Stop(allocation="j.1")
+EXITED, STALE, ACK = Exited(allocation="j.1", outcome=DONE), Stale(allocation="j.1", reason="x"), Ack(("j.1",))
+TO_RUN = (launch(), READY, STARTED)
+HOW: dict[tuple[type[Stage] | None, type[Stage] | None], tuple[books.Event, ...]] = {
+    (None, Preparing): (launch(),),
+    (None, Running): (STARTED,),
+    (None, Stopping): (STOP,),
+    (None, Ended): (EXITED,),
+    (Preparing, Starting): (launch(), READY),
+    (Preparing, Running): (launch(), STARTED),
+    (Preparing, Stopping): (launch(), STOP),
+    (Preparing, Ended): (launch(), EXITED),
+    (Preparing, None): (launch(), STALE),
+    (Starting, Running): TO_RUN,
+    (Starting, Stopping): (launch(), READY, STOP),
+    (Starting, Ended): (launch(), READY, EXITED),
+    (Running, Stopping): (*TO_RUN, STOP),
+    (Running, Ended): (*TO_RUN, EXITED),
+    (Stopping, Ended): (STOP, EXITED),
+    (Ended, None): (EXITED, ACK),
+}
+"""An event that makes each move, after those that lead there."""
+LOST = {(stage, None) for stage in (Starting, Running, Stopping)}
+"""The moves that no event makes, but a loss of the launcher's records."""
+
+
+def at(table: Table) -> type[Stage] | None:
+    return type(table.entries["j.1"].stage) if "j.1" in table.entries else None
+
+
+def test_every_move_of_the_law_is_made_and_no_other_one() -> None:
+    assert {*HOW} | LOST == {(one, other) for one, others in ENTRY_MOVES.items() for other in others}
+    for (before, after), events in HOW.items():
+        table = Table()
+        for event in events[:-1]:
+            table.handle(event, 1.0)
+        assert at(table) is before
+        table.handle(events[-1], 1.0)
+        assert at(table) is after
+    for stage, _ in LOST:
+        table = Table()
+        table.entries["j.1"] = books.Entry(STAGES[stage])
+        table.lose(())
+        assert not table.entries
+
+
+def test_a_move_that_is_not_in_the_law_is_an_error_and_changes_nothing() -> None:
+    for before in (None, *STAGES):
+        for after in {None, *STAGES} - ENTRY_MOVES[before] - ({before} if before else set()):
+            table = Table()
+            if before is not None:
+                table.entries["j.1"] = books.Entry(STAGES[before])
+            with pytest.raises(IllegalMove, match="^j.1 cannot go from "):
+                table._move("j.1", STAGES[after] if after is not None else None)
+            assert at(table) is before
+    with pytest.raises(IllegalMove, match="^j.1 cannot go from Ended to Running$"):
+        table = Table()
+        table.handle(EXITED, 1.0)
+        table._move("j.1", Running(1.0))
+
+
+def test_nothing_but_the_mutator_changes_where_an_entry_stands() -> None:
+    tree = ast.parse(Path(books.__file__).read_text())
+    (table,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "Table")
+    changing = {
+        method.name
+        for method in table.body
+        for one in ast.walk(method)
+        if isinstance(method, ast.FunctionDef)
+        and (
+            (isinstance(one, ast.Attribute) and one.attr == "stage" and not isinstance(one.ctx, ast.Load))
+            or (
+                isinstance(one, ast.Subscript)
+                and "self.entries" in ast.unparse(one)
+                and not isinstance(one.ctx, ast.Load)
+            )
+        )
+    }
+    assert changing == {"_move"}
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+def leased(table: Table, key: str, heard: float, now: float) -> float:
+    """Since when the lease of a launch that comes now runs."""
+    table.handle(msgspec.structs.replace(launch(key, Grant()), lease=10.0, heard=heard), now)
+    run = only(table.handle(Ready(key), now))
+    assert isinstance(run, Run)
+    return run.leased_from
+
+
+def test_a_lease_runs_from_what_the_coordinator_heard_last_and_never_from_what_is_to_come() -> None:
+    table = Table()
+    assert not table.leases()
+    assert leased(table, "j.1", heard=95.0, now=100.0) == 95.0
+    assert leased(table, "k.1", heard=200.0, now=100.0) == 0.0, "by the clock of before a reboot"
+    table.renew(99.0, now=100.0)
+    assert table.leases() and table.renewed == 99.0
+    assert leased(table, "l.1", heard=95.0, now=100.0) == 99.0
+
+
+def test_a_renewal_makes_leases_run_anew_but_for_those_that_are_over() -> None:
+    table = Table()
+    leased(table, "j.1", heard=100.0, now=100.0)
+    leased(table, "k.1", heard=105.0, now=105.0)
+    table.renew(111.0, now=112.0)
+    assert [one.leased_from for one in table.entries.values()] == [100.0, 111.0]
+    for key in ("j.1", "k.1"):
+        table.handle(Exited(allocation=key, outcome=DONE), 113.0)
+    assert not table.leases(), "what is over is not renewed"
 
 
 # --- stops and signals ------------------------------------------------------------------------------------------------
@@ -358,7 +498,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(key=KEYS)
     def exited(self, key: str) -> None:
         entry = self.table.entries.get(key)
-        if key in self.runs or (entry is not None and entry.state is State.STOPPING):
+        if key in self.runs or (entry is not None and isinstance(entry.stage, Stopping)):
             self.ended.add(key)
             self.feed(Exited(allocation=key, outcome=DONE))
 
