@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from distributed_grid.coordinator.core.model import Allocation, Job, RecordAllocation, RecordJob, RecordNode
+from distributed_grid.coordinator.core.commands import RecordAllocation, RecordJob, RecordNode
+from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.coordinator.store.store import Record, Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
 from distributed_grid.protocol.nodes import NodeFacts

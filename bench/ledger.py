@@ -9,9 +9,10 @@ import statistics
 import time
 from collections.abc import Callable, Container
 
+from distributed_grid.coordinator.core.commands import Heard, JobsSubmitted, NodeUp, Send, Told
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import EVERYTHING, Ledger
-from distributed_grid.coordinator.core.model import Heard, Job, JobsSubmitted, NodeUp, Placement, Send, Told
+from distributed_grid.coordinator.core.model import Job, Placement
 from distributed_grid.coordinator.core.placement.matching import place
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench._common import percentile, report
 from bench._store import fill
 from bench.restart import start
-from distributed_grid.coordinator.core.model import Audit
+from distributed_grid.coordinator.core.commands import Audit
 from distributed_grid.coordinator.store.retention import Keep, Retention
 from distributed_grid.coordinator.store.store import Store
 

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 
 from bench.ledger import job
+from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Told
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Placement, Told
+from distributed_grid.coordinator.core.model import Placement
 from distributed_grid.coordinator.core.placement.matching import place
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages import Inventory

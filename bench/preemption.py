@@ -8,8 +8,8 @@ import statistics
 import time
 
 from bench.ledger import facts, job, offer
+from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Told
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Told
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption.execute import foresee
 from distributed_grid.protocol.jobs import Priority, Reason, Request

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from distributed_grid.coordinator.core.model import MAY_WAIT, RECORDS, Command, Event, Hold, Record, Send, Tick
+from distributed_grid.coordinator.core.commands import MAY_WAIT, RECORDS, Command, Event, Hold, Record, Send, Tick
 from distributed_grid.coordinator.core.pipeline import newest_commands, newest_records
 from distributed_grid.coordinator.core.rollback import CHOOSE, loss_words
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed

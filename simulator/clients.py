@@ -7,15 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.model import (
-    Accepted,
-    Condition,
-    DrainAsked,
-    Granted,
-    Job,
-    Rejected,
-    UndrainAsked,
-)
+from distributed_grid.coordinator.core.commands import Accepted, DrainAsked, Granted, Rejected, UndrainAsked
+from distributed_grid.coordinator.core.model import Condition, Job
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine, Violation

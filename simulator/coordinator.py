@@ -9,21 +9,17 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     MAY_WAIT,
     RECORDS,
     Accepted,
     AckExits,
     CancelAsked,
     Command,
-    Condition,
-    End,
     Event,
     Granted,
-    Group,
     Heard,
     Hold,
-    Job,
     JobsSubmitted,
     NodeDown,
     NodeUp,
@@ -33,6 +29,7 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.model import Condition, End, Group, Job
 from distributed_grid.coordinator.core.pipeline import newest_commands, newest_records
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from distributed_grid.coordinator.core.model import (
-    Allocation,
+from distributed_grid.coordinator.core.commands import (
     Command,
-    Group,
-    Job,
     RecordAllocation,
     RecordForgotten,
     RecordGroup,
@@ -19,8 +16,9 @@ from distributed_grid.coordinator.core.model import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordShare,
 )
-from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.protocol.jobs import Outcome, State
 from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders

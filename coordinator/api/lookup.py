@@ -17,8 +17,9 @@ import msgspec
 
 from distributed_grid.coordinator.api.relay import Asker
 from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.commands import RecordJob
 from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.model import Group, Job, RecordJob
+from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.queue import dependencies, groups
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.views import Sight

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from distributed_grid.coordinator.access.ca import Pki, presented_pem
 from distributed_grid.coordinator.access.renewing import Renewals
-from distributed_grid.coordinator.core.model import DrainAsked, ForgetAsked, LabelAsked, UndrainAsked
+from distributed_grid.coordinator.core.commands import DrainAsked, ForgetAsked, LabelAsked, UndrainAsked
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import PEOPLE, Role

@@ -26,8 +26,15 @@ from distributed_grid.coordinator.api.submissions import LONGEST, Submissions, a
 from distributed_grid.coordinator.audit.entries import NAMED, Asked
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.commands import (
+    Accepted,
+    CancelAsked,
+    ExtendAsked,
+    Granted,
+    Rejected,
+    SignalAsked,
+)
 from distributed_grid.coordinator.core.explain import why as explain
-from distributed_grid.coordinator.core.model import Accepted, CancelAsked, ExtendAsked, Granted, Rejected, SignalAsked
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.views import Sight

@@ -32,22 +32,23 @@ from distributed_grid.coordinator.api.relay import Agent, Relay
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import People
 from distributed_grid.coordinator.audit.log import RequestLog
-from distributed_grid.coordinator.core.commands import Reserve, Unreserve
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
     Alarm,
     Granted,
     Heard,
-    Job,
     NodeDown,
     NodeUp,
     Over,
     Publish,
     Rejected,
+    Reserve,
     Send,
     Told,
+    Unreserve,
 )
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.connection import Connection, Wire

@@ -11,7 +11,8 @@ import msgspec
 
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.lookup import Lookup, Unanswerable
-from distributed_grid.coordinator.core.model import Condition, End, Group, Job, JobsSubmitted
+from distributed_grid.coordinator.core.commands import JobsSubmitted
+from distributed_grid.coordinator.core.model import Condition, End, Group, Job
 from distributed_grid.coordinator.core.placement.catalogue import Affinity
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.admission import which

@@ -17,8 +17,8 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.verify import StoreAnchor
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE, looking_into
+from distributed_grid.coordinator.core.commands import RECORDS, Audit, Record
 from distributed_grid.coordinator.core.ledger import Ledger, hold_back
-from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
 from distributed_grid.coordinator.core.rollback import CHOOSE, Loss
 from distributed_grid.coordinator.store import evidence
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, StoreRefused

@@ -27,8 +27,8 @@ from distributed_grid.coordinator.backup.state import (
     scratch,
     sync_tree,
 )
+from distributed_grid.coordinator.core.commands import RECORDS, Audit, Record
 from distributed_grid.coordinator.core.ledger import Ledger, hold_back
-from distributed_grid.coordinator.core.model import RECORDS, Audit, Record
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import evidence, open
 from distributed_grid.coordinator.store.errors import failure

@@ -9,21 +9,15 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator.core import checks, views
-from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused
-from distributed_grid.coordinator.core.explain import reasons
-from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
-from distributed_grid.coordinator.core.model import (
-    Allocation,
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
     DrainAsked,
     Event,
     ExtendAsked,
     ForgetAsked,
-    Group,
     Heard,
     Hold,
-    Job,
     JobsSubmitted,
     Joined,
     LabelAsked,
@@ -32,12 +26,18 @@ from distributed_grid.coordinator.core.model import (
     NodeDoubted,
     NodeDown,
     NodeUp,
+    RayLooked,
+    Reserved,
+    ReserveRefused,
     Send,
     SignalAsked,
     Tick,
     Told,
     UndrainAsked,
 )
+from distributed_grid.coordinator.core.explain import reasons
+from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
+from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.nodes import agents, operator, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy

@@ -1,42 +1,14 @@
-"""What the ledger holds and what goes in and out of it: nodes, jobs, groups, allocations, the tables of their
-states, events and commands. Data only.
-"""
+"""What the ledger holds: jobs, groups, allocations and nodes, and the tables of their states. Data only."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import get_args
 
 import msgspec
 
-from distributed_grid.coordinator.core.commands import DrainAsked as DrainAsked
-from distributed_grid.coordinator.core.commands import ExtendAsked as ExtendAsked
-from distributed_grid.coordinator.core.commands import ForgetAsked as ForgetAsked
-from distributed_grid.coordinator.core.commands import Joined as Joined
-from distributed_grid.coordinator.core.commands import LabelAsked as LabelAsked
-from distributed_grid.coordinator.core.commands import Left as Left
-from distributed_grid.coordinator.core.commands import NodeDoubted as NodeDoubted
-from distributed_grid.coordinator.core.commands import (
-    OnRay,
-    RayLooked,
-    RayPlace,
-    Reserve,
-    Reserved,
-    ReserveRefused,
-    Unreserve,
-)
-from distributed_grid.coordinator.core.commands import RecordForgotten as RecordForgotten
-from distributed_grid.coordinator.core.commands import RecordNode as RecordNode
-from distributed_grid.coordinator.core.commands import RecordOrders as RecordOrders
-from distributed_grid.coordinator.core.commands import UndrainAsked as UndrainAsked
 from distributed_grid.coordinator.core.placement.capacity import Room
-from distributed_grid.coordinator.core.queue.fairness import RecordShare
-from distributed_grid.coordinator.core.rollback import Alarm as Alarm
-from distributed_grid.coordinator.core.rollback import LossFound as LossFound
-from distributed_grid.coordinator.core.rollback import RecordLoss as RecordLoss
 from distributed_grid.protocol.groups import Array, Gang, GroupKind
 from distributed_grid.protocol.jobs import (
     After,
-    Cause,
     Dependency,
     JobSpec,
     JobView,
@@ -49,24 +21,31 @@ from distributed_grid.protocol.jobs import (
     Used,
 )
 from distributed_grid.protocol.messages import (
-    Exited,
-    Extend,
-    InUse,
-    Inventory,
-    Launch,
-    Noted,
-    OpenData,
-    Recalled,
-    Renewed,
-    Signal,
-    Stale,
-    Started,
     Stop,
-    Suspended,
 )
 from distributed_grid.protocol.messages.operator import Place, Receipt
 from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders, NodeState, Offer, Sample
-from distributed_grid.protocol.resources import Count, Finite, Grant
+from distributed_grid.protocol.resources import Count, Finite, Grant, Resources
+
+# The law. A job without an allocation is WAITING or ENDED; its allocation's state is the job's state otherwise.
+# So a job whose allocation ENDED without ever having started (the agent answered stale) is WAITING again.
+MOVES: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.STARTING, State.ENDED}),
+    State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.LOST, State.ENDED}),
+    State.RUNNING: frozenset({State.STOPPING, State.LOST, State.ENDED}),
+    State.STOPPING: frozenset({State.LOST, State.ENDED}),
+    State.LOST: frozenset({State.RUNNING, State.STOPPING, State.ENDED}),
+    State.ENDED: frozenset(),
+}
+
+
+# A node is silent for longer and longer, and may be looked at late; or it is there again. LOST is never left otherwise.
+NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
+    NodeState.UP: frozenset({NodeState.SUSPECT, NodeState.DISCONNECTED, NodeState.LOST}),
+    NodeState.SUSPECT: frozenset({NodeState.UP, NodeState.DISCONNECTED, NodeState.LOST}),
+    NodeState.DISCONNECTED: frozenset({NodeState.UP, NodeState.LOST}),
+    NodeState.LOST: frozenset({NodeState.UP}),
+}
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -136,12 +115,6 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
         return (Place(self.node, self.grant), *self.more)
 
 
-class RecordReceipt(msgspec.Struct, frozen=True, gc=False):
-    """Make this receipt of a preemption durable, in the place of what was said of it before."""
-
-    receipt: Receipt
-
-
 class Fate(StrEnum):
     """What the end of a part means to the gang."""
 
@@ -171,24 +144,13 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     away: bool = False
 
 
-# The law. A job without an allocation is WAITING or ENDED; its allocation's state is the job's state otherwise.
-# So a job whose allocation ENDED without ever having started (the agent answered stale) is WAITING again.
-MOVES: dict[State, frozenset[State]] = {
-    State.WAITING: frozenset({State.STARTING, State.ENDED}),
-    State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.LOST, State.ENDED}),
-    State.RUNNING: frozenset({State.STOPPING, State.LOST, State.ENDED}),
-    State.STOPPING: frozenset({State.LOST, State.ENDED}),
-    State.LOST: frozenset({State.RUNNING, State.STOPPING, State.ENDED}),
-    State.ENDED: frozenset(),
-}
+class RayPlace(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What Ray is to reserve for an allocation, or has (`granted`), and on which of its nodes; empty: it had
+    none there any more."""
 
-# A node is silent for longer and longer, and may be looked at late; or it is there again. LOST is never left otherwise.
-NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
-    NodeState.UP: frozenset({NodeState.SUSPECT, NodeState.DISCONNECTED, NodeState.LOST}),
-    NodeState.SUSPECT: frozenset({NodeState.UP, NodeState.DISCONNECTED, NodeState.LOST}),
-    NodeState.DISCONNECTED: frozenset({NodeState.UP, NodeState.LOST}),
-    NodeState.LOST: frozenset({NodeState.UP}),
-}
+    node: str
+    resources: Resources
+    granted: bool = False
 
 
 class Allocation(msgspec.Struct, kw_only=True, gc=False):
@@ -315,6 +277,15 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
         )
 
 
+class OnRay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What Ray has on one of our nodes: its own node of this id, what that has in all, and what of it others than the
+    grid's jobs use or have reserved."""
+
+    id: str
+    total: Resources = Resources()
+    others: Resources = Resources()
+
+
 @dataclass(slots=True)
 class Node:
     """A node as the ledger knows it: its facts, its link, its newest offer and sample, who holds what there."""
@@ -375,201 +346,3 @@ class Refusal(msgspec.Struct, frozen=True):
 
     offering: int
     kept_for: str = ""
-
-
-# --- events: what happened ----------------------------------------------------------------------------------------
-# They are logged as arrays that begin with their name (eventlog/format.py): fields are only ever added at the end.
-
-
-class NodeUp(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """An agent said hello and was let in; `session` is this connection's. Its Inventory follows before all else."""
-
-    facts: NodeFacts
-    session: str
-
-
-class NodeDown(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The connection of this session is closed. (A session that is not the node's newest is of no interest.)"""
-
-    node: str
-    session: str
-
-
-class Heard(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A heartbeat. `at`: when it was sent, on the node's own clock, where it asks for its leases to be renewed."""
-
-    node: str
-    sample: Sample
-    at: float = 0.0
-
-
-class Told(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A message from the agent of this node about its offer or allocations."""
-
-    node: str
-    message: Offer | Inventory | Started | Stale | Exited | Suspended | Recalled | Noted | InUse
-
-
-class JobsSubmitted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user asks for these jobs, all or none; ids and keys are made outside. `token`: who waits for the answer. A job
-    with the id of a group stands for all of its members."""
-
-    token: int
-    jobs: tuple[Job, ...]
-    groups: tuple[Group, ...] = ()
-
-
-class CancelAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user (or the grid) wants these jobs ended; `grace` below zero: the job's own."""
-
-    token: int
-    jobs: tuple[str, ...]
-    reason: str = ""
-    grace: float = -1.0
-
-
-class SignalAsked(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user wants a signal sent to a running job."""
-
-    token: int
-    job: str
-    signal: int
-
-
-class Hold(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """From now on nothing new is started (`on`), or it is again: what is started has to be on disk first."""
-
-    on: bool
-
-
-class Tick(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Nothing happened but time."""
-
-
-Event = (
-    NodeUp
-    | NodeDown
-    | Heard
-    | Told
-    | JobsSubmitted
-    | CancelAsked
-    | SignalAsked
-    | Hold
-    | Tick
-    | DrainAsked
-    | UndrainAsked
-    | LabelAsked
-    | Joined
-    | Left
-    | ExtendAsked
-    | ForgetAsked
-    | RayLooked
-    | Reserved
-    | ReserveRefused
-    | LossFound
-    | NodeDoubted
-)
-
-
-# --- commands: what somebody else has to do -----------------------------------------------------------------------
-
-
-class RecordJob(msgspec.Struct, frozen=True, gc=False):
-    """Make this job, as it is now, durable; one that holds an allocation is recorded together with that. `new`: it was
-    not there before. `soon`: it may wait a moment for a record that may not (decisions/0003)."""
-
-    job: Job
-    new: bool = False
-    soon: bool = False
-
-
-class RecordAllocation(msgspec.Struct, frozen=True, gc=False):
-    """Make this allocation, as it is now, durable. `soon` as in RecordJob."""
-
-    allocation: Allocation
-    soon: bool = False
-
-
-class RecordGroup(msgspec.Struct, frozen=True, gc=False):
-    """Make this group, as it is now, durable. It is never without the records of its members that changed it."""
-
-    group: Group
-    soon: bool = True
-
-
-class Audit(msgspec.Struct, frozen=True, gc=False):
-    """Keep a line about a message that came too late or from nowhere; nothing was changed by it."""
-
-    node: str
-    what: str
-
-
-class Send(msgspec.Struct, frozen=True, gc=False):
-    """Send this to the agent of this node, if it is connected."""
-
-    node: str
-    message: Launch | Stop | Signal | Extend | OpenData | Renewed
-
-
-class AckExits(msgspec.Struct, frozen=True, gc=False):
-    """Tell the agent that these outcomes are on disk (so it comes after the records)."""
-
-    node: str
-    allocations: tuple[str, ...]
-
-
-class Publish(msgspec.Struct, frozen=True, gc=False):
-    """This job changed: tell who watches it. `view` is the job as it is now."""
-
-    view: JobView
-
-
-class Over(msgspec.Struct, frozen=True, gc=False):
-    """This job has ended, and nobody watched it."""
-
-    job: str
-    cause: Cause
-
-
-class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """Answer the submit: these jobs are taken (with keys already known: the jobs that are there)."""
-
-    token: int
-    jobs: tuple[str, ...]
-    fit: int
-    nodes: int
-
-
-class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """Answer a request: it cannot be done. `code` as in messages.Failed."""
-
-    token: int
-    code: str
-    what: str
-    why: str = ""
-    hint: str = ""
-
-
-class Granted(msgspec.Struct, frozen=True, gc=False):
-    """Answer a request: done."""
-
-    token: int
-    text: str = ""
-
-
-Record = (
-    RecordJob
-    | RecordAllocation
-    | RecordGroup
-    | RecordNode
-    | RecordOrders
-    | RecordForgotten
-    | RecordReceipt
-    | RecordShare
-    | RecordLoss
-    | Audit
-)
-Command = Record | Send | AckExits | Publish | Over | Accepted | Rejected | Granted | Reserve | Unreserve | Alarm
-RECORDS = get_args(Record)
-MAY_WAIT = (RecordJob, RecordAllocation, RecordGroup, RecordShare)
-"""Those of which some may wait: see `soon`."""

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     AckExits,
     Audit,
     Command,
@@ -17,9 +17,9 @@ from distributed_grid.coordinator.core.model import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordShare,
     Send,
 )
-from distributed_grid.coordinator.core.queue.fairness import RecordShare
 from distributed_grid.protocol.messages import Launch, Stop
 
 LINES_KEPT = 1000

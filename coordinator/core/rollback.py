@@ -109,24 +109,3 @@ def lost_commits(store: Point, mark: Marked) -> int:
 
 def _commits(count: int) -> str:
     return f"{count} commits are" if count > 1 else "1 commit is"
-
-
-# --- while it runs ----------------------------------------------------------------------------------------------------
-
-
-class LossFound(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Something outside of the ledger showed that commits of the store are lost."""
-
-    found: str
-
-
-class RecordLoss(msgspec.Struct, frozen=True, gc=False):
-    """Make durable that commits are lost, as this shows."""
-
-    found: str
-
-
-class Alarm(msgspec.Struct, frozen=True, gc=False):
-    """Tell the operator that commits are lost, as this shows, and that nothing is started any more."""
-
-    found: str

@@ -10,23 +10,25 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from distributed_grid.coordinator.core.commands import Unreserve
+from distributed_grid.coordinator.core.commands import (
+    Command,
+    Over,
+    Publish,
+    RecordAllocation,
+    RecordGroup,
+    RecordJob,
+    Unreserve,
+)
 from distributed_grid.coordinator.core.model import (
     MOVES,
     NODE_MOVES,
     Allocation,
-    Command,
     Condition,
     End,
     Group,
     Job,
     Node,
-    Over,
     Placement,
-    Publish,
-    RecordAllocation,
-    RecordGroup,
-    RecordJob,
 )
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue

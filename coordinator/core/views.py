@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from distributed_grid.coordinator.core.commands import RecordShare
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Allocation, Node
 from distributed_grid.coordinator.core.placement.matching import labels
-from distributed_grid.coordinator.core.queue.fairness import Account, RecordShare, dominant, weight
+from distributed_grid.coordinator.core.queue.fairness import Account, dominant, weight
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import Boost, title
 from distributed_grid.protocol.groups import GroupView

@@ -14,7 +14,7 @@ import msgspec
 
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.checkpoint import Checkpoint
-from distributed_grid.coordinator.core.model import Event
+from distributed_grid.coordinator.core.commands import Event
 from distributed_grid.protocol.errors import GridError
 
 FORMAT = 1

@@ -10,10 +10,7 @@ import msgspec
 
 from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.checkpoint import Checkpoint
-from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused
-from distributed_grid.coordinator.core.decisions import decisions
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
     DrainAsked,
@@ -30,11 +27,16 @@ from distributed_grid.coordinator.core.model import (
     NodeDoubted,
     NodeDown,
     NodeUp,
+    RayLooked,
+    Reserved,
+    ReserveRefused,
     SignalAsked,
     Tick,
     Told,
     UndrainAsked,
+    decisions,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.eventlog.format import NAME, BadLog, Cut, Header, Turn, files, read
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.resources import MILLI, Grant, format_bytes, format_milli

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.commands import JobsSubmitted
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import JobsSubmitted
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy, Weights
 from distributed_grid.coordinator.eventlog.format import Turn
 from distributed_grid.coordinator.eventlog.replay import (

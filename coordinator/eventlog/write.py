@@ -19,9 +19,8 @@ import structlog
 
 from distributed_grid import __version__
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.decisions import Decision, decisions
+from distributed_grid.coordinator.core.commands import Command, Decision, Event, JobsSubmitted, decisions
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Command, Event, JobsSubmitted
 from distributed_grid.coordinator.eventlog.format import FORMAT, Header, files
 
 PARTS = 8

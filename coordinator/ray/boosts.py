@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from distributed_grid.coordinator.core.model import Event, Job, Joined, Left
+from distributed_grid.coordinator.core.commands import Event, Joined, Left
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.coordinator.ray.bridge_client import Bridge, NoRay

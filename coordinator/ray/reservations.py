@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
-from distributed_grid.coordinator.core.commands import OnRay, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
-from distributed_grid.coordinator.core.model import Allocation, Event, Node
+from distributed_grid.coordinator.core.commands import Event, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
+from distributed_grid.coordinator.core.model import Allocation, Node, OnRay
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.ray.bridge_client import BOOSTS, JOBS, Bridge, NoRay
 from distributed_grid.protocol.boosts import LABEL

@@ -21,7 +21,8 @@ from typing import Any
 
 import structlog
 
-from distributed_grid.coordinator.core.model import Job, RecordJob
+from distributed_grid.coordinator.core.commands import RecordJob
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.store.errors import DiskTrouble
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.boosts import DURATION, Boost, needs

@@ -16,8 +16,8 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.model import Job, NodeDoubted
-from distributed_grid.coordinator.core.rollback import LossFound
+from distributed_grid.coordinator.core.commands import LossFound, NodeDoubted
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import State

@@ -16,11 +16,8 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.core.model import (
-    Allocation,
+from distributed_grid.coordinator.core.commands import (
     Audit,
-    Group,
-    Job,
     Record,
     RecordAllocation,
     RecordForgotten,
@@ -30,8 +27,9 @@ from distributed_grid.coordinator.core.model import (
     RecordNode,
     RecordOrders,
     RecordReceipt,
+    RecordShare,
 )
-from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.model import Allocation, Group, Job
 from distributed_grid.coordinator.core.rollback import Point, Traces, joined
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store import rows as store_receipts

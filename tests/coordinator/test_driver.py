@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator import driver as driver_module
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
     Audit,
@@ -21,13 +21,13 @@ from distributed_grid.coordinator.core.model import (
     Event,
     Granted,
     Hold,
-    Job,
     Publish,
     Record,
     RecordJob,
     Send,
     Tick,
 )
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.pipeline import LINES_KEPT, newest_commands, newest_records
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken

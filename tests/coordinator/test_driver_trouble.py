@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator import driver as driver_module
-from distributed_grid.coordinator.core.model import Send
+from distributed_grid.coordinator.core.commands import Send
 from distributed_grid.coordinator.store.errors import as_sqlite, failure
 from distributed_grid.coordinator.store.rows import Snapshot
 from distributed_grid.protocol.jobs import Cause, Outcome, State

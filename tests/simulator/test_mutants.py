@@ -14,9 +14,10 @@ from distributed_grid.agent.core import table
 from distributed_grid.agent.core.spare.lender import Lender
 from distributed_grid.agent.core.table import Table
 from distributed_grid.coordinator.core import ledger
+from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
-from distributed_grid.coordinator.core.model import AckExits, Allocation, Command, Fate, Job, JobsSubmitted, Node, Send
+from distributed_grid.coordinator.core.model import Allocation, Fate, Job, Node
 from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.placement import constraints, matching
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue

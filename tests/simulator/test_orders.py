@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import ledger
-from distributed_grid.coordinator.core.model import Granted, Node, RecordOrders
+from distributed_grid.coordinator.core.commands import Granted, RecordOrders
+from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.nodes import operator, quarantine
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeOrders

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.commands import Command
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Command
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.placement import Constraints, Local, Strategy

@@ -5,8 +5,8 @@ it is run again, with the lease that makes that safe.
 import msgspec
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import RayPlace, Reserve
-from distributed_grid.coordinator.core.model import Allocation, Audit, Job, Node, Placement, Send
+from distributed_grid.coordinator.core.commands import Audit, Reserve, Send
+from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, RayPlace
 from distributed_grid.coordinator.core.placement.constraints import ray_bundle
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.state import GridState

@@ -4,12 +4,9 @@ where Ray does not show it in time, it ends. All else about a boost is as with a
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import (
-    Allocation,
+from distributed_grid.coordinator.core.commands import (
     ExtendAsked,
     Granted,
-    Job,
     Joined,
     Left,
     RecordAllocation,
@@ -17,6 +14,8 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     Send,
 )
+from distributed_grid.coordinator.core.lifecycle import attempts
+from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.boosts import last_words
 from distributed_grid.protocol.jobs import Cause, Outcome, State

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.core.commands import RecordAllocation
 from distributed_grid.coordinator.core.explain.feasible import can_fit
 from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import Allocation, Fate, Job, Part, Placement, RecordAllocation
+from distributed_grid.coordinator.core.model import Allocation, Fate, Job, Part, Placement
 from distributed_grid.coordinator.core.placement.matching import able, meeting
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.state import GridState

@@ -8,6 +8,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.core.commands import (
+    AckExits,
+    Alarm,
+    Audit,
+    Heard,
+    LossFound,
+    NodeDown,
+    NodeUp,
+    RecordAllocation,
+    RecordJob,
+    RecordLoss,
+    RecordNode,
+    Send,
+    Told,
+)
 from distributed_grid.coordinator.core.lifecycle import boosts, outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import (
     launch,
@@ -17,26 +32,11 @@ from distributed_grid.coordinator.core.lifecycle.attempts import (
     record_lost,
     suspended,
 )
-from distributed_grid.coordinator.core.model import (
-    AckExits,
-    Allocation,
-    Audit,
-    Heard,
-    Job,
-    Node,
-    NodeDown,
-    NodeUp,
-    RecordAllocation,
-    RecordJob,
-    RecordNode,
-    Send,
-    Told,
-)
+from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.nodes import idle, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.preemption import execute
-from distributed_grid.coordinator.core.rollback import Alarm, LossFound, RecordLoss
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State, bounded
 from distributed_grid.protocol.messages import (

@@ -10,20 +10,20 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Audit,
     DrainAsked,
     ForgetAsked,
     Granted,
     LabelAsked,
-    Node,
     NodeDoubted,
     RecordForgotten,
     RecordOrders,
     Rejected,
     UndrainAsked,
 )
+from distributed_grid.coordinator.core.lifecycle import attempts
+from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.nodes import quarantine
 from distributed_grid.coordinator.core.placement.matching import drained_words, labels
 from distributed_grid.coordinator.core.queue.admission import unknown_node

@@ -4,7 +4,8 @@ node that fails several launches in a row (set aside).
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.model import Allocation, Audit, Job, Node, RecordOrders
+from distributed_grid.coordinator.core.commands import Audit, RecordOrders
+from distributed_grid.coordinator.core.model import Allocation, Job, Node
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Outcome
 from distributed_grid.protocol.nodes import REASON_CHARS, Aside

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import OnRay
-from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.model import Node, OnRay
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts

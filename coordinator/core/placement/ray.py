@@ -7,10 +7,10 @@ Boosts are lent to Ray, and not reserved by it.
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused, Unreserve
+from distributed_grid.coordinator.core.commands import RayLooked, Reserved, ReserveRefused, Send, Unreserve
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import launch, reserve
-from distributed_grid.coordinator.core.model import Allocation, Node, Send
+from distributed_grid.coordinator.core.model import Allocation, Node
 from distributed_grid.coordinator.core.nodes import quarantine
 from distributed_grid.coordinator.core.placement.constraints import REFUSED_BY_RAY
 from distributed_grid.coordinator.core.state import GridState

@@ -5,9 +5,10 @@ to, and it starts on that, or those who have given way for nothing resume first 
 import math
 from itertools import islice
 
+from distributed_grid.coordinator.core.commands import RecordReceipt
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
-from distributed_grid.coordinator.core.model import Job, Kept, Node, RecordReceipt
+from distributed_grid.coordinator.core.model import Job, Kept, Node
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.preemption.candidates import end_of, views
 from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, plan

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from distributed_grid.coordinator.core.model import Allocation, Job, Kept, Node, Placement, RecordReceipt
+from distributed_grid.coordinator.core.commands import RecordReceipt
+from distributed_grid.coordinator.core.model import Allocation, Job, Kept, Node, Placement
 from distributed_grid.coordinator.core.placement.matching import able, confidence, scores
 from distributed_grid.coordinator.core.preemption.plan import clock, ending_words
 from distributed_grid.coordinator.core.state import GridState

@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Accepted,
     CancelAsked,
     Granted,
-    Group,
-    Job,
     JobsSubmitted,
     RecordGroup,
     RecordJob,
@@ -22,6 +19,8 @@ from distributed_grid.coordinator.core.model import (
     Send,
     SignalAsked,
 )
+from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
+from distributed_grid.coordinator.core.model import Group, Job
 from distributed_grid.coordinator.core.placement.constraints import marked
 from distributed_grid.coordinator.core.placement.constraints import marked_for_ray as marked_by_ray
 from distributed_grid.coordinator.core.placement.matching import amount

@@ -6,8 +6,9 @@ A condition that is met is taken off the record of who waits in the same transac
 them after a restart is what has not happened yet.
 """
 
+from distributed_grid.coordinator.core.commands import RecordGroup, RecordJob
 from distributed_grid.coordinator.core.lifecycle import outcomes
-from distributed_grid.coordinator.core.model import Condition, End, Group, Job, RecordGroup, RecordJob
+from distributed_grid.coordinator.core.model import Condition, End, Group, Job
 from distributed_grid.coordinator.core.queue import groups
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Reason

@@ -30,15 +30,6 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
     at: float = 0.0
 
 
-class RecordShare(msgspec.Struct, frozen=True, gc=False):
-    """A record: make it durable what this user's past was at that moment. A command of the ledger, as in model.py."""
-
-    user: str
-    past: float
-    at: float
-    soon: bool = False
-
-
 class Shares:
     """The accounts of all users who hold something, or held it not long ago."""
 

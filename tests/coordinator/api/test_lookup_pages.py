@@ -8,7 +8,8 @@ import pytest
 
 from distributed_grid.coordinator.api import lookup
 from distributed_grid.coordinator.api.lookup import Lookup
-from distributed_grid.coordinator.core.model import Job, RecordJob
+from distributed_grid.coordinator.core.commands import RecordJob
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.protocol.boosts import Boost, needs
 from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State

@@ -3,9 +3,7 @@ after each. The vocabulary is in `Scene.say`."""
 
 from typing import Any
 
-from distributed_grid.coordinator.core.explain import why as explain
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
     Audit,
@@ -14,7 +12,6 @@ from distributed_grid.coordinator.core.model import (
     Event,
     Granted,
     Heard,
-    Job,
     JobsSubmitted,
     NodeDown,
     NodeUp,
@@ -23,13 +20,16 @@ from distributed_grid.coordinator.core.model import (
     RecordJob,
     RecordNode,
     RecordReceipt,
+    RecordShare,
     Rejected,
     Send,
     SignalAsked,
     Tick,
     Told,
 )
-from distributed_grid.coordinator.core.queue.fairness import RecordShare
+from distributed_grid.coordinator.core.explain import why as explain
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, parse_priority
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Known, NodeFacts, Offer, Sample, Withheld

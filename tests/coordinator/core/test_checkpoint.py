@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.commands import Command, Event, JobsSubmitted, NodeUp, Publish, Tick, Told
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Command, Event, JobsSubmitted, NodeUp, Publish, Tick, Told
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares

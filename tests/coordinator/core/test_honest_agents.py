@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     AckExits,
     CancelAsked,
     Command,
@@ -28,6 +27,7 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
 from distributed_grid.protocol.nodes import GpuOffer, Known, NodeFacts, Offer, Sample

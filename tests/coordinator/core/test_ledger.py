@@ -10,17 +10,13 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
-    MOVES,
+from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
-    Allocation,
     CancelAsked,
     Command,
     Heard,
     Hold,
-    Job,
     JobsSubmitted,
     NodeDown,
     NodeUp,
@@ -33,6 +29,8 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import MOVES, Allocation, Job
 from distributed_grid.coordinator.core.state import STORY_MOST
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started

@@ -6,19 +6,18 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import ledger as restore
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     AckExits,
-    Allocation,
     Audit,
     Command,
-    Job,
     JobsSubmitted,
     NodeUp,
     RecordJob,
     Send,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known

@@ -1,7 +1,7 @@
 """What a node has to say of an allocation goes to the events of its job."""
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.model import RecordJob, Told
+from distributed_grid.coordinator.core.commands import RecordJob, Told
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.messages import Noted
 from tests.coordinator.core.lifecycle.test_attempts_retries import CORE, running

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import ledger as doubt
+from distributed_grid.coordinator.core.commands import Command, Send
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Allocation, Command, Job, Send
+from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Inventory, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.coordinator.core import state
+from distributed_grid.coordinator.core.commands import NodeDown, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES, NodeDown, Tick
+from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.nodes import NodeState
 from tests.coordinator.core.scene import facts, join, step

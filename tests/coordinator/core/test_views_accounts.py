@@ -5,10 +5,9 @@ from copy import deepcopy
 import pytest
 
 from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, RecordShare, Tick, Told
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Command, JobsSubmitted, Tick, Told
 from distributed_grid.coordinator.core.policy import Policy, Sharing
-from distributed_grid.coordinator.core.queue.fairness import RecordShare
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.resources import Resources

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint, views
+from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Rejected, Send, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import JobsSubmitted, NodeUp, Placement, Rejected, Send, Told
+from distributed_grid.coordinator.core.model import Placement
 from distributed_grid.coordinator.core.placement import catalogue, constraints
 from distributed_grid.coordinator.core.placement.matching import place
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy

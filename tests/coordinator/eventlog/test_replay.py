@@ -9,8 +9,8 @@ import msgpack
 import msgspec
 import pytest
 
+from distributed_grid.coordinator.core.commands import CancelAsked, Event, Heard, JobsSubmitted, NodeUp, Tick, Told
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import CancelAsked, Event, Heard, JobsSubmitted, NodeUp, Tick, Told
 from distributed_grid.coordinator.core.policy import DEFAULT, WEIGHTS, Policy
 from distributed_grid.coordinator.eventlog.format import FORMAT, BadLog, Turn, files, read
 from distributed_grid.coordinator.eventlog.replay import logs, replay

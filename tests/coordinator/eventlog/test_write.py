@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from distributed_grid.coordinator.core.commands import Command, Event, Heard, JobsSubmitted, Tick
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Command, Event, Heard, JobsSubmitted, Tick
 from distributed_grid.coordinator.core.queue import scheduler
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken

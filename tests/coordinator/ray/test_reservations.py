@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import OnRay
-from distributed_grid.coordinator.core.model import Node
+from distributed_grid.coordinator.core.model import Node, OnRay
 from distributed_grid.coordinator.ray.reservations import matched
 from distributed_grid.protocol.boosts import LABEL
 from distributed_grid.protocol.resources import Resources

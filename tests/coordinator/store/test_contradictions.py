@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from distributed_grid.coordinator.core.commands import LossFound, NodeDoubted, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import LossFound, NodeDoubted, RecordJob
 from distributed_grid.coordinator.store.contradictions import Contradictions
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State

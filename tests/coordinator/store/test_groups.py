@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from distributed_grid.coordinator.core.commands import CancelAsked, JobsSubmitted, Record, RecordGroup, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import CancelAsked, JobsSubmitted, Record, RecordGroup, RecordJob
 from distributed_grid.coordinator.store.store import Store
 from tests.coordinator.core.queue.test_groups import CPU, submitted
 from tests.coordinator.core.scene import job

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.backup.accept_loss import accept, known
-from distributed_grid.coordinator.core.model import Job, RecordJob, RecordNode
+from distributed_grid.coordinator.core.commands import RecordJob, RecordNode
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.errors import StoreFailed
 from distributed_grid.coordinator.store.open import MIGRATIONS, SCHEMA

@@ -15,15 +15,9 @@ import pytest
 from distributed_grid.coordinator.backup.accept_loss import accept, known
 from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE
+from distributed_grid.coordinator.core.commands import Audit, RecordAllocation, RecordJob, RecordLoss, RecordNode
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
-    Allocation,
-    Audit,
-    RecordAllocation,
-    RecordJob,
-    RecordLoss,
-    RecordNode,
-)
+from distributed_grid.coordinator.core.model import Allocation
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.eventlog.format import FORMAT, Header
 from distributed_grid.coordinator.store import evidence

@@ -14,14 +14,8 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.model import (
-    Allocation,
-    Job,
-    RecordAllocation,
-    RecordJob,
-    RecordNode,
-    RecordOrders,
-)
+from distributed_grid.coordinator.core.commands import RecordAllocation, RecordJob, RecordNode, RecordOrders
+from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.coordinator.store import retention as store_retention
 from distributed_grid.coordinator.store.retention import DAY, YOUNG, Keep, Retention
 from distributed_grid.coordinator.store.store import Store

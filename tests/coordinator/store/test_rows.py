@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core.model import RecordReceipt
+from distributed_grid.coordinator.core.commands import RecordReceipt
 from distributed_grid.coordinator.store import rows as store_receipts
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.jobs import Priority

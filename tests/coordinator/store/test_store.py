@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core.model import (
-    Allocation,
-    Audit,
-    Job,
-    RecordAllocation,
-    RecordForgotten,
-    RecordJob,
-    RecordNode,
-)
+from distributed_grid.coordinator.core.commands import Audit, RecordAllocation, RecordForgotten, RecordJob, RecordNode
+from distributed_grid.coordinator.core.model import Allocation, Job
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.errors import RESERVE_BYTES, DiskTrouble, Reserve, StoreFailed, failure

@@ -4,17 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.commands import Accepted, DrainAsked, JobsSubmitted, NodeDown, Rejected, Told
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
-    Accepted,
-    Condition,
-    DrainAsked,
-    JobsSubmitted,
-    NodeDown,
-    Rejected,
-    Told,
-)
+from distributed_grid.coordinator.core.model import Condition
 from distributed_grid.protocol.jobs import After, Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import GIB, Resources

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from distributed_grid.coordinator.core.commands import Accepted, Command, Event, JobsSubmitted, NodeDown, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.explain.why import changes
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Accepted, Command, Event, JobsSubmitted, NodeDown, Refusal, Told
+from distributed_grid.coordinator.core.model import Refusal
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.queue.scheduler import would

@@ -2,9 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core.explain.why import why
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Audit,
     CancelAsked,
     Command,
@@ -17,6 +15,8 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.explain.why import why
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Started
 from distributed_grid.protocol.nodes import Known, NodeFacts, Sample, loss_suffix, lost_records

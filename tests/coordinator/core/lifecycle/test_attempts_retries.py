@@ -4,9 +4,7 @@ from itertools import product
 
 import pytest
 
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     AckExits,
     CancelAsked,
     Command,
@@ -18,6 +16,8 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lifecycle import attempts
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Renewed, Started, Stop

@@ -3,8 +3,17 @@
 import msgspec
 
 from distributed_grid.coordinator.core import views
+from distributed_grid.coordinator.core.commands import (
+    Audit,
+    CancelAsked,
+    Command,
+    NodeDown,
+    NodeUp,
+    RecordJob,
+    Send,
+    Told,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Audit, CancelAsked, Command, NodeDown, NodeUp, RecordJob, Send, Told
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Recalled, Stop, Suspended
 from distributed_grid.protocol.nodes import Known

@@ -2,8 +2,7 @@
 
 import pytest
 
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
     ExtendAsked,
@@ -19,6 +18,7 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Extend, Inventory, Started, Stop

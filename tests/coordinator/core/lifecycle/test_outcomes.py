@@ -4,16 +4,10 @@ import pytest
 
 from distributed_grid.coordinator.core import checkpoint, views
 from distributed_grid.coordinator.core import ledger as restore
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import (
-    Allocation,
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
-    Condition,
-    Group,
     Heard,
-    Job,
     JobsSubmitted,
     NodeDown,
     NodeUp,
@@ -24,6 +18,9 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lifecycle import attempts
+from distributed_grid.coordinator.core.model import Allocation, Condition, Group, Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State

@@ -3,8 +3,7 @@
 from typing import Any
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     AckExits,
     Alarm,
     Audit,
@@ -22,6 +21,7 @@ from distributed_grid.coordinator.core.model import (
     Told,
     UndrainAsked,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
 from distributed_grid.protocol.nodes import Known, Stamp

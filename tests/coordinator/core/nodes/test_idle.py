@@ -3,8 +3,8 @@
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, RecordJob, Send, Told
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Command, JobsSubmitted, RecordJob, Send, Told
 from distributed_grid.coordinator.core.policy import Policy, Unused
 from distributed_grid.protocol.jobs import Cause, GpuUse, Outcome, Request, RetryOn, State, Use
 from distributed_grid.protocol.messages import Exited, InUse, Started, Stop, Suspended

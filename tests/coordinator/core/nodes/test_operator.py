@@ -3,9 +3,7 @@
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.explain import why
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
     DrainAsked,
@@ -22,6 +20,8 @@ from distributed_grid.coordinator.core.model import (
     Told,
     UndrainAsked,
 )
+from distributed_grid.coordinator.core.explain import why
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop

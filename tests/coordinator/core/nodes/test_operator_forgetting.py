@@ -1,8 +1,7 @@
 """A node that is no more is forgotten whole, and nothing that may still be in use ever is."""
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Command,
     DrainAsked,
     ForgetAsked,
@@ -14,6 +13,7 @@ from distributed_grid.coordinator.core.model import (
     Rejected,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.nodes import NO_ORDERS

@@ -6,9 +6,7 @@ from itertools import count
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
-from distributed_grid.coordinator.core.explain import why
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Audit,
     Command,
     DrainAsked,
@@ -20,6 +18,8 @@ from distributed_grid.coordinator.core.model import (
     Told,
     UndrainAsked,
 )
+from distributed_grid.coordinator.core.explain import why
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Launch, Stale, Started
 from distributed_grid.protocol.nodes import Sample

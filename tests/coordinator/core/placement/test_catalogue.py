@@ -6,9 +6,10 @@ import pytest
 
 from distributed_grid.coordinator.api.submissions import neighbours
 from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.commands import CancelAsked, JobsSubmitted, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import CancelAsked, Job, JobsSubmitted, Told
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.commands import JobsSubmitted, LabelAsked, NodeDown, Rejected, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import JobsSubmitted, LabelAsked, Node, NodeDown, Placement, Rejected, Told
+from distributed_grid.coordinator.core.model import Node, Placement
 from distributed_grid.coordinator.core.placement import catalogue
 from distributed_grid.coordinator.core.placement.constraints import conditions, meets, unmet
 from distributed_grid.coordinator.core.placement.matching import confidence, labels, place, scores

@@ -5,8 +5,9 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint
+from distributed_grid.coordinator.core.commands import JobsSubmitted, Told
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import JobsSubmitted, Node, Placement, Told
+from distributed_grid.coordinator.core.model import Node, Placement
 from distributed_grid.coordinator.core.placement.matching import SCORES, confidence, place, scores, scoring
 from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Weights
 from distributed_grid.protocol.jobs import Cause, Outcome, Request

@@ -4,30 +4,26 @@ import pytest
 
 from distributed_grid.coordinator.core import checkpoint, views
 from distributed_grid.coordinator.core.commands import (
-    OnRay,
+    CancelAsked,
+    Command,
+    Heard,
+    JobsSubmitted,
+    NodeDown,
+    NodeUp,
     RayLooked,
-    RayPlace,
+    RecordAllocation,
+    RecordJob,
     Reserve,
     Reserved,
     ReserveRefused,
+    Send,
+    Tick,
+    Told,
     Unreserve,
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
-    CancelAsked,
-    Command,
-    Heard,
-    Job,
-    JobsSubmitted,
-    NodeDown,
-    NodeUp,
-    RecordAllocation,
-    RecordJob,
-    Send,
-    Tick,
-    Told,
-)
+from distributed_grid.coordinator.core.model import Job, OnRay, RayPlace
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.boosts import Boost
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State

@@ -7,9 +7,7 @@ import random
 
 import pytest
 
-from distributed_grid.coordinator.core.commands import OnRay, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
     Event,
@@ -17,10 +15,17 @@ from distributed_grid.coordinator.core.model import (
     JobsSubmitted,
     NodeDown,
     NodeUp,
+    RayLooked,
+    Reserve,
+    Reserved,
+    ReserveRefused,
     Send,
     Tick,
     Told,
+    Unreserve,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import OnRay
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop

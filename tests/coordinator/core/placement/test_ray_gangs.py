@@ -1,9 +1,19 @@
 """Gangs under `placement: ray`: what Ray reserves member by member never holds up another gang, nor is left over."""
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.commands import OnRay, RayLooked, Reserve, Reserved, ReserveRefused, Unreserve
+from distributed_grid.coordinator.core.commands import (
+    Command,
+    Event,
+    RayLooked,
+    Reserve,
+    Reserved,
+    ReserveRefused,
+    Send,
+    Told,
+    Unreserve,
+)
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Command, Event, Send, Told
+from distributed_grid.coordinator.core.model import OnRay
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Stop
 from distributed_grid.protocol.resources import Resources

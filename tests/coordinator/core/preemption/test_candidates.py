@@ -8,9 +8,9 @@ from itertools import count
 import msgspec
 import pytest
 
+from distributed_grid.coordinator.core.commands import CancelAsked, JobsSubmitted, NodeDown, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import CancelAsked, JobsSubmitted, NodeDown, Told
 from distributed_grid.coordinator.core.placement.matching import able
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption import candidates

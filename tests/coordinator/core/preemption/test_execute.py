@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint, views
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
     Heard,
@@ -21,6 +20,7 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy, Preempting
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
@@ -357,7 +357,7 @@ def test_it_says_what_it_waits_for_and_the_victim_who_has_its_place() -> None:
 
 
 def test_nobody_is_told_to_stop_while_nothing_can_be_stored() -> None:
-    from distributed_grid.coordinator.core.model import Hold
+    from distributed_grid.coordinator.core.commands import Hold
 
     ledger = full()
     step(ledger, Hold(True), 49.0)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator.core import checkpoint, views
+from distributed_grid.coordinator.core.commands import CancelAsked, Command, NodeUp, Tick, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import CancelAsked, Command, NodeUp, Tick, Told
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Started

@@ -5,20 +5,17 @@ import random
 import pytest
 
 from distributed_grid.coordinator.core import checkpoint, views
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
-    Condition,
-    End,
-    Group,
-    Job,
     JobsSubmitted,
     RecordGroup,
     RecordJob,
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Condition, End, Group, Job
 from distributed_grid.protocol.groups import GroupKind, count, parse_array
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
 from distributed_grid.protocol.messages import Exited, Started

@@ -10,18 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributed_grid.coordinator.core.commands import CancelAsked, Command, JobsSubmitted, Send, Told
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
-    Allocation,
-    CancelAsked,
-    Command,
-    Job,
-    JobsSubmitted,
-    Placement,
-    Refusal,
-    Send,
-    Told,
-)
+from distributed_grid.coordinator.core.model import Allocation, Job, Placement, Refusal
 from distributed_grid.coordinator.core.policy import Policy, Sharing
 from distributed_grid.coordinator.core.queue import fairness, reservations
 from distributed_grid.coordinator.core.queue.fairness import Shares, dominant, halved

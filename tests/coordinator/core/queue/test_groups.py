@@ -1,13 +1,11 @@
 """Arrays: made whole, let go few at a time, ended together."""
 
 from distributed_grid.coordinator.core import views
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     Accepted,
     CancelAsked,
     Command,
     Granted,
-    Group,
     JobsSubmitted,
     RecordGroup,
     RecordJob,
@@ -15,6 +13,8 @@ from distributed_grid.coordinator.core.model import (
     Send,
     Told,
 )
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Group
 from distributed_grid.protocol.groups import GroupKind, count, parse_array
 from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Launch, Started, Stop

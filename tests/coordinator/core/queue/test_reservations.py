@@ -6,12 +6,9 @@ from heapq import heappop, heappush
 
 import pytest
 
-from distributed_grid.coordinator.core.explain import why as explain
-from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import (
+from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
-    Group,
     Heard,
     JobsSubmitted,
     NodeDown,
@@ -19,6 +16,9 @@ from distributed_grid.coordinator.core.model import (
     Tick,
     Told,
 )
+from distributed_grid.coordinator.core.explain import why as explain
+from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.model import Group
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue.reservations import STUCK
