@@ -1,5 +1,6 @@
 """The documentation says what the code says: what it names exists, and what exists is named."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -118,6 +119,42 @@ def test_files_of_ours_that_are_named_are_there(page: Path) -> None:
             if not there:
                 gone.append(name)
     assert not gone
+
+
+def defined(path: Path) -> set[str]:
+    """What a module defines: functions, classes, constants, and methods as `Class.method`."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {one.id for one in targets if isinstance(one, ast.Name)}
+        if isinstance(node, ast.ClassDef):
+            methods = (one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+            found |= {f"{node.name}.{one.name}" for one in methods}
+    return found
+
+
+def where() -> list[tuple[str, str, str]]:
+    """The rows of the section "Where is …?": a question, a file, and what answers it there."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    section = page.split("\n## Where is")[1].split("\n## ")[0]
+    return re.findall(r"^\| (.+\?) \| `(.+?)` \| (.+) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("question", "file", "answer"), where(), ids=lambda cell: cell[:60])
+def test_where_something_is_done_is_answered_by_a_function_that_is_there(question: str, file: str, answer: str) -> None:
+    there = defined(ROOT / file)
+    for name in CODE.findall(answer):
+        if name.endswith(".py"):
+            there |= defined(ROOT / name)
+    named = [name for name in CODE.findall(answer) if not name.endswith(".py")]
+    assert named and [name for name in named if name not in there] == [], f"{question} ({file})"
+
+
+def test_newcomers_find_at_least_fifteen_answers() -> None:
+    assert len(where()) >= 15
 
 
 USERS_FILES = {"train.py", "answer.py"}
