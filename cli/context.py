@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +41,13 @@ class Invocation:
             return None
         return self.whole_config()
 
-    def whole_config(self, flags: dict[str, str] | None = None) -> "ClusterConfig":
-        """The configuration: defaults, file, environment, these flags (dotted setting to text). Raises ConfigError."""
+    def whole_config(self, flags: Mapping[str, str | None] | None = None) -> "ClusterConfig":
+        """The configuration: defaults, file, environment, these flags (dotted setting to text; None: not given).
+        Raises ConfigError."""
         from distributed_grid.config.settings import load
 
-        config = load(self.config_path or None, flags=flags)
+        given = {name: text for name, text in (flags or {}).items() if text is not None}
+        config = load(self.config_path or None, flags=given)
         for warning in config.warnings:
             self.say(f"warning: {warning}")
         if self.verbose and config.path is not None and not self.told_config:

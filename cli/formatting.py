@@ -3,7 +3,7 @@
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -58,6 +58,29 @@ def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -
         emit(encoder.encode({"schema": SCHEMA, **content}).decode() + "\n")
     else:
         emit(msgspec.json.format(encoder.encode({"schema": SCHEMA, **content}), indent=2).decode() + "\n")
+
+
+def show(
+    invocation: Invocation,
+    content: dict[str, Any] | Callable[[], dict[str, Any]],
+    text: str | Callable[[], str],
+    quiet: str | Callable[[], str] = "",
+    rows: str = "",
+) -> None:
+    """The answer of a command: text for people, JSON for programs (in `jsonl` the items of `rows`, one a line), or with
+    `-o quiet` a word. Functions are called only where that form is wanted."""
+    match invocation.output:
+        case "json" | "jsonl":
+            emit_json(invocation, content() if callable(content) else content, rows)
+        case "quiet":
+            emit(quiet() if callable(quiet) else quiet)
+        case _:
+            emit(text() if callable(text) else text)
+
+
+def lines(said: Iterable[object]) -> str:
+    """Text of these lines. What of them comes from elsewhere cannot act on the terminal."""
+    return "".join(f"{printable(str(line))}\n" for line in said)
 
 
 def table(invocation: Invocation, header: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:

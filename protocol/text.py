@@ -63,6 +63,11 @@ def format_duration(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
+def counted(count: int, what: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 NAMED = 10
 """So many of the names that there are, are told."""
 CHARS = 100

@@ -198,13 +198,13 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
     connects has an identity.
     """
     invocation = current()
-    config = invocation.whole_config({"coordinator.state_dir": state_dir} if state_dir else {})
+    config = invocation.whole_config({"coordinator.state_dir": state_dir})
     from distributed_grid.cli import formatting
     from distributed_grid.coordinator.access.joining import found, hosts_of
     from distributed_grid.coordinator.client.blocking import user_name
     from distributed_grid.identity.member import contexts, use_context
 
-    folder = Path(config.coordinator_state_dir())
+    folder = config.coordinator_state_dir()
     url = f"wss://{_bracketed(hosts_of(hosts)[0] if hosts else 'localhost')}:{port}"
     founded = found(folder, hosts, user_name(), contexts() / _context(context), url)
     use_context(context)

@@ -338,8 +338,8 @@ def verify(state_dir: str | None, file: Path | None) -> None:
     if file is not None:
         found = audit_verify.verify(audit_verify.read([file]))
     else:
-        flags = {} if state_dir is None else {"coordinator.state_dir": state_dir}
-        file = Path(invocation.whole_config(flags).coordinator_state_dir()) / "audit.log"
+        config = invocation.whole_config({"coordinator.state_dir": state_dir})
+        file = config.coordinator_state_dir() / "audit.log"
         found = audit_verify.verify_own(file.parent)
     if not found.lines:
         raise GridError(f"there is no audit log at {file}", hint="--state-dir names where the coordinator works")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distributed_grid.cli.context import Invocation, current, printable
-from distributed_grid.cli.lazy import Lazy, LazyGroup
-from distributed_grid.cli.services import agent_control, systemd
-from distributed_grid.cli.services import service as service_words
+from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.cli.services import agent_control, service, systemd
 from distributed_grid.cli.services.agent_control import status_of
 from distributed_grid.cli.services.systemd import Unit, program
 from distributed_grid.protocol.errors import GridError
@@ -21,18 +20,7 @@ if TYPE_CHECKING:
     from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample
 
 
-_AT = "distributed_grid.cli.services.agent:"
-SERVICE = {
-    "install": Lazy(_AT + "install", "Install the agent as a service of this machine, and start it."),
-    "stop": Lazy(_AT + "stop", "Stop the agent, and say what is to become of its jobs."),
-    "uninstall": Lazy(_AT + "uninstall", "Stop the agent and remove its service."),
-    "accept-loss": Lazy(_AT + "accept_loss", "Say that nothing lives of what ran before a journal was damaged."),
-    "status": Lazy(_AT + "status", "Show how the agent of this machine is."),
-    "logs": Lazy(_AT + "logs", "Print what the agent's service logged."),
-}
-
-
-@click.group(cls=LazyGroup, table=SERVICE)
+@click.group(cls=LazyGroup)
 def agent() -> None:
     """Install or run this machine's agent, or see what it would offer."""
 
@@ -90,15 +78,13 @@ def join(name: str | None, state_dir: str | None, invitation: str) -> None:
     from distributed_grid.identity.enrollment import has_expired
 
     asked = enrollment.parse_invitation(read_invitation(invitation))
-    config = current().whole_config({"agent.state_dir": state_dir} if state_dir else {})
-    proposed = name or config.agent.name or platform.node().partition(".")[0]
+    config = current().whole_config({"agent.state_dir": state_dir})
+    proposed = config.node_name(name)
 
     def folder(named: str) -> Path:
-        return Path(config.agent_state_dir(named)) / IDENTITY
+        return config.agent_state_dir(named) / IDENTITY
 
     if has_identity(folder(proposed)) and not has_expired(folder(proposed)):
-        from distributed_grid.protocol.errors import GridError
-
         where = folder(proposed)
         raise GridError("this node has joined a grid already", why=f"by {where}", hint=f"remove {where} to leave it")
     joined = enrollment.join(asked, proposed, folder, node=True)
@@ -120,20 +106,15 @@ def detect(**options: Any) -> None:
 
 def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -> Any:
     """AgentSettings from flags over environment over file over defaults."""
-    flags = {}
     if options["gpus"] == "none":
         options = {**options, "gpus": None, "gpu_backend": "none"}
-    for name in ("name", "cores", "memory", "gpus", "gpu_backend", "kin", "walls", "trust", "state_dir"):
-        if options[name] is not None:
-            flags[f"agent.{name}"] = options[name]
-    if options["virtual"]:
-        flags["agent.virtual"] = "true"
-    if options["owners"]:
-        flags["agent.owners"] = ",".join(options["owners"])
-    if options["labels"]:
-        flags["agent.labels"] = ",".join(options["labels"])
-    if invocation.coordinator:
-        flags["coordinator.url"] = invocation.coordinator
+    plain = ("name", "cores", "memory", "gpus", "gpu_backend", "kin", "walls", "trust", "state_dir")
+    flags = {f"agent.{name}": options[name] for name in plain}
+    flags |= {f"agent.{name}": ",".join(options[name] or ()) or None for name in ("owners", "labels")}
+    flags |= {
+        "agent.virtual": "true" if options["virtual"] else None,
+        "coordinator.url": invocation.coordinator or None,
+    }
     config = invocation.whole_config(flags)
     from distributed_grid.agent.main import AgentSettings, Bounds, RaySettings, limits_for
     from distributed_grid.identity.credentials import IDENTITY
@@ -142,7 +123,7 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     from distributed_grid.protocol.identity import check_name
 
     own = config.agent
-    name = check_name("a node", own.name or platform.node().partition(".")[0] or "node")
+    name = check_name("a node", config.node_name())
     member = read_member(config.agent_state_dir(name) / IDENTITY)
     url = config.coordinator_url()
     if member is not None and not config.names_coordinator():
@@ -196,20 +177,11 @@ def _check_url(url: str, insecure: bool) -> None:
 def _show(
     invocation: Invocation, facts: "NodeFacts", sample: "Sample", offer: "Offer", missing: dict[str, str]
 ) -> None:
+    import msgspec
+
     from distributed_grid.cli import formatting
     from distributed_grid.protocol.resources import format_ranges
 
-    if invocation.output in ("json", "jsonl"):
-        import msgspec
-
-        parts = {"facts": facts, "sample": sample, "offer": offer, "no_cgroup": missing}
-        formatting.emit_json(
-            invocation, {key: msgspec.to_builtins(value, str_keys=True) for key, value in parts.items()}
-        )
-        return
-    if invocation.output == "quiet":
-        formatting.emit(f"{offer.resources}\n")
-        return
     virtual = " virtual" if facts.virtual else ""
     lines = [
         f"node      {facts.name} on {facts.hostname}, Python {facts.python}, {os.cpu_count()} cores in the machine",
@@ -240,13 +212,15 @@ def _show(
         lines.append(f"                    cores {format_ranges(offer.cores)}")
     lines += [f"                    {gpu.uuid} ({gpu.model})" for gpu in offer.gpus]
     lines += [f"not offered         {one.what}: {one.why}" for one in offer.withheld]
-    formatting.emit("".join(printable(line) + "\n" for line in lines))
+    parts = {"facts": facts, "sample": sample, "offer": offer, "no_cgroup": missing}
+    content = {key: msgspec.to_builtins(value, str_keys=True) for key, value in parts.items()}
+    formatting.show(invocation, content, formatting.lines(lines), f"{offer.resources}\n")
 
 
 own_option = click.option("--user", "own", is_flag=True, help="A service of yours, in your own systemd.")
 
 
-@click.command()
+@agent.command()
 @own_option
 @click.option("--as", "runs_as", metavar="USER", help="The user it and its jobs run as (grid-agent, made if missing).")
 @click.option("--join", "invitation", metavar="FILE", help="Join a grid first, invited by this file; - for stdin.")
@@ -277,11 +251,11 @@ def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bo
     if user and user != "root":
         systemd.give(user, state_dir)
     argv = [*program(), "agent", "run", "--name", settings.name, "--state-dir", str(state_dir)]
-    argv += service_words.where_and_how(invocation)
+    argv += service.where_and_how(invocation)
     argv += _said(options) + _owned(invocation, own, options)
     unit = Unit("agent", argv + ["--insecure"] * insecure, state_dir, user)
     change = systemd.install(unit)
-    service_words.tell_installed(unit, change, {"node": settings.name, "coordinator": settings.coordinator})
+    service.tell_installed(unit, change, {"node": settings.name, "coordinator": settings.coordinator})
 
 
 def _said(options: dict[str, Any]) -> list[str]:
@@ -331,11 +305,11 @@ def _join(invitation: str, name: str | None, state_dir: str | None) -> str:
 
     asked = enrollment.parse_invitation(invitation)
     invocation = current()
-    config = invocation.whole_config({"agent.state_dir": state_dir} if state_dir else {})
-    proposed = name or config.agent.name or platform.node().partition(".")[0] or "node"
+    config = invocation.whole_config({"agent.state_dir": state_dir})
+    proposed = config.node_name(name)
 
     def folder(given: str) -> Path:
-        return Path(config.agent_state_dir(given)) / IDENTITY
+        return config.agent_state_dir(given) / IDENTITY
 
     mine = folder(proposed)
     others = sorted(mine.parent.parent.glob(f"agent-*/{IDENTITY}")) if not name and mine != folder("") else []
@@ -369,11 +343,11 @@ def _where(own: bool, name: str | None, state_dir: str | None) -> tuple[systemd.
         found = systemd.look("agent", own)
         if found is not None and (place := systemd.state_dir_of(found)) is not None:
             return found, place
-    config = current().whole_config({"agent.state_dir": state_dir} if state_dir else {})
-    return None, Path(config.agent_state_dir(name or config.agent.name or platform.node().partition(".")[0]))
+    config = current().whole_config({"agent.state_dir": state_dir})
+    return None, config.agent_state_dir(config.node_name(name))
 
 
-@click.command()
+@agent.command()
 @_place_options
 @agent_control.jobs_option
 def stop(own: bool, name: str | None, state_dir: str | None, jobs: str | None, deadline: str | None) -> None:
@@ -387,10 +361,10 @@ def stop(own: bool, name: str | None, state_dir: str | None, jobs: str | None, d
     if at is not None and not at.own:
         systemd.require_root("agent", "stop")
     left = agent_control.stop(invocation, place, at, agent_control.chosen(jobs, place), most)
-    agent_control.tell(invocation, left, at)
+    agent_control.show_stopped(invocation, left, at)
 
 
-@click.command()
+@agent.command()
 @own_option
 @agent_control.jobs_option
 @click.option("--purge", is_flag=True, help="Remove its state, too: identity, logs and files of jobs.")
@@ -407,10 +381,10 @@ def uninstall(own: bool, jobs: str | None, deadline: str | None, purge: bool) ->
         if purge and jobs == "keep" and (status_of(place) or {}).get("jobs"):
             raise GridError("jobs run here, and need the agent's state", hint="--jobs drain or --jobs kill")
         agent_control.stop(invocation, place, at, jobs, most)
-    service_words.uninstall(at, purge)
+    service.uninstall(at, purge)
 
 
-@click.command()
+@agent.command()
 @_place_options
 def status(own: bool, name: str | None, state_dir: str | None) -> None:
     """Show how the agent of this machine is: its service, its connection, its jobs, and what it offers."""
@@ -418,7 +392,7 @@ def status(own: bool, name: str | None, state_dir: str | None) -> None:
     agent_control.show(current(), at, place)
 
 
-@click.command("accept-loss")
+@agent.command("accept-loss")
 @_place_options
 def accept_loss(own: bool, name: str | None, state_dir: str | None) -> None:
     """Say that nothing lives of what ran before this node's journal was damaged.
@@ -430,9 +404,9 @@ def accept_loss(own: bool, name: str | None, state_dir: str | None) -> None:
     agent_control.accept_loss(current(), place)
 
 
-@click.command()
+@agent.command()
 @own_option
-@service_words.log_options
+@service.log_options
 def logs(own: bool, follow: bool, lines: int) -> None:
     """Print what the agent's service logged."""
-    service_words.logs(systemd.find("agent", own), follow, lines)
+    service.logs(systemd.find("agent", own), follow, lines)

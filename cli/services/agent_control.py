@@ -16,9 +16,8 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.dev import processes
 from distributed_grid.cli.services import service, systemd
-from distributed_grid.cli.services import service as service_words
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.text import format_duration
+from distributed_grid.protocol.text import counted, format_duration
 from distributed_grid.runtime.unix import connected
 
 SOCKET = "agent.sock"
@@ -88,26 +87,26 @@ NOT_RUNNING = 3
 
 def show(invocation: Invocation, at: systemd.Installed | None, state_dir: Path) -> None:
     """Print it. The exit code is 3 where no agent runs."""
-    service = service_words.about(at) if at is not None else None
+    unit = service.about(at) if at is not None else None
     hidden = ""
     try:
         agent = status_of(state_dir)
     except GridError as error:
         agent, hidden = None, error.what
-    if service is None and agent is None:
+    if unit is None and agent is None:
         raise GridError(
             hidden or "no agent runs here, and none is installed as a service",
             why="" if hidden else f"none is on {state_dir}",
             hint="the same with sudo" if hidden else "grid agent install, or name another by --name or --state-dir",
         )
-    lines = service_words.lines(service) if service is not None else ["service    none"]
+    lines = service.lines(unit) if unit is not None else ["service    none"]
     if agent is not None:
         lines += _lines(agent)
     else:
         lines.append(f"agent      {hidden or 'does not answer'}")
-    about = {"service": service, "agent": agent, "installed": __version__, "state_dir": str(state_dir)}
-    service_words.tell(invocation, about, lines, short=service["state"] if service else "active")
-    if service is not None and service["state"] != "active":
+    about = {"service": unit, "agent": agent, "installed": __version__, "state_dir": str(state_dir)}
+    formatting.show(invocation, about, formatting.lines(lines), f"{unit['state'] if unit else 'active'}\n")
+    if unit is not None and unit["state"] != "active":
         raise SystemExit(NOT_RUNNING)
 
 
@@ -182,13 +181,9 @@ def chosen(jobs: str | None, state_dir: Path) -> str:
         running = len((status_of(state_dir) or {}).get("jobs", ()))
     if not running or not sys.stdin.isatty():
         return "keep"
-    asked = prompt(
-        f"{running} jobs run here: keep, drain or kill?",
-        type=click.Choice(["keep", "drain", "kill"]),
-        default="keep",
-        err=True,
-    )
-    return str(asked)
+    runs = "1 job runs" if running == 1 else f"{running} jobs run"
+    choice = click.Choice(["keep", "drain", "kill"])
+    return str(prompt(f"{runs} here: keep, drain or kill?", type=choice, default="keep", err=True))
 
 
 def stop(invocation: Invocation, state_dir: Path, at: systemd.Installed | None, jobs: str, deadline: float) -> int:
@@ -223,17 +218,13 @@ def _ready(invocation: Invocation, door: AgentDoor, jobs: str, deadline: float) 
         if said.get("ready"):
             return int(said["left"])
         word = {"drain": "waiting for", "kill": "ending"}[jobs]
-        invocation.say(f"{word} {said['left']} jobs; ^C leaves the agent as it was")
+        invocation.say(f"{word} {counted(said['left'], 'job')}; ^C leaves the agent as it was")
     raise GridError("the agent ended before it was stopped", hint="grid agent status")
 
 
-def tell(invocation: Invocation, left: int, at: systemd.Installed | None) -> None:
-    """What stopping came to."""
-    service.tell(
-        invocation,
-        {"stopped": True, "jobs_left": left},
-        [
-            f"the agent is stopped; {left} jobs run on" if left else "the agent is stopped; no job runs here",
-            *([f"{at.unit} starts again with the machine; for good: grid agent uninstall"] if at is not None else []),
-        ],
-    )
+def show_stopped(invocation: Invocation, left: int, at: systemd.Installed | None) -> None:
+    """The outcome of a stop."""
+    running = {0: "no job runs here", 1: "1 job runs on"}.get(left, f"{left} jobs run on")
+    said = [f"the agent is stopped; {running}"]
+    said += [f"{at.unit} starts again with the machine; for good: grid agent uninstall"] if at is not None else []
+    formatting.show(invocation, {"stopped": True, "jobs_left": left}, formatting.lines(said))

@@ -3,32 +3,20 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, current, printable
-from distributed_grid.cli.lazy import Lazy, LazyGroup
+from distributed_grid.cli.context import current, printable
+from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.services import service, systemd
 from distributed_grid.cli.services.systemd import Unit, program
 from distributed_grid.coordinator.client.blocking import user_name
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.resources import format_bytes
 
-_AT = "distributed_grid.cli.services.coordinator:"
-SERVICE = {
-    "install": Lazy(_AT + "install", "Install the coordinator as a service of this machine, and start it."),
-    "uninstall": Lazy(_AT + "uninstall", "Stop the coordinator and remove its service."),
-    "status": Lazy(_AT + "status", "Show how the coordinator of this machine is."),
-    "accept-loss": Lazy(
-        "distributed_grid.cli.services.coordinator:accept_loss", "Go on although the store has lost commits."
-    ),
-    "logs": Lazy(_AT + "logs", "Print what the coordinator's service logged."),
-}
 
-
-@click.group(cls=LazyGroup, table=SERVICE)
+@click.group(cls=LazyGroup)
 def coordinator() -> None:
     """Install, run, back up, restore or check the coordinator."""
 
@@ -42,7 +30,7 @@ def coordinator() -> None:
 def run(host: str | None, port: str | None, state_dir: str | None, insecure: bool, log_level: str) -> None:
     """Run the coordinator in the foreground until SIGTERM. Agents and jobs go on without it."""
     given = {"coordinator.host": host, "coordinator.port": port, "coordinator.state_dir": state_dir}
-    config = current().whole_config({name: value for name, value in given.items() if value is not None})
+    config = current().whole_config(given)
     from distributed_grid.coordinator.main import CoordinatorSettings, main
 
     raise SystemExit(main(CoordinatorSettings(config, insecure, log_level)))
@@ -60,8 +48,7 @@ def _leave_nothing_half() -> None:
 
 
 def _state_dir(given: str | None) -> Path:
-    flags = {} if given is None else {"coordinator.state_dir": given}
-    return Path(current().whole_config(flags).coordinator_state_dir())
+    return current().whole_config({"coordinator.state_dir": given}).coordinator_state_dir()
 
 
 @coordinator.command()
@@ -88,9 +75,8 @@ def backup(directory: str, state_dir: str | None, force: bool) -> None:
         "lacking": made.lacking,
     }
     jobs = f"{made.content.live} live and {made.content.ended} ended jobs"
-    _tell(
-        invocation, about, f"{made.path}: {jobs}, {made.blobs} shipped files, {format_bytes(made.size)}", about["path"]
-    )
+    text = f"{made.path}: {jobs}, {made.blobs} shipped files, {format_bytes(made.size)}"
+    formatting.show(invocation, about, formatting.lines([text]), f"{made.path}\n")
 
 
 @coordinator.command()
@@ -127,7 +113,7 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
     lines.append("jobs submitted since are not known any more; those that run on nodes are left to run on")
     if made.before:
         lines.append(f"what was there before is in {made.before}")
-    _tell(invocation, about, "\n".join(lines), about["state_dir"])
+    formatting.show(invocation, about, formatting.lines(lines), f"{place}\n")
 
 
 @coordinator.command()
@@ -155,28 +141,18 @@ def check(state_dir: str | None, agent_dirs: tuple[str, ...]) -> None:
         checked.append(name)
         found += check_agent(Path(name))
     findings = [dict(zip(("where", "what", "hint"), one, strict=True)) for one in found]
-    lines = [f"{where}: {what}\n  try: {hint}" for where, what, hint in found]
+    lines = [line for where, what, hint in found for line in (f"{where}: {what}", f"  try: {hint}")]
     lines += [f"and {more} more"] * bool(more)
+    lines = lines or [f"all is well in {one}" for one in checked]
     about = {"checked": checked, "findings": findings, "more": more}
-    _tell(current(), about, "\n".join(lines or [f"all is well in {one}" for one in checked]), len(found) + more)
+    formatting.show(current(), about, formatting.lines(lines), f"{len(found) + more}\n")
     raise SystemExit(1 if found else 0)
-
-
-def _tell(invocation: Invocation, about: dict[str, Any], text: str, short: Any) -> None:
-    """What was done: for people, for programs, or in a word."""
-    match invocation.output:
-        case "json" | "jsonl":
-            formatting.emit_json(invocation, about)
-        case "quiet":
-            formatting.emit(f"{short}\n")
-        case _:
-            formatting.emit("".join(f"{printable(line)}\n" for line in text.split("\n")))
 
 
 ALL = "each may have been started since this store, and be over"
 
 
-@click.command()
+@coordinator.command("accept-loss")
 @click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--resume", is_flag=True, help="Run the jobs that wait, also those that may have run already.")
@@ -195,8 +171,7 @@ def accept_loss(state_dir: str | None, yes: bool, resume: bool, end_waiting: boo
     from distributed_grid.coordinator.backup.accept_loss import accept, known
 
     invocation = current()
-    flags = {} if state_dir is None else {"coordinator.state_dir": state_dir}
-    place = Path(invocation.whole_config(flags).coordinator_state_dir())
+    place = _state_dir(state_dir)
     found = known(place)
     invocation.say(f"what is known to be lost in {place}:")
     for one in found.found:
@@ -218,17 +193,15 @@ def accept_loss(state_dir: str | None, yes: bool, resume: bool, end_waiting: boo
         if not click.confirm("Go on without what is lost?", err=True):
             raise GridError("nothing is accepted, and nothing was changed")
     said = accept(place, f"{user_name()} (uid {os.getuid()})", resume)
-    if invocation.output in ("json", "jsonl"):
-        formatting.emit_json(invocation, {"state_dir": str(place), "found": list(found.found), "done": said})
-    else:
-        formatting.emit(f"{printable(said)}\n")
+    text = formatting.lines([said])
+    formatting.show(invocation, {"state_dir": str(place), "found": list(found.found), "done": said}, text, text)
 
 
 USER = "grid-coordinator"
 own_option = click.option("--user", "own", is_flag=True, help="A service of yours, in your own systemd.")
 
 
-@click.command()
+@coordinator.command()
 @own_option
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
 @click.option("--port", metavar="PORT", help="Port to listen on (7433).")
@@ -246,8 +219,8 @@ def install(own: bool, host: str | None, port: str | None, state_dir: str | None
     if not own:
         systemd.require_root("coordinator", "install")
     given = {"host": host, "port": port, "state_dir": state_dir}
-    config = invocation.whole_config({f"coordinator.{name}": value for name, value in given.items() if value})
-    place = Path(config.coordinator_state_dir()).absolute()
+    config = invocation.whole_config({f"coordinator.{name}": value for name, value in given.items()})
+    place = config.coordinator_state_dir().absolute()
     if not own:
         systemd.make_user(USER, Path("/var/lib/grid"))
         systemd.check_runs(program(), USER)
@@ -261,21 +234,21 @@ def install(own: bool, host: str | None, port: str | None, state_dir: str | None
     service.tell_installed(unit, change, {"listens": f"{config.coordinator.host}:{config.coordinator.port}"})
 
 
-@click.command()
+@coordinator.command()
 @own_option
 def uninstall(own: bool) -> None:
     """Stop the coordinator and remove its service. Jobs that run go on, and its state is kept."""
     service.uninstall(systemd.find("coordinator", own))
 
 
-@click.command()
+@coordinator.command()
 @own_option
 def status(own: bool) -> None:
     """Show how the coordinator of this machine is, as its service."""
     service.show(systemd.find("coordinator", own))
 
 
-@click.command()
+@coordinator.command()
 @own_option
 @service.log_options
 def logs(own: bool, follow: bool, lines: int) -> None:

@@ -210,16 +210,10 @@ def doctor(state_dir: str | None, agent_state_dir: str | None, as_json: bool) ->
         invocation.output = "json"
     findings = list(examine(invocation, state_dir, agent_state_dir))
     levels = [one.level for one in findings]
-    match invocation.output:
-        case "json" | "jsonl":
-            rows = [one._asdict() for one in findings]
-            about = {"errors": levels.count(Level.ERROR), "warnings": levels.count(Level.WARNING), "findings": rows}
-            formatting.emit_json(invocation, about, "findings")
-        case "quiet":
-            formatting.emit(f"{levels.count(Level.ERROR)}\n")
-        case _:
-            formatting.emit(text_of(findings, invocation.colored()))
-    raise SystemExit(1 if Level.ERROR in levels else 0)
+    errors, warnings = levels.count(Level.ERROR), levels.count(Level.WARNING)
+    about = {"errors": errors, "warnings": warnings, "findings": [one._asdict() for one in findings]}
+    formatting.show(invocation, about, text_of(findings, invocation.colored()), f"{errors}\n", "findings")
+    raise SystemExit(1 if errors else 0)
 
 
 def text_of(findings: list[Finding], colored: bool = False) -> str:
@@ -246,14 +240,14 @@ def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str 
     yield clock()
     flags = {"coordinator.state_dir": state_dir, "agent.state_dir": agent_state_dir}
     try:
-        config = invocation.whole_config({name: value for name, value in flags.items() if value is not None})
+        config = invocation.whole_config(flags)
     except GridError as error:
         yield failed("configuration", error)
         return
     yield Finding(
         "configuration", Level.OK, f"read from {shown(config.path)}" if config.path else "none: all is as usual"
     )
-    name = config.agent.name or platform.node().partition(".")[0] or "node"
+    name = config.node_name()
     here = config.agent_state_dir(name)
     yield from _coordinator(config)
     yield from _agent(config, here)
@@ -264,8 +258,6 @@ def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str 
 
 def _versions() -> Iterator[Finding]:
     from importlib.metadata import PackageNotFoundError, version
-
-    from distributed_grid import __version__
 
     yield Finding("python", Level.OK, f"{platform.python_version()} on {platform.system()} {platform.release()}")
     yield Finding("grid", Level.OK, __version__)
@@ -278,7 +270,7 @@ def _versions() -> Iterator[Finding]:
 def _coordinator(config: Any) -> Iterator[Finding]:
     from distributed_grid.coordinator.diagnostics import look
 
-    yield from look(Path(config.coordinator_state_dir()), config.coordinator.host, config.coordinator.port)
+    yield from look(config.coordinator_state_dir(), config.coordinator.host, config.coordinator.port)
 
 
 def _agent(config: Any, state_dir: Path) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, current, printable
+from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.services import systemd
 from distributed_grid.cli.services.systemd import Unit
 from distributed_grid.protocol.errors import GridError
@@ -47,7 +47,8 @@ def tell_installed(unit: Unit, change: systemd.Change, more: dict[str, Any]) -> 
     }
     what = "is as it was, and runs" if not change.started else "is installed" if change.written else "is started"
     said = [f"{at.unit} {what}, as {about['user']}, with its state in {unit.state_dir}"]
-    tell(invocation, about, said + [f"{name}: {value}" for name, value in more.items()])
+    said += [f"{name}: {value}" for name, value in more.items()]
+    formatting.show(invocation, about, formatting.lines(said))
 
 
 def uninstall(at: systemd.Installed, purge: bool = False) -> None:
@@ -95,20 +96,9 @@ def lines(service: dict[str, Any]) -> list[str]:
 def show(at: systemd.Installed) -> None:
     """How the service is; the exit code is 3 where it does not run."""
     service = about(at)
-    tell(current(), service, lines(service), short=service["state"])
+    formatting.show(current(), service, formatting.lines(lines(service)), f"{service['state']}\n")
     if service["state"] != "active":
         raise SystemExit(3)
-
-
-def tell(invocation: Invocation, about: dict[str, Any], said: list[str], short: str = "") -> None:
-    """What there is to say: for people, for programs, or in a word."""
-    match invocation.output:
-        case "json" | "jsonl":
-            formatting.emit_json(invocation, about)
-        case "quiet":
-            formatting.emit(f"{short}\n" if short else "")
-        case _:
-            formatting.emit("".join(printable(line) + "\n" for line in said))
 
 
 def log_options(command: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, current, printable
+from distributed_grid.cli.context import Invocation, current
 from distributed_grid.protocol.errors import BadValue, GridError
 
 HIDDEN = "[hidden]"
@@ -101,10 +101,8 @@ def support_dump(state_dir: str | None, agent_state_dir: str | None, file: str) 
             entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
             archive.addfile(entry, io.BytesIO(data))
             names.append(name)
-    if invocation.output in ("json", "jsonl"):
-        formatting.emit_json(invocation, {"path": str(target), "parts": names})
-    else:
-        formatting.emit(f"{printable(str(target))}\n")
+    formatting.show(invocation, {"path": str(target), "parts": names}, path := formatting.lines([target]), path)
+    if invocation.output not in ("json", "jsonl"):
         invocation.say(f"it has {', '.join(names)}; look through it before you send it")
 
 
@@ -115,13 +113,12 @@ def _parts(invocation: Invocation, state_dir: str | None, agent_state_dir: str |
     yield "doctor.json", _json([scrub_all(one._asdict()) for one in examine(invocation, state_dir, agent_state_dir)])
     flags = {"coordinator.state_dir": state_dir, "agent.state_dir": agent_state_dir}
     try:
-        config = invocation.whole_config({name: value for name, value in flags.items() if value is not None})
+        config = invocation.whole_config(flags)
     except GridError:
         return  # the doctor has said what is wrong with it
     yield "configuration.json", _json([_setting(row) for row in config.rows()])
-    name = config.agent.name or platform.node().partition(".")[0] or "node"
-    yield from _coordinator(Path(config.coordinator_state_dir()))
-    yield from _agent(Path(config.agent_state_dir(name)))
+    yield from _coordinator(config.coordinator_state_dir())
+    yield from _agent(config.agent_state_dir(config.node_name()))
     yield from _journals()
 
 

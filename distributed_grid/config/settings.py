@@ -4,6 +4,7 @@ What is set later wins: defaults, then the file, then `GRID_…` variables, then
 """
 
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,6 +103,10 @@ class ClusterConfig(Root):
     def coordinator_state_dir(self) -> Path:
         """Where the coordinator keeps its state."""
         return Path(self.coordinator.state_dir).expanduser() if self.coordinator.state_dir else state_dir("coordinator")
+
+    def node_name(self, given: str | None = None) -> str:
+        """The name of this machine's node: as given, as configured, or the host's."""
+        return given or self.agent.name or platform.node().partition(".")[0] or "node"
 
     def agent_state_dir(self, name: str) -> Path:
         """Where the agent of this node keeps its state."""
