@@ -13,6 +13,8 @@ from typing import TypeVar
 import click
 
 from distributed_grid.agent.core.table import ENTRY_MOVES
+from distributed_grid.agent.supervisor.job import MOVES as SUPERVISED_MOVES
+from distributed_grid.agent.supervisor.job import JobState
 from distributed_grid.cli.main import main as grid
 from distributed_grid.config.schema import ALIASES, MOVED, NODE_SETTINGS, SETTINGS, format_value
 from distributed_grid.coordinator.core.model import MOVES, NODE_MOVES
@@ -43,6 +45,11 @@ def moves() -> str:
 def node_moves() -> str:
     """The law of node states as a picture (Mermaid)."""
     return picture(_names(NODE_MOVES), NodeState.DISCONNECTED.name)
+
+
+def supervised_moves() -> str:
+    """The law of a job's states in its supervisor as a picture (Mermaid)."""
+    return picture(_names(SUPERVISED_MOVES), JobState.INTENDED.name)
 
 
 def entry_moves() -> str:
@@ -162,6 +169,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "moves": moves,
     "links": node_moves,
     "entries": entry_moves,
+    "supervised": supervised_moves,
     "map": source_map,
     "wire": wire,
     "roles": roles,

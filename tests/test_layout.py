@@ -30,7 +30,7 @@ EDGES: dict[str, set[str]] = {
     "protocol": {"protocol"},
     "coordinator.core": {"protocol", "coordinator.core"},
     "agent.core": {"protocol", "agent.core"},
-    "simulator": {"protocol", "coordinator.core", "agent.core", "simulator"},
+    "simulator": {"protocol", "coordinator.core", "agent.core", "agent.supervisor.job", "simulator"},
     # What all rooms share.
     "identity": {"protocol", "identity"},
     "runtime": {"protocol", "runtime", "identity"},
@@ -84,7 +84,7 @@ STARTS: dict[str, set[str]] = {
     "cli.dev.dev": {"agent.main", "coordinator.main"},
 }
 
-PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan"}
+PURE = {"protocol", "coordinator.core", "agent.core", "simulator", "push.plan", "agent.supervisor.job"}
 PURE_STDLIB = set(
     "__future__ abc bisect collections collections.abc contextlib copy dataclasses decimal difflib enum fnmatch"
     " functools hashlib heapq itertools math operator re statistics string struct textwrap types typing zlib".split()
@@ -95,6 +95,7 @@ PURE_OTHERS = {
     "agent.core": {"msgspec"},
     "push.plan": {"msgspec", "urllib.parse"},
     "simulator": {"msgspec", "random"},  # every draw from one seeded Random
+    "agent.supervisor.job": {"os.WCOREDUMP", "os.waitstatus_to_exitcode", "signal"},  # what a wait status says
 }
 
 # Only these files may import that package.

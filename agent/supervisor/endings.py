@@ -41,7 +41,7 @@ class Endings:
             self.arm(job)
         while self._timers and self._timers[0][0] <= now:
             when, _, job = heapq.heappop(self._timers)
-            if job.outcome is not None or job.wake != when:
+            if job.over or job.wake != when:
                 continue
             job.wake, job.look = NEVER, True
             if now >= job.kill_at:
@@ -89,8 +89,8 @@ class Endings:
 
     def ask(self, job: Job, cause: str, text: str, grace: float) -> None:
         """Somebody wants it ended. Where the main process is gone already, its own end stays the outcome."""
-        if job.status is None and not job.cause:
-            job.cause, job.text = cause, text
+        if job.unasked:
+            job.stop(cause, text)
             self._journal.append("stop", job.id, cause, text)
         self.end(job, grace if grace >= 0 else job.grace)
 

@@ -13,7 +13,7 @@ from typing import Any
 from distributed_grid.agent.cgroups import groups as cgroups
 from distributed_grid.agent.cgroups.groups import Place
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.job import NEVER, Job
+from distributed_grid.agent.supervisor.job import NEVER, Job, JobState
 from distributed_grid.agent.supervisor.journal import Journal
 from distributed_grid.agent.supervisor.tree import Tree
 
@@ -60,7 +60,7 @@ class Freezer:
     def restore(self, job: Job) -> None:
         """An earlier supervisor froze it, and may have been killed before it was done."""
         self._grouped.add(job.id)
-        if not job.frozen_at or job.cause:
+        if job.state is not JobState.FROZEN:
             return
         frozen = self.jobs[job] = Frozen(procs.now() + RESTORED)
         frozen.stopped = {pid: at.start for pid, at in self._tree.members(job).items() if at.state in _STOPPED}
@@ -68,16 +68,14 @@ class Freezer:
 
     def ask(self, job: Job, why: str, seconds: float) -> None:
         """Freeze it, if it is not yet, and leave it so for these seconds, unless asked again. What is about to end is
-        left alone."""
-        if job.outcome is not None or job.cause or job.status is not None:
-            return
+        left alone, and so is what has no process yet: it is asked again."""
         until = procs.now() + seconds
-        if job in self.jobs:
+        if job.state is JobState.FROZEN:
             self.jobs[job].until = until
-            return
-        self.jobs[job] = Frozen(until)
-        job.frozen_at, job.frozen_why = procs.now(), why
-        self._journal.append("freeze", job.id, job.frozen_at, why)
+        elif job.state is JobState.RUNNING:
+            self.jobs[job] = Frozen(until)
+            job.freeze(procs.now(), why)
+            self._journal.append("freeze", job.id, job.frozen_at, why)
 
     def act(self) -> None:
         """Stop what the journal has by now as to be frozen."""
@@ -126,7 +124,7 @@ class Freezer:
             cgroups.thawed(self._place, job.id)
         self._tree.send(job, dict(reversed(frozen.stopped.items())), signal.SIGCONT)
         lasted = procs.now() - job.frozen_at
-        job.frozen_for, job.frozen_at = job.frozen_for + lasted, 0.0
+        job.thaw(job.frozen_for + lasted)
         self._journal.append("thaw", job.id, job.frozen_for)
         self._tell({**told(job, procs.now()), "lasted": lasted})
         return True

@@ -1,13 +1,43 @@
-"""One job as the supervisor sees it: what was asked, what is left of it, how it ended, what the journal has to say
-of it; and the leases of all jobs, until when each may run on without word from the coordinator. Stdlib only.
+"""One job as the supervisor sees it: where it stands and what may follow (`MOVES`), what the journal says of it, how it
+ended (`Job`, `Recorded`); and until when each job may run on without word from the coordinator (`Leases`).
+
+Nothing here looks at a process, a file or a clock. Times are seconds since boot, sizes bytes. Stdlib only.
 """
 
-import os
-import signal
 from collections.abc import Iterator
+from enum import Enum
+from os import WCOREDUMP, waitstatus_to_exitcode
+from signal import SIGRTMIN, Signals
 from typing import Any, NamedTuple
 
 NEVER = float("inf")
+Record = list[Any]
+"""A record of the journal: its kind, the id of what it is about, and what there is to say."""
+
+
+class JobState(Enum):
+    """Where a job stands. `INTENDED`: its intent is in the journal, and no process of it is known. `RUNNING`: its main
+    process runs. `FROZEN`: all of it stands still, for the node's owner. `STOPPING`: somebody ends it, and its main
+    process is not gone yet. `COMPLETING`: its main process is gone, and what that left is ended. `ENDED`: nothing of it
+    lives; told once that is durable, and kept until it is acknowledged."""
+
+    INTENDED = "intended"
+    RUNNING = "running"
+    FROZEN = "frozen"
+    STOPPING = "stopping"
+    COMPLETING = "completing"
+    ENDED = "ended"
+
+
+# The law. What is refused or cannot be started ends without ever having run.
+MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.INTENDED: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.COMPLETING, JobState.ENDED}),
+    JobState.RUNNING: frozenset({JobState.FROZEN, JobState.STOPPING, JobState.COMPLETING}),
+    JobState.FROZEN: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.COMPLETING}),
+    JobState.STOPPING: frozenset({JobState.COMPLETING, JobState.ENDED}),
+    JobState.COMPLETING: frozenset({JobState.ENDED}),
+    JobState.ENDED: frozenset(),
+}
 
 
 class Place(NamedTuple):
@@ -25,17 +55,17 @@ class Place(NamedTuple):
 
 
 class Job:
-    """An allocation from its intent to its end. Times are seconds since boot, sizes bytes. `lease` and `since` are what
-    leases.py is told of it.
+    """An allocation from its intent to its end. `lease` and `since` are what Leases is told of it.
 
     `limits` is what it may take, as the agent said: `memory` bytes, `pids` processes and threads at once, `cpu`
     thousandths of a core, and `signal` is sent to it `before` seconds ahead of its time limit; what is not there is not
     limited. `confined` names the controllers whose cgroup it is in.
 
-    `pid` names its main process, 0 until it is spawned; `spawned` is the time before and after that in clock ticks,
-    and `start` the process's own start time, known only where it was looked up. `status` is that one's wait status,
-    None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it, empty if nobody does. `adopted`: it
-    was spawned by a supervisor that is dead, and `pidfd` watches its main process, which is not our child.
+    `state` is changed by `move` alone. `pid` names its main process, 0 until it is spawned; `spawned` is the time
+    before and after that in clock ticks, and `start` the process's own start time, known only where it was looked up.
+    `status` is that one's wait status, None while it lives, -1 if nobody knows it. `cause` and `text` say who ends it,
+    empty if nobody does. `adopted`: it was spawned by a supervisor that is dead, and `pidfd` watches its main process,
+    which is not our child.
 
     `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
     dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `grouped`: all was
@@ -61,6 +91,7 @@ class Job:
         outcome: dict[str, Any] | None = None,
     ) -> None:
         self.id = id
+        self.state = JobState.INTENDED if outcome is None else JobState.ENDED
         self.began = began
         self.limit = limit
         self.grace = grace
@@ -99,7 +130,59 @@ class Job:
         self.cpu = 0.0
         self.peak = 0
 
-    def records(self) -> Iterator[list[Any]]:
+    # --- what happens to it -------------------------------------------------------------------------------------------
+
+    def move(self, to: JobState) -> None:
+        """The one way in which its state changes."""
+        if to not in MOVES[self.state]:
+            raise AssertionError(f"{self.id} cannot go from {self.state.value} to {to.value}")
+        self.state = to
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it lives."""
+        return self.state is JobState.ENDED
+
+    @property
+    def unasked(self) -> bool:
+        """Its main process may live, and nobody ends it."""
+        return self.state in (JobState.INTENDED, JobState.RUNNING, JobState.FROZEN)
+
+    def runs(self, pid: int) -> None:
+        """Its main process is there. What was asked to end before that goes on ending."""
+        self.pid = pid
+        if self.state is JobState.INTENDED:
+            self.move(JobState.RUNNING)
+
+    def freeze(self, now: float, why: str) -> None:
+        """All of it is to stand still."""
+        self.move(JobState.FROZEN)
+        self.frozen_at, self.frozen_why = now, why
+
+    def thaw(self, frozen_for: float) -> None:
+        """It goes on, and was frozen for so long in all; also to hear that it is to end."""
+        self.frozen_for, self.frozen_at = frozen_for, 0.0
+        if self.state is JobState.FROZEN:
+            self.move(JobState.RUNNING)
+
+    def stop(self, cause: str, text: str) -> None:
+        """Somebody ends it."""
+        self.move(JobState.STOPPING)
+        self.cause, self.text = cause, text
+
+    def main_ended(self, status: int) -> None:
+        """Its main process is gone."""
+        self.move(JobState.COMPLETING)
+        self.status = status
+
+    def end(self, outcome: dict[str, Any]) -> None:
+        """Nothing of it lives, or ever did."""
+        self.move(JobState.ENDED)
+        self.outcome = outcome
+
+    # --- the journal --------------------------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[Record]:
         """What the journal has to say of it now."""
         if self.place is not None:
             yield self.where()
@@ -118,19 +201,38 @@ class Job:
         if self.frozen_at:
             yield ["freeze", self.id, self.frozen_at, self.frozen_why]
 
-    def where(self) -> list[Any]:
+    def where(self) -> Record:
         return ["slot", self.id, *(self.place or ())]
 
-    def begin(self) -> list[Any]:
+    def begin(self) -> Record:
         return ["start", self.id, self.pid, *self.spawned]
 
-    def intent(self) -> list[Any]:
+    def intent(self) -> Record:
         cores = sorted(self.cores)
         return ["intent", self.id, self.began, self.limit, self.grace, cores, self.lease, self.since, self.limits]
 
+    def take(self, kind: str, rest: Record) -> None:
+        """Take in what the journal says of it next. What does not follow on what there was, since lines of a damaged
+        journal are missing, changes nothing."""
+        if kind == "start" and self.state in (JobState.INTENDED, JobState.STOPPING):
+            self.spawned = (rest[1], rest[2])
+            self.runs(rest[0])
+        elif kind == "stop" and self.unasked:
+            self.stop(*rest)
+        elif kind == "limit":
+            self.limit = rest[0]
+        elif kind == "warned":
+            self.warned = True
+        elif kind == "freeze" and self.state is JobState.RUNNING:
+            self.freeze(*rest)
+        elif kind == "thaw":
+            self.thaw(rest[0])
+
+    # --- when ---------------------------------------------------------------------------------------------------------
+
     def deadline(self) -> float:
         """When its time is up: NEVER without a time limit, and once it is ending anyway. Frozen time does not count."""
-        if not self.limit or self.status is not None or self.cause or self.frozen_at:
+        if not self.limit or self.state not in (JobState.INTENDED, JobState.RUNNING):
             return NEVER
         return self.began + self.limit + self.frozen_for
 
@@ -139,6 +241,8 @@ class Job:
         if not self.warn_signal or self.warned:
             return NEVER
         return self.deadline() - float(self.limits["before"])
+
+    # --- its end ------------------------------------------------------------------------------------------------------
 
     def used(self, usage: Any) -> None:
         """Add what the kernel says that a process of this job, and all it waited for, have used."""
@@ -156,11 +260,11 @@ class Job:
             lost = "its spawner was" if self.orphaned else "the node's supervisor was"
             said["text"] = self.text or f"{lost} killed; how the job ended is not known"
             return said
-        code = os.waitstatus_to_exitcode(self.status)
+        code = waitstatus_to_exitcode(self.status)
         if code >= 0:
             said |= {"cause": "exited", "code": code, "text": f"exited with code {code}" if code else ""}
         else:
-            core = ", core dumped" if os.WCOREDUMP(self.status) else ""
+            core = ", core dumped" if WCOREDUMP(self.status) else ""
             text = f"killed by signal {-code} ({signal_name(-code)}){core}"
             said |= {"cause": "signalled", "signal": -code, "text": text}
         if self.cause:
@@ -177,11 +281,91 @@ def never_ran(cause: str, text: str) -> dict[str, Any]:
 def signal_name(number: int) -> str:
     """`SIGKILL` for 9; real-time signals by their distance from the first."""
     try:
-        return signal.Signals(number).name
+        return Signals(number).name
     except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+        return f"SIGRTMIN+{number - SIGRTMIN}" if number > SIGRTMIN else f"signal {number}"
 
 
+# --- what a journal says ----------------------------------------------------------------------------------------------
+
+
+class Loss:
+    """The journal was damaged: what ran then is not known. `id` names the loss, `since` is when it was found (wall
+    clock), in the boot `boot`. `open`: something of what ran then may still live."""
+
+    def __init__(self, id: str, since: float, why: str, boot: str, open: bool = True) -> None:
+        self.id = id
+        self.since = since
+        self.why = why
+        self.boot = boot
+        self.open = open
+
+    def told(self) -> dict[str, Any]:
+        """As the agent is told of it."""
+        return {"id": self.id, "since": self.since, "why": self.why, "open": self.open}
+
+
+class Recorded:
+    """What the records of a journal say together: in which `boot` they were written, `jobs` that run, and those that
+    ended and are not acknowledged, ids of those that are (`forgotten`), when leases were renewed last, and the newest
+    loss."""
+
+    def __init__(self) -> None:
+        self.boot = ""
+        self.jobs: dict[str, Job] = {}
+        self.forgotten: dict[str, None] = {}
+        self.renewed = 0.0
+        self.loss: Loss | None = None
+        self._places: dict[str, Place] = {}
+
+    def take(self, record: Record) -> None:
+        """Take in the next record."""
+        kind, key, *rest = record
+        if kind == "boot":
+            self.boot = key
+        elif kind in ("intent", "exit"):
+            self.jobs[key] = Job(key, *rest) if kind == "intent" else Job(key, outcome=rest[0])
+            self.jobs[key].place = self._places.get(key)
+        elif kind == "slot":
+            self._places[key] = Place(*rest)
+        elif kind == "forget":
+            self.jobs.pop(key, None)
+            self.forgotten[key] = None
+        elif kind == "loss":
+            self.loss = Loss(key, *rest)
+        elif kind == "proven" and self.loss is not None:
+            self.loss.open = False
+        elif kind == "renewed":
+            self.renewed = key
+        elif (job := self.jobs.get(key)) is not None:
+            job.take(kind, rest)
+
+    def records(self) -> Iterator[Record]:
+        """The records of a journal that says the same, as short as can be."""
+        yield ["boot", self.boot]
+        if self.renewed:
+            yield ["renewed", self.renewed]
+        if self.loss is not None:
+            yield ["loss", self.loss.id, self.loss.since, self.loss.why, self.loss.boot, self.loss.open]
+        for key in self.forgotten:
+            yield ["forget", key]
+        for job in self.jobs.values():
+            yield from job.records()
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+#
+# A leased job may be run again elsewhere once its node has been silent for so long that its lease is over. That is safe
+# only if the job is over by then, so this end of the bargain trusts nobody: the deadline is a point on the boot clock,
+# which counts a machine's sleep and which nobody can set; it is kept by the process that is the job's parent; and a
+# word that is heard after the deadline revives nothing. It counts from the *sending* of the heartbeat that the
+# coordinator answered. The coordinator counts from a receipt, which is later.
+#
+# The next supervisor, after this one was killed, must not take a deadline for later than it was. It reads since when
+# each job is leased from its intent, and the newest renewal from the journal, where one is noted now and then, not
+# synced: a killed process's writes are safe, and after a power cut no job is left. So it may miss what was renewed in
+# the last quarter of the shortest lease, and the agent says the newest one again when it connects; if no agent does in
+# the three quarters that are left, the job ends a little early, never late.
 LEASE_GRACE = 1.0
 """Seconds that a job has at most between SIGTERM and SIGKILL when its lease is over."""
 

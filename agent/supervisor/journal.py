@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from distributed_grid.agent.supervisor import procs
-from distributed_grid.agent.supervisor.job import Job, Leases, Place
+from distributed_grid.agent.supervisor.job import Job, Leases, Loss, Record, Recorded
 from distributed_grid.agent.supervisor.procs import boot_id
 from distributed_grid.runtime.faults import fault
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
-Record = list[Any]
 _HEADER = "journal"
 _MARK_BYTES = 160
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -268,22 +267,6 @@ _CLOCKS = 60.0  # seconds by which the wall clock may have been set since the bo
 _RETRY = 1.0  # seconds after which a disk that refused is tried again
 
 
-class Loss:
-    """The journal was damaged: what ran then is not known. `id` names the loss, `since` is when it was found (wall
-    clock), in the boot `boot`. `open`: something of what ran then may still live."""
-
-    def __init__(self, id: str, since: float, why: str, boot: str, open: bool = True) -> None:
-        self.id = id
-        self.since = since
-        self.why = why
-        self.boot = boot
-        self.open = open
-
-    def told(self) -> dict[str, Any]:
-        """As the agent is told of it."""
-        return {"id": self.id, "since": self.since, "why": self.why, "open": self.open}
-
-
 _LOST = "the record of it was lost when the node's journal was damaged; how it ended is not known"
 
 
@@ -293,11 +276,10 @@ class Book:
     and is written whole once it does, not before `retry_at` (seconds since boot)."""
 
     def __init__(self, path: str, leases: Leases, log: Callable[[str], None]) -> None:
-        self.jobs: dict[str, Job] = {}
+        self._known = Recorded()
+        self.jobs = self._known.jobs
+        self.forgotten = self._known.forgotten
         self.over: list[Job] = []
-        self.forgotten: dict[str, None] = {}
-        self.loss: Loss | None = None
-        """The newest there was."""
         self.journal = Journal(path, log)
         self._allocs = os.path.join(os.path.dirname(path), "allocs")
         self.retry_at = 0.0
@@ -308,47 +290,16 @@ class Book:
 
     def read(self) -> str:
         """Take in what an earlier supervisor wrote. The boot in which it did, empty if there is nothing."""
-        boot, now_boot = "", procs.boot_id()
-        places: dict[str, Place] = {}
-        records = self.journal.load()
-        for kind, key, *rest in records:
-            job = self.jobs.get(key)
-            if kind == "boot":
-                boot = key
-            elif kind == "intent":
-                self.jobs[key] = Job(key, *rest)
-                self.jobs[key].place = places.get(key)
-            elif kind == "exit":
-                self.jobs[key] = Job(key, outcome=rest[0])
-                self.jobs[key].place = places.get(key)
-            elif kind == "slot":
-                places[key] = Place(*rest)
-            elif kind == "forget":
-                self.jobs.pop(key, None)
-                self.forgotten[key] = None
-            elif kind == "loss":
-                self.loss = Loss(key, *rest)
-            elif kind == "proven" and self.loss is not None:
-                self.loss.open = False
-            elif kind == "renewed":
-                self._leases.renewed = key
-            elif job is not None and kind == "start":
-                job.pid, job.spawned = rest[0], (rest[1], rest[2])
-            elif job is not None and kind == "stop":
-                job.cause, job.text = rest
-            elif job is not None and kind == "limit":
-                job.limit = rest[0]
-            elif job is not None and kind == "warned":
-                job.warned = True
-            elif job is not None and kind == "freeze":
-                job.frozen_at, job.frozen_why = rest
-            elif job is not None and kind == "thaw":
-                job.frozen_for, job.frozen_at = rest[0], 0.0
+        now_boot = procs.boot_id()
+        for record in self.journal.load():
+            self._known.take(record)
+        boot, self._known.boot = self._known.boot, now_boot
+        self._leases.renewed = self._known.renewed
         doubt = self.journal.doubt
         if not doubt and not self.unknown and (unnamed := self._not_named()):
             doubt = f"{unnamed[0]} was started, and the journal does not name it"
         if doubt:
-            self.loss = Loss(os.urandom(4).hex(), round(time.time(), 3), doubt, now_boot)
+            self._known.loss = Loss(os.urandom(4).hex(), round(time.time(), 3), doubt, now_boot)
             self._log(f"unknown what ran: {doubt}")
             return boot or now_boot
         if self.loss is not None and self.loss.open and self.loss.boot != now_boot:
@@ -372,6 +323,11 @@ class Book:
         return found
 
     @property
+    def loss(self) -> Loss | None:
+        """The newest there was."""
+        return self._known.loss
+
+    @property
     def unknown(self) -> bool:
         """Whether something may live that is not known here."""
         return self.loss is not None and self.loss.open
@@ -388,7 +344,7 @@ class Book:
 
     def forget(self, key: str) -> None:
         """Its end is known where it counts. Without effect on what has not ended."""
-        if key in self.jobs and self.jobs[key].outcome is not None:
+        if key in self.jobs and self.jobs[key].over:
             del self.jobs[key]
             self.forgotten[key] = None
             self.journal.append("forget", key)
@@ -434,13 +390,6 @@ class Book:
         self._compact_at = max(_COMPACT_AT, 2 * self.journal.size)
         return True
 
-    def _records(self) -> Iterator[list[Any]]:
-        yield ["boot", procs.boot_id()]
-        if self._leases.renewed:
-            yield ["renewed", self._leases.renewed]
-        if self.loss is not None:
-            yield ["loss", self.loss.id, self.loss.since, self.loss.why, self.loss.boot, self.loss.open]
-        for key in self.forgotten:
-            yield ["forget", key]
-        for job in self.jobs.values():
-            yield from job.records()
+    def _records(self) -> Iterator[Record]:
+        self._known.renewed = self._leases.renewed
+        return self._known.records()

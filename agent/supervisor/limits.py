@@ -60,7 +60,7 @@ class Limits:
     def restore(self, job: Job) -> None:
         """It is from an earlier supervisor, which may have made its groups, and not have removed them."""
         self._cgroups.find(job)
-        if job.outcome is not None:
+        if job.over:
             self.leave(job)
 
     def admit(self, job: Job, spawner: int) -> None:
@@ -169,7 +169,7 @@ class Limits:
             # Files that are mapped, and pages that a fork shares, do not count, or count once. Seeing that is dear.
             used = min(used, sum(map(procs.held, members)))
         job.peak = max(job.peak, used)
-        if job.status is None and not job.cause:
+        if job.unasked:
             count = sum(seen.threads for seen in members.values())
             if job.memory and (used > job.memory or self._cgroups.refused(job).oom_kills):
                 self._end(job, "out-of-memory", _over_memory(job), 0.0)

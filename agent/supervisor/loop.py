@@ -122,11 +122,12 @@ class Supervisor:
         self.survivors.end_unknown()
         for job in self.jobs.values():
             self.limits.restore(job)
-            if job.outcome is not None:
+            if job.over:
                 continue
             job.adopted = True
             if before != boot:
-                job.outcome = {"cause": "rebooted", "text": "the node was restarted while it ran"}
+                job.main_ended(-1)
+                job.end({"cause": "rebooted", "text": "the node was restarted while it ran"})
                 continue
             self.leases.hold(job.id, job.lease, job.since)
             if not job.pid:
@@ -226,10 +227,10 @@ class Supervisor:
                 self._stop(message["id"], message["cause"], message["text"], message["grace"])
             case "signal":
                 job = self.jobs.get(message["id"])
-                if job is not None and job.outcome is None and 0 < message["signal"] <= signal.NSIG:
+                if job is not None and not job.over and 0 < message["signal"] <= signal.NSIG:
                     self.tree.signal_group(job, message["signal"])
             case "limit":
-                if (job := self.jobs.get(message["id"])) is not None and job.outcome is None:
+                if (job := self.jobs.get(message["id"])) is not None and not job.over:
                     self.endings.limit(job, message["limit"])
             case "freeze":
                 if (job := self.jobs.get(message["id"])) is not None:
@@ -293,7 +294,7 @@ class Supervisor:
                 log(f"{key} is to be ended, and is not known since the journal was damaged: not answered")
             else:
                 self._refuse(key, cause, text or "ended before it was started")
-        elif job.outcome is not None:
+        elif job.over:
             self._tell(job)
         else:
             self.endings.ask(job, cause, text, grace)
@@ -314,7 +315,7 @@ class Supervisor:
 
     def _is_over(self, job: Job, outcome: dict[str, Any]) -> None:
         """Nothing of it is alive, or ever was. Told once that is durable."""
-        job.outcome = outcome
+        job.end(outcome)
         self.tree.over(job)
         if (job.orphaned or job.adopted) and job.place is not None and job.place.own:
             self.slots.forks.act(job.place.uid, job.place.gid, [["clear"]])  # else its spawner does
@@ -450,7 +451,7 @@ class Supervisor:
             del self.jobs[job.id]
             self.leases.drop(job.id)
             self.slots.release(spawning)
-            job.outcome = never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)")
+            job.end(never_ran("spawn-failed", "the journal on the node cannot be written (is the disk full?)"))
             self._tell(job)
 
     def _tell_nameless(self) -> None:
@@ -497,6 +498,8 @@ class Supervisor:
         try:
             if job is None or self.spawners.get(job.id) is not spawning:
                 self.slots.give_up(spawning, f"it says {message.get('op')!r} of a job that it does not have")
+            elif message["op"] in ("spawned", "failed") and (job.pid or job.status is not None):
+                self.slots.give_up(spawning, f"it says {message['op']!r} of a job that runs")
             elif message["op"] == "spawned":
                 self._spawned(job, int(message["pid"]), fds)
             elif message["op"] == "failed":
@@ -519,7 +522,8 @@ class Supervisor:
         if fds:  # in a pid namespace of its own: what it is called there says nothing here
             job.pidfd = fds.pop()
             pid = procs.pid_of(job.pidfd)
-        job.pid, job.spawned = pid, (job.spawned[0], procs.ticks())
+        job.spawned = job.spawned[0], procs.ticks()
+        job.runs(pid)
         self.limits.admitted(job, job.place.pid if job.place is not None else 0)
         self.book.journal.append(*job.begin())  # not synced: where the power is cut the process is gone as well
         self._watch(job)

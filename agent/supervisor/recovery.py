@@ -110,7 +110,7 @@ class Survivors:
             if key.startswith("slot "):
                 continue
             job = self._book.jobs.get(key)
-            if job is None or job.outcome is not None:
+            if job is None or job.over:
                 self._log(f"{key} still lives, and the journal does not know it: it is ended")
                 for pid in pids - {os.getpid()}:
                     if (seen := procs.stat(pid)) is not None:
@@ -124,7 +124,7 @@ class Survivors:
     def _known(self) -> set[str]:
         """The slots that are ours, or of a job that the journal knows."""
         jobs = self._book.jobs.values()
-        return self._slots.names() | {job.place.name for job in jobs if job.place is not None and job.outcome is None}
+        return self._slots.names() | {job.place.name for job in jobs if job.place is not None and not job.over}
 
 
 def _as_job(place: Place) -> Job:

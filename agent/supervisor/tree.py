@@ -258,7 +258,7 @@ class Tree:
 
     def main_ended(self, job: Job, status: int | None) -> None:
         """The main process is gone, with this wait status if it is known."""
-        job.status = -1 if status is None else status
+        job.main_ended(-1 if status is None else status)
         self.watched.discard(job)
         self.ending.add(job)
 
@@ -426,9 +426,7 @@ class Tree:
                 continue
             self.orphans[pid] = owner
             if owner is not None and not owner.pid and seen.group == pid:
-                owner.pid = (
-                    pid  # its spawner was killed before it could tell: only a main process leads a group so soon
-                )
+                owner.runs(pid)  # its spawner was killed before it could tell; no other leads a group so soon
             if owner is None:
                 self._log(f"process {pid} has lost its spawner and may be of {len(bereft)} jobs: it is ended")
                 procs.send(pid, seen.start, signal.SIGKILL)

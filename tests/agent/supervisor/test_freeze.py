@@ -229,6 +229,7 @@ def test_nothing_is_stopped_before_the_journal_has_it(tmp_path: Path, monkeypatc
     monkeypatch.setattr(tree, "members", members)
     freezer = Freezer(tree, journal, lambda said: None, print)
     job = Job("j-1.1", procs.now())
+    job.runs(7)
     freezer.ask(job, WHY, supervisor_freeze.RESTORED)
     freezer.act()  # the disk refuses: the journal is not sound
     assert asked == []
@@ -270,6 +271,7 @@ class Counter:
         self.log: list[str] = []
         self.freezer = Freezer(tree, journal, self.said.append, self.log.append, place)
         self.job = Job("j-1.1", procs.now())
+        self.job.runs(self.process.pid)
 
     def size(self) -> int:
         return self.path.stat().st_size
