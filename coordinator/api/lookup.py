@@ -9,13 +9,12 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
 
-from distributed_grid.coordinator.api.relay import Asker
+from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import RecordJob
 from distributed_grid.coordinator.core.explain import reasons
@@ -41,7 +40,6 @@ from distributed_grid.protocol.messages import (
     Shared,
     ShowJobs,
 )
-from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 
 LIST_BYTES = BULK_BYTES - (64 << 10)
@@ -64,9 +62,9 @@ class Lookup:
     """Finds jobs."""
 
     def __init__(self, state: GridState, store: Store, driver: Driver) -> None:
-        self._state = state
-        self._store = store
-        self._driver = driver
+        self.state = state
+        self.store = store
+        self.driver = driver
 
     def owner(self, name: str) -> str:
         """Whose a job or group is, by its id; empty: there is none."""
@@ -101,7 +99,7 @@ class Lookup:
         """The live jobs and groups that a cancel means. Raises Unanswerable."""
         if sight.only and not message.jobs and (message.every or message.user != sight.only):
             raise Unanswerable("not-allowed", "you may end your own jobs only", hint="--mine ends them all")
-        state = self._state
+        state = self.state
         if message.jobs:
             named = self.resolve(sight, message.jobs)
             return [name for name in named if name in state.jobs or name in state.groups]
@@ -112,7 +110,7 @@ class Lookup:
 
     def resolve_one(self, sight: Sight, ref: str) -> str:
         """The id that a reference means. Of what is not to be seen the answer is that of what is not there."""
-        if (ref in self._state.jobs or ref in self._state.groups) and sight.names(ref):
+        if (ref in self.state.jobs or ref in self.state.groups) and sight.names(ref):
             return ref
         found = self._find(sight, ref)
         if len(found) == 1:
@@ -124,17 +122,21 @@ class Lookup:
             )
         if ref == "last":
             raise Unanswerable("unknown-job", f"{sight.user} has no job yet", hint="grid run-shared starts one")
-        words = self._store.newest_names(sight.user) if len(ref) <= REF_CHARS and sight.by_name else []
+        words = self.store.newest_names(sight.user) if len(ref) <= REF_CHARS and sight.by_name else []
         near = difflib.get_close_matches(ref, words, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`grid jobs --all` lists them"
         raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
 
     def _find(self, sight: Sight, ref: str) -> list[str]:
-        return self._store.find(ref, sight.user, sight.only, sight.by_name)
+        return self.store.find(ref, sight.user, sight.only, sight.by_name)
+
+    def one(self, name: str) -> Job | None:
+        """A job, live or ended, by its id."""
+        return self.state.jobs.get(name) or self.store.job(name)
 
     def job(self, name: str) -> Job | Group | None:
-        """A job or group, living or ended, by its id."""
-        return self._state.jobs.get(name) or self._store.job(name) or self._group(name)
+        """A job or group, live or ended, by its id."""
+        return self.one(name) or self._group(name)
 
     def single(self, sight: Sight, ref: str) -> str:
         """The id of the one job that a reference means. Raises Unanswerable also for a group."""
@@ -148,7 +150,7 @@ class Lookup:
         """The job that a reference means; of a group its first member that waits, else its first."""
         found = self.resolve_one(sight, ref)
         names = self.members([found])
-        jobs = self._state.jobs
+        jobs = self.state.jobs
         waiting = (name for name in names if name in jobs and jobs[name].state is State.WAITING)
         return next(waiting, names[0] if names else found)
 
@@ -164,16 +166,16 @@ class Lookup:
         return list(found)
 
     def _group(self, name: str) -> Group | None:
-        members = self._state.groups.get(name)
-        return members.group if members is not None else self._store.group(name)
+        members = self.state.groups.get(name)
+        return members.group if members is not None else self.store.group(name)
 
     def group_view(self, name: str) -> GroupView | None:
         """A group as it stands; None: it is none."""
-        members = self._state.groups.get(name)
+        members = self.state.groups.get(name)
         if members is None:
-            group = self._store.group(name)
+            group = self.store.group(name)
             return groups.view(group, {}) if group is not None else None
-        return groups.view(members.group, members.states, reasons.of_group(self._state, members))
+        return groups.view(members.group, members.states, reasons.of_group(self.state, members))
 
     def show(self, sight: Sight, message: ShowJobs) -> Jobs:
         """These jobs whole; groups as wholes, with their members where they are asked for."""
@@ -188,7 +190,7 @@ class Lookup:
         """The jobs as they stand, from the ledger or the store."""
         found = []
         for job in jobs:
-            if (view := views.job(self._state, job)) is None and (stored := self._store.job(job)) is not None:
+            if (view := views.job(self.state, job)) is None and (stored := self.store.job(job)) is not None:
                 view = stored.view(stored.reason)
             if view is not None:
                 found.append(view)
@@ -206,7 +208,7 @@ class Lookup:
         found: list[Job] = list(itertools.islice(self._living(message), most + 1))
         if len(found) <= most and message.ended and (not message.states or State.ENDED in message.states):
             past = message.past and (message.past[0], message.past[2]) if message.past and message.past[0] else None
-            found += self._store.list_ended(most + 1 - len(found), message.user, past, message.fold, message.boosts)
+            found += self.store.list_ended(most + 1 - len(found), message.user, past, message.fold, message.boosts)
         views: list[JobView] = []
         size = 0
         for job in found[:most]:
@@ -218,16 +220,16 @@ class Lookup:
         return Jobs(message.id, tuple(views), more=len(views) < len(found), groups=tuple(map(sight.group, whole)))
 
     def _held(self, job: Job) -> Reason | None:
-        live = job.id in self._state.jobs and self._state.is_held(job)
-        return dependencies.reason(self._state, job) if live else None
+        live = job.id in self.state.jobs and self.state.is_held(job)
+        return dependencies.reason(self.state, job) if live else None
 
     def _groups(self, message: ListJobs, most: int) -> list[GroupView]:
         """Groups as wholes, those that live and then those that have ended, each newest first."""
-        living = [name for name, one in self._state.groups.items() if message.user in ("", one.group.user)]
+        living = [name for name, one in self.state.groups.items() if message.user in ("", one.group.user)]
         found = [self.group_view(name) for name in reversed(living[-most:])]
         if message.ended:
-            past = self._store.groups_ended(most - len(found), message.user)
-            found += [groups.view(group, {}) for group in past if group.id not in self._state.groups]
+            past = self.store.groups_ended(most - len(found), message.user)
+            found += [groups.view(group, {}) for group in past if group.id not in self.state.groups]
         wanted = [view for view in found if view is not None]
         if message.states:
             wanted = [view for view in wanted if any(view.states.get(state) for state in message.states)]
@@ -238,7 +240,7 @@ class Lookup:
             return
         _, submitted, last = message.past or (0.0, math.inf, "")
         ending = sorted(self._ending(), key=attrgetter("submitted"), reverse=True)
-        newest = heapq.merge(ending, reversed(list(self._state.jobs.values())), key=lambda job: -job.submitted)
+        newest = heapq.merge(ending, reversed(list(self.state.jobs.values())), key=lambda job: -job.submitted)
         for at, together in itertools.groupby(newest, attrgetter("submitted")):
             if at <= submitted:
                 for job in sorted(together, key=attrgetter("id"), reverse=True):
@@ -251,8 +253,8 @@ class Lookup:
     def _ending(self) -> list[Job]:
         """Jobs that the ledger is done with and whose end is just being stored, as they were before: what is not on
         disk is not told."""
-        ids = {record.job.id for record in self._driver.being_stored() if isinstance(record, RecordJob)}
-        stored = (self._store.job(job) for job in ids if job not in self._state.jobs)
+        ids = {record.job.id for record in self.driver.being_stored() if isinstance(record, RecordJob)}
+        stored = (self.store.job(job) for job in ids if job not in self.state.jobs)
         return [job for job in stored if job is not None]
 
 
@@ -270,13 +272,13 @@ def _short(view: JobView) -> JobView:
 T = TypeVar("T")
 
 
-def nodes(state: GridState, now: float, past: str) -> tuple[tuple[NodeView, ...], str]:
+def node_page(state: GridState, now: float, past: str) -> tuple[tuple[NodeView, ...], str]:
     """The nodes behind the one named `past`, in the order of their names; and where to go on (empty: these are all)."""
     found, last = _page(((view.facts.name, view) for view in views.nodes(state, now)), past)
     return tuple(found), last
 
 
-def shared(state: GridState, sight: Sight, now: float, number: int, only: str, past: str) -> Shared:
+def shared_page(state: GridState, sight: Sight, now: float, number: int, only: str, past: str) -> Shared:
     """What is offered and what is lent on the nodes behind that one. All of one node is in one answer."""
     offers, allocations = views.offers(state, now, only), views.allocations(state, only)
     of: dict[str, tuple[list[OfferView], list[AllocationView]]] = {}
@@ -293,7 +295,7 @@ def shared(state: GridState, sight: Sight, now: float, number: int, only: str, p
     )
 
 
-def boosts(whole: Boosts, past: tuple[float, str] | None) -> Boosts:
+def boost_page(whole: Boosts, past: tuple[float, str] | None) -> Boosts:
     """Of all boosts, and then of Ray's nodes, as many as fit behind that boost and that node. Of boosts the time is
     told and not the id, which not everybody may know: those that were requested at one moment are in one answer."""
     after, node = past or (-1.0, "")
@@ -331,20 +333,12 @@ def _page(of: Iterable[tuple[str, T]], past: str) -> tuple[list[T], str]:
     return found, ""
 
 
-@dataclass(slots=True, eq=False)
-class Watcher(Asker):
-    """A client as those see it who tell of changes: `sight` is how it sees what it watches."""
-
-    sight: Sight = Sight("", Reach.OWN)
-    watching: set[str] = field(default_factory=set)
-
-
 class JobWatches:
     """`views` gives jobs as they stand."""
 
     def __init__(self, views: Callable[[Iterable[str]], list[JobView]]) -> None:
         self._views = views
-        self.watched: dict[str, set[Watcher]] = {}
+        self.watched: dict[str, set[Client]] = {}
         """Who watches which job."""
         self.ended: Counter[Cause] = Counter()
         """How many have ended since the start, by cause."""
@@ -363,37 +357,37 @@ class JobWatches:
             (view,) = self._views([job])
             self._tell(watchers, view)
 
-    def _tell(self, watchers: set[Watcher], view: JobView) -> None:
+    def _tell(self, watchers: set[Client], view: JobView) -> None:
         for one in list(watchers):
             one.connection.send(JobUpdate(one.sight.job(view)))
             if view.state is State.ENDED:
                 self.drop(one, view.id)
 
-    def show(self, watcher: Watcher, jobs: Iterable[str]) -> None:
+    def show(self, client: Client, jobs: Iterable[str]) -> None:
         """Tell of these now, and whenever they change."""
         for view in self._views(jobs):
             if view.state is not State.ENDED:  # also one whose end is just being stored: that is still to be told
-                self.add(watcher, view.id)
-            watcher.connection.send(JobUpdate(watcher.sight.job(view)))
+                self.add(client, view.id)
+            client.connection.send(JobUpdate(client.sight.job(view)))
 
-    def add(self, watcher: Watcher, job: str) -> None:
+    def add(self, client: Client, job: str) -> None:
         """Tell of its changes from now on."""
-        if not watcher.gone:
-            watcher.watching.add(job)
-            self.watched.setdefault(job, set()).add(watcher)
+        if not client.gone:
+            client.watching.add(job)
+            self.watched.setdefault(job, set()).add(client)
 
-    def drop(self, watcher: Watcher, job: str) -> None:
+    def drop(self, client: Client, job: str) -> None:
         """Tell of it no more."""
-        watcher.watching.discard(job)
+        client.watching.discard(job)
         if watchers := self.watched.get(job):
-            watchers.discard(watcher)
+            watchers.discard(client)
             if not watchers:
                 del self.watched[job]
 
-    def gone(self, watcher: Watcher) -> None:
+    def gone(self, client: Client) -> None:
         """Its connection is closed."""
-        for job in list(watcher.watching):
-            self.drop(watcher, job)
+        for job in list(client.watching):
+            self.drop(client, job)
 
 
 EVERY = 0.2
@@ -406,18 +400,18 @@ class GroupWatches:
 
     def __init__(self, view: Callable[[str], GroupView | None]) -> None:
         self._view = view
-        self._watchers: dict[str, list[Watcher]] = {}
+        self._watchers: dict[str, list[Client]] = {}
         self._told: dict[str, GroupView] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, watcher: Watcher, name: str) -> None:
+    def watch(self, client: Client, name: str) -> None:
         """Tell of this group now, and whenever it has changed until it has ended."""
         view = self._view(name)
         if view is None:
             return
-        watcher.connection.send(GroupUpdate(watcher.sight.group(view)))
+        client.connection.send(GroupUpdate(client.sight.group(view)))
         if not view.ended:
-            self._watchers.setdefault(name, []).append(watcher)
+            self._watchers.setdefault(name, []).append(client)
             self._told.setdefault(name, view)
             if self._timer is None:
                 self._look_later()

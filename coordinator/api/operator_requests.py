@@ -8,24 +8,9 @@ from distributed_grid.coordinator.access.ca import Pki, presented_pem
 from distributed_grid.coordinator.access.renewing import Renewals
 from distributed_grid.coordinator.core.commands import DrainAsked, ForgetAsked, LabelAsked, UndrainAsked
 from distributed_grid.coordinator.net.connection import Connection
+from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import PEOPLE, Role
-from distributed_grid.protocol.messages import (
-    Access,
-    Done,
-    DrainNodes,
-    ForgetNodes,
-    LabelNodes,
-    ListAccess,
-    MakeToken,
-    MemberView,
-    NewCertificate,
-    TokenMade,
-    TokenView,
-    UndrainNodes,
-    WantCertificate,
-    Withdraw,
-)
 from distributed_grid.protocol.nodes import REASON_CHARS, check_labels
 from distributed_grid.protocol.text import MOST
 
@@ -33,10 +18,12 @@ Cut = Callable[[Role | None, str, Collection[str]], int]
 
 
 class NoAuthority(GridError):
-    """This grid gives nobody certificates or tokens."""
+    """This grid issues neither certificates nor tokens."""
+
+    code = "no-authority"
 
 
-class AccessDesk:
+class AccessRequests:
     """Answers them. `cut` ends the live connections of a role and name, and of bearer tokens; how many there were."""
 
     def __init__(self, pki: Pki | None, cut: Cut, renewals: Renewals | None) -> None:
@@ -44,7 +31,9 @@ class AccessDesk:
         self._renewals = renewals
         self._cut = cut
 
-    def answer(self, user: str, message: MakeToken | ListAccess | Withdraw) -> TokenMade | Access | Done:
+    def answer(
+        self, user: str, message: messages.MakeToken | messages.ListAccess | messages.Withdraw
+    ) -> messages.TokenMade | messages.Access | messages.Done:
         """Do one of them. Raises GridError, BadValue."""
         if self._pki is None:
             raise NoAuthority(
@@ -53,58 +42,59 @@ class AccessDesk:
                 hint="grid init, then start the coordinator again",
             )
         match message:
-            case MakeToken():
+            case messages.MakeToken():
                 return self._make(self._pki, user, message)
-            case ListAccess():
+            case messages.ListAccess():
                 return self._list(self._pki, message)
-            case Withdraw():
+            case messages.Withdraw():
                 return self._withdraw(self._pki, message)
 
-    def renew(self, connection: Connection, asked: WantCertificate) -> NewCertificate:
+    def renew(self, connection: Connection, asked: messages.WantCertificate) -> messages.NewCertificate:
         """A new certificate for who is connected by one. From now on the connection holds as long as the new one."""
         if self._renewals is None:
-            return NewCertificate(error="this grid has no authority", id=asked.id)
+            return messages.NewCertificate(error="this grid has no authority", id=asked.id)
         answer = self._renewals.renew(connection.presented, asked)
         if answer.certificate:
             connection.presented = shown = presented_pem(answer.certificate)
             connection.holds_until(shown.life.end, "certificate")
         return answer
 
-    def _make(self, pki: Pki, user: str, asked: MakeToken) -> TokenMade:
+    def _make(self, pki: Pki, user: str, asked: messages.MakeToken) -> messages.TokenMade:
         if asked.role is Role.COORDINATOR:
             raise GridError("a coordinator does not join by a token", hint="grid init makes one")
         if asked.bearer:
             made = pki.identities.bearers.mint(asked.role, asked.name, asked.ttl, user, time.time())
-            return TokenMade(id=asked.id, token=made, pin=pki.authority.pin)
+            return messages.TokenMade(id=asked.id, token=made, pin=pki.authority.pin)
         token = pki.identities.mint(
             pki.authority.pin, asked.role, asked.name, asked.labels, asked.uses, asked.ttl, user, time.time()
         )
-        return TokenMade(id=asked.id, token=token)
+        return messages.TokenMade(id=asked.id, token=token)
 
-    def _list(self, pki: Pki, asked: ListAccess) -> Access:
+    def _list(self, pki: Pki, asked: messages.ListAccess) -> messages.Access:
         now = time.time()
         tokens = (
-            TokenView(one.id, one.role, one.name, one.uses, one.expires, one.creator, one.labels)
+            messages.TokenView(one.id, one.role, one.name, one.uses, one.expires, one.creator, one.labels)
             for one in pki.identities.tokens(now)
         )
         members = [
-            MemberView(one.role, one.name, one.serial, one.issued, one.expires, one.revoked)
+            messages.MemberView(one.role, one.name, one.serial, one.issued, one.expires, one.revoked)
             for one in pki.identities.certificates(now)
         ]
         members += [
-            MemberView(one.role, one.name, one.id, one.created, one.expires, one.revoked, bearer=True)
+            messages.MemberView(one.role, one.name, one.id, one.created, one.expires, one.revoked, bearer=True)
             for one in pki.identities.bearers.listed(now)
         ]
-        return Access(id=asked.id, tokens=tuple(tokens), members=tuple(members))
+        return messages.Access(id=asked.id, tokens=tuple(tokens), members=tuple(members))
 
-    def _withdraw(self, pki: Pki, asked: Withdraw) -> Done:
+    def _withdraw(self, pki: Pki, asked: messages.Withdraw) -> messages.Done:
         if asked.token:
             if gone := pki.identities.bearers.withdraw(time.time(), id=asked.token):
                 ended = self._cut(None, "", gone)
-                return Done(id=asked.id, text=f"bearer token {asked.token} opens nothing any more{_live(ended)}")
+                text = f"bearer token {asked.token} opens nothing any more{_live(ended)}"
+                return messages.Done(id=asked.id, text=text)
             if not pki.identities.withdraw(asked.token):
                 raise GridError(f"there is no token {asked.token[:40]!r}", hint="see `grid token list`")
-            return Done(id=asked.id, text=f"token {asked.token} opens nothing any more")
+            return messages.Done(id=asked.id, text=f"token {asked.token} opens nothing any more")
         if asked.role is None or not asked.name:
             raise GridError("neither a token nor somebody's certificates are named")
         count = pki.identities.revoke(asked.role, asked.name, time.time())
@@ -114,7 +104,7 @@ class AccessDesk:
         ended = self._cut(asked.role, asked.name, bearers)
         also = f" and {len(bearers)} bearer token{'s' if len(bearers) > 1 else ''}" if bearers else ""
         text = f"{count} certificate{'s' if count > 1 else ''}{also} of {asked.name} taken back{_live(ended)}"
-        return Done(id=asked.id, text=text)
+        return messages.Done(id=asked.id, text=text)
 
 
 def _live(ended: int) -> str:
@@ -126,7 +116,9 @@ NODES_MOST = 10_000
 
 
 def order(
-    message: DrainNodes | UndrainNodes | LabelNodes | ForgetNodes, user: str, token: Callable[[], int]
+    message: messages.DrainNodes | messages.UndrainNodes | messages.LabelNodes | messages.ForgetNodes,
+    user: str,
+    token: Callable[[], int],
 ) -> DrainAsked | UndrainAsked | LabelAsked | ForgetAsked:
     """The event, with a `token` that is drawn once all is in order. Raises BadValue."""
     if not message.nodes:
@@ -134,14 +126,14 @@ def order(
     if len(message.nodes) > NODES_MOST:
         raise BadValue(f"{len(message.nodes)} nodes in one request", why=f"{NODES_MOST} are the most")
     match message:
-        case DrainNodes(nodes=nodes, deadline=deadline):
+        case messages.DrainNodes(nodes=nodes, deadline=deadline):
             if deadline > MOST or not math.isfinite(deadline):
                 raise BadValue(f"a deadline in {deadline:g} s cannot be used", hint="give seconds, below ten years")
             return DrainAsked(token(), nodes, user, message.reason[:REASON_CHARS], deadline)
-        case UndrainNodes(nodes=nodes):
+        case messages.UndrainNodes(nodes=nodes):
             return UndrainAsked(token(), nodes, user)
-        case LabelNodes(nodes=nodes, labels=labels):
+        case messages.LabelNodes(nodes=nodes, labels=labels):
             check_labels(labels)
             return LabelAsked(token(), nodes, labels, user)
-        case ForgetNodes(nodes=nodes):
+        case messages.ForgetNodes(nodes=nodes):
             return ForgetAsked(token(), nodes, user)

@@ -9,18 +9,20 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 import structlog
 
+from distributed_grid.coordinator.api.blobs import Uploads
+from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.bundle import MOST_ENTRIES
 from distributed_grid.protocol.codec import PART_BYTES
-from distributed_grid.protocol.jobs import Outcome
+from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import FileData, Files, OpenData, Output, WantFile, WantFiles, WantOutput
+from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.nodes import NodeFacts
 
 CLIENT_BYTES = 1 << 20
@@ -47,13 +49,19 @@ Answer = Output | Files | FileData
 
 
 @dataclass(slots=True, eq=False)
-class Asker:
-    """A client as the relay sees it."""
+class Client:
+    """A connected client, and what it has asked for."""
 
     connection: Connection
     user: str = ""
+    role: Role = Role.VIEWER
+    host: str = ""
     who: dict[str, str] = field(default_factory=dict)
-    """How it is known: its role, by what, and from where."""
+    """For the audit log: its role, what proves it, and the peer's address."""
+    sight: Sight = Sight("", Reach.OWN)
+    """How it sees what it watches."""
+    watching: set[str] = field(default_factory=set)
+    uploads: Uploads | None = None
     wants: int = 0
     bytes: int = 0
     gone: bool = False
@@ -63,7 +71,7 @@ class Asker:
 
 @dataclass(slots=True)
 class _Pending:
-    asker: Asker
+    client: Client
     want: Want
     size: int
     timer: asyncio.TimerHandle | None = None
@@ -88,36 +96,25 @@ class Agent:
         return self.facts.name
 
 
-class _Job(Protocol):
-    @property
-    def allocation(self) -> str: ...
-    @property
-    def node(self) -> str: ...
-    @property
-    def outcome(self) -> Outcome | None: ...
-    @property
-    def user(self) -> str: ...
-
-
 class Relay:
     """`agents` are the connected ones by name; `job` looks a job up, live or ended."""
 
-    def __init__(self, agents: dict[str, Agent], store: Store, job: Callable[[str], _Job | None]) -> None:
+    def __init__(self, agents: dict[str, Agent], store: Store, job: Callable[[str], Job | None]) -> None:
         self._agents = agents
         self._store = store
         self._job = job
         self._ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def want(self, asker: Asker, want: Want, sight: Sight) -> str:
+    def want(self, client: Client, want: Want, sight: Sight) -> str:
         """Pass it on, or answer it at once; why it is refused, if it is. What is not to be seen is as what is not
         there."""
-        if why := self._refuse(asker, want, sight):
-            asker.connection.send(_error(want, why))
+        if why := self._refuse(client, want, sight):
+            client.connection.send(_error(want, why))
         return why
 
-    def _refuse(self, asker: Asker, want: Want, sight: Sight) -> str:
-        if asker.wants >= WANTS:
+    def _refuse(self, client: Client, want: Want, sight: Sight) -> str:
+        if client.wants >= WANTS:
             return f"more than {WANTS} questions unanswered at the same time"
         if isinstance(want, WantOutput):
             if want.stream not in ("stdout", "stderr"):
@@ -130,7 +127,7 @@ class Relay:
         if job is not None and not sight.sees(job.user):
             job = None
         if answer := _recorded(want, job):
-            asker.connection.send(answer)
+            client.connection.send(answer)
             return ""
         node = self._node_of(want.allocation, job)
         agent = self._agents.get(node)
@@ -138,18 +135,18 @@ class Relay:
             return _away(node) if node else f"no allocation {want.allocation[:100]!r}"
         size = 0
         if not isinstance(want, WantFiles):
-            room = min(CLIENT_BYTES - asker.bytes, NODE_BYTES - agent.bytes, PART_BYTES)
+            room = min(CLIENT_BYTES - client.bytes, NODE_BYTES - agent.bytes, PART_BYTES)
             size = max(0, min(want.size, max(room, LEAST_BYTES)))
             want = msgspec.structs.replace(want, size=size)
-        self._pass_on(agent, _Pending(asker, want, size))
+        self._pass_on(agent, _Pending(client, want, size))
         return ""
 
     def _pass_on(self, agent: Agent, pending: _Pending) -> None:
         number = next(self._ids)
         agent.pending[number] = pending
         agent.bytes += pending.size
-        pending.asker.bytes += pending.size
-        pending.asker.wants += 1
+        pending.client.bytes += pending.size
+        pending.client.wants += 1
         seconds = ANSWER_SECONDS + (pending.want.wait if isinstance(pending.want, WantOutput) else 0)
         pending.timer = asyncio.get_running_loop().call_later(seconds, self._expire, agent, number)
         if agent.data is not None:
@@ -166,8 +163,8 @@ class Relay:
         pending = self._settle(agent, number)
         if pending is None:
             return
-        if not pending.asker.gone:
-            pending.asker.connection.send(_error(pending.want, f"node {agent.name} does not answer"))
+        if not pending.client.gone:
+            pending.client.connection.send(_error(pending.want, f"node {agent.name} does not answer"))
         agent.late.add(number)
         if len(agent.late) > MOST_LATE and agent.data is not None:
             log.warning("cut: a node does not answer", node=agent.name, questions=len(agent.late))
@@ -217,17 +214,17 @@ class Relay:
         if pending is None:
             return f"it answers a question {answer.id} that was not asked"
         why = _misfit(pending, answer)
-        if not pending.asker.gone:
+        if not pending.client.gone:
             theirs = pending.want.id
             if why:
-                pending.asker.connection.send(_error(pending.want, f"node {agent.name} breaks the protocol: {why}"))
+                pending.client.connection.send(_error(pending.want, f"node {agent.name} breaks the protocol: {why}"))
             else:
-                pending.asker.connection.send(msgspec.structs.replace(answer, id=theirs))
+                pending.client.connection.send(msgspec.structs.replace(answer, id=theirs))
         return why
 
-    def forget(self, asker: Asker) -> None:
+    def forget(self, client: Client) -> None:
         """The client is gone; answers that still come are dropped."""
-        asker.gone = True
+        client.gone = True
 
     def _settle(self, agent: Agent, number: int) -> _Pending | None:
         pending = agent.pending.pop(number, None)
@@ -235,28 +232,28 @@ class Relay:
             if pending.timer is not None:
                 pending.timer.cancel()
             agent.bytes -= pending.size
-            pending.asker.bytes -= pending.size
-            pending.asker.wants -= 1
+            pending.client.bytes -= pending.size
+            pending.client.wants -= 1
         return pending
 
     def _fail_all(self, agent: Agent, why: str) -> None:
         for number in list(agent.pending):
             pending = self._settle(agent, number)
-            if pending is not None and not pending.asker.gone:
+            if pending is not None and not pending.client.gone:
                 # The job may have ended since it was asked.
                 answer = _recorded(pending.want, self._job_of(pending.want))
-                pending.asker.connection.send(answer or _error(pending.want, why))
+                pending.client.connection.send(answer or _error(pending.want, why))
 
-    def _job_of(self, want: Want) -> _Job | None:
+    def _job_of(self, want: Want) -> Job | None:
         return self._job(want.allocation.rpartition(".")[0])
 
-    def _node_of(self, allocation: str, job: _Job | None) -> str:
+    def _node_of(self, allocation: str, job: Job | None) -> str:
         if job is None:
             return ""
         return job.node if job.allocation == allocation else self._store.node_of(allocation)
 
 
-def _recorded(want: Want, job: _Job | None) -> Output | None:
+def _recorded(want: Want, job: Job | None) -> Output | None:
     """The answer from the job's record, where its tail holds all from the asked offset on."""
     if not isinstance(want, WantOutput):
         return None

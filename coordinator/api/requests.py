@@ -10,19 +10,26 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import structlog
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.api import lookup
 from distributed_grid.coordinator.api.blobs import Blobs, Uploads
-from distributed_grid.coordinator.api.lookup import LIST_BYTES, GroupWatches, JobWatches, Lookup, Unanswerable, Watcher
-from distributed_grid.coordinator.api.operator_requests import AccessDesk, NoAuthority, order
-from distributed_grid.coordinator.api.relay import Relay
-from distributed_grid.coordinator.api.submissions import LONGEST, Submissions, about_request, neighbours, resolved
+from distributed_grid.coordinator.api.lookup import (
+    LIST_BYTES,
+    GroupWatches,
+    JobWatches,
+    Lookup,
+    Unanswerable,
+    boost_page,
+    node_page,
+    shared_page,
+)
+from distributed_grid.coordinator.api.operator_requests import AccessRequests, order
+from distributed_grid.coordinator.api.relay import Client, Relay
+from distributed_grid.coordinator.api.submissions import LONGEST, Submissions, check_request, neighbours, resolved
 from distributed_grid.coordinator.audit.entries import NAMED, Asked
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core import views
@@ -36,52 +43,15 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.queue.admission import refusal
-from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.views import Sight
-from distributed_grid.coordinator.driver import Clock, Driver
+from distributed_grid.coordinator.driver import Clock
 from distributed_grid.coordinator.net.limits import Seldom
 from distributed_grid.coordinator.net.memory import Memory
 from distributed_grid.coordinator.ray.boosts import Boosting, no_boosts, no_other_boost
 from distributed_grid.coordinator.ray.reservations import Placing
-from distributed_grid.coordinator.store.store import Store
+from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import State
-from distributed_grid.protocol.messages import (
-    AskWhy,
-    Cancel,
-    Done,
-    DrainNodes,
-    ExtendBoost,
-    ForgetNodes,
-    GetReceipts,
-    GetShared,
-    GetShares,
-    GetStatus,
-    LabelNodes,
-    ListAccess,
-    ListBoosts,
-    ListJobs,
-    MakeToken,
-    MissingBlobs,
-    PutBlob,
-    Receipts,
-    RequestBoost,
-    Shares,
-    ShowJobs,
-    SignalJob,
-    Status,
-    Submit,
-    Submitted,
-    UndrainNodes,
-    WantBlobs,
-    WantCertificate,
-    WantFile,
-    WantFiles,
-    WantOutput,
-    Watch,
-    Withdraw,
-)
 from distributed_grid.protocol.messages.roles import reach
 from distributed_grid.protocol.resources import capped
 
@@ -93,28 +63,17 @@ REASON_CHARS = 500
 log = structlog.get_logger("requests")
 
 
-@dataclass(slots=True, eq=False)
-class Client(Watcher):
-    """A connected client."""
-
-    role: Role = Role.VIEWER
-    host: str = ""
-    uploads: Uploads | None = None
-
-
 class Requests:
     """Answers clients; the server feeds it messages and the ledger's answers."""
 
     def __init__(
         self,
-        state: GridState,
-        store: Store,
-        driver: Driver,
+        lookup: Lookup,
         blobs: Blobs,
         relay: Relay,
         audit: RequestLog,
         clock: Clock,
-        access: AccessDesk,
+        access: AccessRequests,
         memory: Memory,
         boosts: Boosting,
         placing: Placing,
@@ -123,14 +82,12 @@ class Requests:
         self._memory = memory
         self._boosts = boosts
         self._access = access
-        self._state = state
-        self._store = store
-        self._driver = driver
+        self._lookup = lookup
+        self._state, self._store, self._driver = lookup.state, lookup.store, lookup.driver
         self._blobs = blobs
-        self._lookup = Lookup(state, store, driver)
-        self._submissions = Submissions(state, store, driver, blobs, self._lookup, clock, memory)
-        self.watches = JobWatches(self._lookup.views)
-        self._groups = GroupWatches(self._lookup.group_view)
+        self._submissions = Submissions(lookup, blobs, clock, memory)
+        self.watches = JobWatches(lookup.views)
+        self._groups = GroupWatches(lookup.group_view)
         self._relay = relay
         self._audit = audit
         self._clock = clock
@@ -153,12 +110,8 @@ class Requests:
             await self._dispatch(asked, client, Sight(client.user, reached, self._lookup.owner), message)
             if not asked.later:
                 asked.done()
-        except Unanswerable as error:
-            asked.fail(error.code, error.what, error.why, error.hint)
-        except BadValue as error:
-            asked.fail("bad-value", error.what, error.why, error.hint)
         except GridError as error:
-            code = "no-authority" if isinstance(error, NoAuthority) else "unavailable"
+            code = "bad-value" if isinstance(error, BadValue) else getattr(error, "code", "unavailable")
             asked.fail(code, error.what, error.why, error.hint)
         except sqlite3.Error as error:
             what, hint = "the coordinator's store cannot be read now", "look at the disk it is on"
@@ -184,54 +137,56 @@ class Requests:
 
     async def _dispatch(self, asked: Asked, client: Client, sight: Sight, message: Any) -> None:
         match message:
-            case WantOutput() | WantFiles() | WantFile():
+            case messages.WantOutput() | messages.WantFiles() | messages.WantFile():
                 if why := self._relay.want(client, message, sight):
                     asked.later = True
                     asked.refused("unavailable", why)
-            case Submit():
+            case messages.Submit():
                 no_boosts(message)
                 if any(one.request.immediate for one in message.jobs):
                     await self._placing.fresh()
                 self._submit(asked, client, sight, message)
-            case RequestBoost() | ExtendBoost() | ListBoosts():
+            case messages.RequestBoost() | messages.ExtendBoost() | messages.ListBoosts():
                 await self._boost(asked, client, sight, message)
-            case Watch():
+            case messages.Watch():
                 self._watch(client, sight, message)
-            case Cancel():
+            case messages.Cancel():
                 self._cancel(asked, client, sight, message)
-            case SignalJob():
+            case messages.SignalJob():
                 self._signal(asked, client, sight, message)
-            case ListJobs():
+            case messages.ListJobs():
                 client.connection.send(self._lookup.newest(sight, message))
-            case ShowJobs():
+            case messages.ShowJobs():
                 self._reply(client, self._lookup.show(sight, message))
-            case GetStatus():
+            case messages.GetStatus():
                 self._reply(client, self._status(message))
-            case GetShared():
-                shared = lookup.shared(self._state, sight, self._clock(), message.id, message.node, message.past)
+            case messages.GetShared():
+                shared = shared_page(self._state, sight, self._clock(), message.id, message.node, message.past)
                 self._reply(client, shared)
-            case GetShares():
+            case messages.GetShares():
                 users, state = views.shares(self._state, self._clock()), self._state
                 half_life = state.policy.sharing.half_life
-                self._reply(client, Shares(message.id, users, capped(state.shares.capacity), half_life))
-            case AskWhy():
+                self._reply(client, messages.Shares(message.id, users, capped(state.shares.capacity), half_life))
+            case messages.AskWhy():
                 await self._placing.fresh()
                 self._why(client, sight, message)
-            case GetReceipts():
+            case messages.GetReceipts():
                 job = self._lookup.resolve_one(sight, message.job) if message.job else ""
                 found = self._store.receipts(max(0, min(message.limit, RECEIPTS)), job, message.node, sight.only)
-                self._reply(client, Receipts(message.id, tuple(filter(None, map(sight.receipt, found)))))
-            case WantBlobs():
-                client.connection.send(MissingBlobs(message.id, self._blobs.missing(message.blobs, client.user)))
-            case PutBlob():
+                self._reply(client, messages.Receipts(message.id, tuple(filter(None, map(sight.receipt, found)))))
+            case messages.WantBlobs():
+                client.connection.send(
+                    messages.MissingBlobs(message.id, self._blobs.missing(message.blobs, client.user))
+                )
+            case messages.PutBlob():
                 client.uploads = client.uploads or Uploads(self._blobs, self._driver.trouble.refuse, client.user)
                 if await client.uploads.put(message):
-                    client.connection.send(Done(message.id))
-            case MakeToken() | ListAccess() | Withdraw():
+                    client.connection.send(messages.Done(message.id))
+            case messages.MakeToken() | messages.ListAccess() | messages.Withdraw():
                 self._reply(client, self._access.answer(client.user, message))
-            case WantCertificate():
+            case messages.WantCertificate():
                 client.connection.send(self._access.renew(client.connection, message))
-            case DrainNodes() | UndrainNodes() | LabelNodes() | ForgetNodes():
+            case messages.DrainNodes() | messages.UndrainNodes() | messages.LabelNodes() | messages.ForgetNodes():
                 self._driver.trouble.refuse()
                 self._driver.put(order(message, client.user, lambda: self._answer_plainly(asked)))
 
@@ -258,15 +213,15 @@ class Requests:
                     asked.fail(command.code, command.what, command.why, command.hint)
                 case Granted():
                     asked.done()
-                    asked.client.connection.send(Done(asked.message.id, command.text))
+                    asked.client.connection.send(messages.Done(asked.message.id, command.text))
 
         return self._token(waiting)
 
     # --- submit -------------------------------------------------------------------------------------------------------
 
-    def _submit(self, asked: Asked, client: Client, sight: Sight, message: Submit) -> None:
+    def _submit(self, asked: Asked, client: Client, sight: Sight, message: messages.Submit) -> None:
         client.sight, asked.later = sight, True
-        found = self._submissions.sort_out(sight, client.host, message)
+        found = self._submissions.prepare(sight, client.host, message)
         watched = found.names() if message.watch else []
         for name in watched:
             self.watches.add(client, name)
@@ -288,19 +243,19 @@ class Requests:
         self._driver.put(found.event(self._token(waiting)))
 
     def _submitted(
-        self, asked: Asked, client: Client, message: Submit, ids: dict[str, str], fit: int, nodes: int
+        self, asked: Asked, client: Client, message: messages.Submit, ids: dict[str, str], fit: int, nodes: int
     ) -> None:
         """The answer; who watches also gets the jobs that were there already as they stand."""
         jobs = tuple(ids[submission.key] for submission in message.jobs)
         asked.done(ids=jobs[:NAMED])
-        client.connection.send(Submitted(message.id, jobs, fit, nodes))
+        client.connection.send(messages.Submitted(message.id, jobs, fit, nodes))
         if message.watch:
             names = self._lookup.members(jobs)
             self.watches.show(client, [name for name in names if name not in client.watching])
 
     # --- watch, cancel, signal ----------------------------------------------------------------------------------------
 
-    def _watch(self, client: Client, sight: Sight, message: Watch) -> None:
+    def _watch(self, client: Client, sight: Sight, message: messages.Watch) -> None:
         client.sight = sight
         names = self._lookup.resolve(sight, message.jobs)
         if message.whole:
@@ -309,20 +264,22 @@ class Requests:
         else:
             names = self._lookup.members(names)
         self.watches.show(client, names)
-        client.connection.send(Done(message.id))
+        client.connection.send(messages.Done(message.id))
 
-    def _cancel(self, asked: Asked, client: Client, sight: Sight, message: Cancel) -> None:
+    def _cancel(self, asked: Asked, client: Client, sight: Sight, message: messages.Cancel) -> None:
         if message.grace > LONGEST or not math.isfinite(message.grace):
             raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
         live = self._lookup.to_cancel(sight, message)
         if not live:
-            client.connection.send(Done(message.id, "ended already" if message.jobs else "there are none such"))
+            client.connection.send(
+                messages.Done(message.id, "ended already" if message.jobs else "there are none such")
+            )
             return
         self._driver.trouble.refuse()  # a cancel is on disk before it takes effect
         token = self._answer_plainly(asked)
         self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
-    def _signal(self, asked: Asked, client: Client, sight: Sight, message: SignalJob) -> None:
+    def _signal(self, asked: Asked, client: Client, sight: Sight, message: messages.SignalJob) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
         job = self._lookup.single(sight, message.job)
@@ -330,30 +287,34 @@ class Requests:
         self._driver.put(SignalAsked(self._answer_plainly(asked), job, message.signal))
 
     async def _boost(
-        self, asked: Asked, client: Client, sight: Sight, message: RequestBoost | ExtendBoost | ListBoosts
+        self,
+        asked: Asked,
+        client: Client,
+        sight: Sight,
+        message: messages.RequestBoost | messages.ExtendBoost | messages.ListBoosts,
     ) -> None:
         match message:
-            case RequestBoost():
+            case messages.RequestBoost():
                 one = self._submissions.again(sight, message.key) or await self._boosts.submission(message)
                 no_other_boost(message, one)
-                self._submit(asked, client, sight, Submit(message.id, (one,), message.watch))
-            case ExtendBoost():
+                self._submit(asked, client, sight, messages.Submit(message.id, (one,), message.watch))
+            case messages.ExtendBoost():
                 job = self._lookup.single(sight, message.boost)
                 self._driver.trouble.refuse()
                 self._driver.put(ExtendAsked(self._answer_plainly(asked), job, message.seconds))
-            case ListBoosts():
+            case messages.ListBoosts():
                 shown = await self._boosts.shown(message, sight, self._lookup.views)
-                self._reply(client, lookup.boosts(shown, message.past))
+                self._reply(client, boost_page(shown, message.past))
 
     # --- the grid -----------------------------------------------------------------------------------------------------
 
-    def _status(self, message: GetStatus) -> Status:
+    def _status(self, message: messages.GetStatus) -> messages.Status:
         # A job that does not wait has its allocation's state; those are few, however long the queue is.
         counts = Counter(held.state.value for held in self._state.allocations.values())
         if waiting := len(self._state.jobs) - len(self._state.allocations):
             counts[State.WAITING.value] = waiting
-        nodes, past = lookup.nodes(self._state, self._clock(), message.past)
-        return Status(
+        nodes, past = node_page(self._state, self._clock(), message.past)
+        return messages.Status(
             id=message.id,
             grid=self._store.grid,
             software=__version__,
@@ -367,14 +328,13 @@ class Requests:
             at=time.time(),
         )
 
-    def _why(self, client: Client, sight: Sight, message: AskWhy) -> None:
+    def _why(self, client: Client, sight: Sight, message: messages.AskWhy) -> None:
         job = self._lookup.first_waiting(sight, message.job) if message.job else None
         if job is None and message.request is None:
             raise BadValue("neither a job nor a request to explain")
         request = message.request
         if request is not None:
-            if problem := about_request(request):
-                raise problem
+            check_request(request)
             request = resolved(request, client.host, "", self._state.policy)
             request = neighbours(request, sight, "", self._state.index.homes, {})
             refused = refusal(self._state, 0, request)

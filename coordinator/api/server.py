@@ -27,7 +27,8 @@ from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.access.joining import Joining
 from distributed_grid.coordinator.access.renewing import Renewals
 from distributed_grid.coordinator.api.blobs import Blobs
-from distributed_grid.coordinator.api.operator_requests import AccessDesk
+from distributed_grid.coordinator.api.lookup import Lookup
+from distributed_grid.coordinator.api.operator_requests import AccessRequests
 from distributed_grid.coordinator.api.relay import Agent, Relay
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import People
@@ -48,7 +49,6 @@ from distributed_grid.coordinator.core.commands import (
     Told,
     Unreserve,
 )
-from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.connection import Connection, Wire
@@ -60,23 +60,11 @@ from distributed_grid.coordinator.ray.reservations import Placing
 from distributed_grid.coordinator.store.contradictions import Contradictions
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.identity.credentials import own, server_context
+from distributed_grid.protocol import messages
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.link import PROTOCOL
-from distributed_grid.protocol.messages import (
-    Ack,
-    Heartbeat,
-    Hello,
-    InUse,
-    Inventory,
-    Launch,
-    Refused,
-    Stop,
-    WantBlob,
-    WantCertificate,
-    Welcome,
-)
 from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH, JOIN_PATH, RENEW_PATH
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.runtime.local import SOCKET
@@ -117,19 +105,18 @@ class Server:
         self._blobs = blobs
         self._agents: dict[str, Agent] = {}
         self._words: dict[str, Bucket] = {}
-        self._relay = Relay(self._agents, store, self._job)
+        self._lookup = Lookup(state, store, driver)
+        self._relay = Relay(self._agents, store, self._lookup.one)
         self._seldom = Seldom()
         renewals = Renewals(pki, audit, state.nodes, self._seldom) if pki is not None else None
         self._renewals = renewals
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
         """Where who has no identity is heard, by path."""
-        access = self._access = AccessDesk(pki, self._cut, renewals)
+        access = self._access = AccessRequests(pki, self._cut, renewals)
         self._memory = Memory(memory_limit)
         boosts = self._boosts = boosts or Boosting(state, None, RayAuth.DISABLED, True, driver.put)
         placing = self._placing = placing or Placing(state, None, driver.put)
-        self._requests = Requests(
-            state, store, driver, blobs, self._relay, audit, clock, access, self._memory, boosts, placing
-        )
+        self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, self._memory, boosts, placing)
         state.watched = self._requests.watches.watched
         self._people = People(self._requests, driver, self._seldom, self._memory)
         self._pki = pki
@@ -144,9 +131,6 @@ class Server:
         self._contradictions = Contradictions(store, state, driver.put, clock, self._instance)
         self._entrance = Entrance(self._serve, self._turn_away, self._seldom)
         self._socket: Path | None = None
-
-    def _job(self, job: str) -> Job | None:
-        return self._state.jobs.get(job) or self._store.job(job)
 
     # --- listening ----------------------------------------------------------------------------------------------------
 
@@ -220,7 +204,7 @@ class Server:
                 self._seldom.warning("cut", peer=peer, name=connection.name, why=error.sent.reason)
         except TimeoutError:
             self._seldom.warning("turned away: no hello came in time", peer=peer)
-            await connection.refuse(Refused("no hello came in time"))
+            await connection.refuse(messages.Refused("no hello came in time"))
         except NotAdmitted as error:
             self._seldom.warning("turned away", peer=peer, error=error.what, why=error.why)
             await connection.refuse(error, final=True)
@@ -239,7 +223,7 @@ class Server:
         shown = connection.presented
         due = self._renewals.due_in(shown) if shown is not None and self._renewals is not None else math.inf
         connection.accept(
-            Welcome(
+            messages.Welcome(
                 protocol=PROTOCOL,
                 software=__version__,
                 epoch=self._store.epoch,
@@ -257,7 +241,7 @@ class Server:
 
     # --- agents -------------------------------------------------------------------------------------------------------
 
-    async def _serve_agent(self, connection: Connection, hello: Hello) -> None:
+    async def _serve_agent(self, connection: Connection, hello: messages.Hello) -> None:
         facts, name = facts_of(hello), hello.name
         if (refused := await self._settle_name(facts)) is not None:
             log.warning("second agent turned away", node=name, hostname=facts.hostname)
@@ -283,18 +267,18 @@ class Server:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(seconds):
                             await connection.wire.wait_closed()
-                messages = await connection.receive()
-                words.take(sum(map(_weight, messages)), clock())
-                for message in messages:
+                batch = await connection.receive()
+                words.take(sum(map(_weight, batch)), clock())
+                for message in batch:
                     if self._agents.get(name) is not agent:
                         return
-                    if type(message) is Inventory:
+                    if type(message) is messages.Inventory:
                         if told:
                             raise BadFrame("a second inventory on one connection")
                         told = True
-                    if type(message) is Heartbeat:
+                    if type(message) is messages.Heartbeat:
                         self._driver.put(Heard(name, message.sample, message.at))
-                    elif type(message) is WantCertificate:
+                    elif type(message) is messages.WantCertificate:
                         connection.send(self._access.renew(connection, message))
                     else:
                         self._driver.put(Told(name, self._contradictions.told(name, message)))
@@ -312,7 +296,7 @@ class Server:
             self._words[name] = words
         return words
 
-    async def _settle_name(self, facts: NodeFacts) -> Refused | None:
+    async def _settle_name(self, facts: NodeFacts) -> messages.Refused | None:
         """One agent per name. The same node's newer incarnation is its restarted agent and wins; anybody else only gets
         the name if who has it does not answer."""
         while (old := self._agents.get(facts.name)) is not None:
@@ -322,13 +306,13 @@ class Server:
             restarted = same and not copied and facts.incarnation > old.facts.incarnation
             if not restarted and await old.control.answers(PROBE_SECONDS):
                 if copied:
-                    return Refused(
+                    return messages.Refused(
                         what=f"this is a copy of the state directory of node {facts.name!r}, which is in use",
                         why=f"the agent of the original on {old.facts.hostname} is alive",
                         hint="remove the copy; another node has a state directory and a token of its own",
                         final=True,
                     )
-                return Refused(
+                return messages.Refused(
                     what=f"a node named {facts.name!r} is connected already",
                     why=f"its agent on {old.facts.hostname} is alive",
                     hint="give this agent another name (--name), or stop the other one first",
@@ -348,10 +332,12 @@ class Server:
         self._driver.put(NodeDown(agent.name, agent.session))
         log.info("agent disconnected", node=agent.name)
 
-    async def _serve_data(self, connection: Connection, hello: Hello) -> None:
+    async def _serve_data(self, connection: Connection, hello: messages.Hello) -> None:
         agent = self._agents.get(hello.name)
         if agent is None or agent.session != hello.session:
-            await connection.refuse(Refused("this data connection belongs to no session", why="its session has ended"))
+            await connection.refuse(
+                messages.Refused("this data connection belongs to no session", why="its session has ended")
+            )
             return
         self._welcome(connection, agent.session)
         replaced = agent.data
@@ -361,7 +347,7 @@ class Server:
         try:
             while True:
                 for message in await connection.receive():
-                    if type(message) is WantBlob:
+                    if type(message) is messages.WantBlob:
                         connection.send(self._blobs.read(message, self._bundles_on(agent.name)))
                         await connection.drained()
                     elif why := self._relay.answered(agent, message, connection):
@@ -379,7 +365,7 @@ class Server:
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
-    async def _serve_client(self, connection: Connection, hello: Hello) -> None:
+    async def _serve_client(self, connection: Connection, hello: messages.Hello) -> None:
         if not sane(hello.name):
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
         if await self._people.admits(connection):
@@ -404,14 +390,14 @@ class Server:
         that it has to know when it comes back."""
         match command:  # the most frequent first
             case Send(node, message):
-                if type(message) is not Launch:
+                if type(message) is not messages.Launch:
                     self._tell(node, [message])
                 elif self._in_time(node, message):
                     self._tell(node, [self._contradictions.stamped(node, message)])
-                if type(message) is Stop:
+                if type(message) is messages.Stop:
                     self._boosts.stops(message.allocation)
             case AckExits(node, allocations):
-                self._tell(node, [Ack(allocations)])
+                self._tell(node, [messages.Ack(allocations)])
             case Over(job, cause):
                 self._requests.watches.over(job, cause)
             case Publish(view):
@@ -425,7 +411,7 @@ class Server:
             case _:
                 raise GridError(f"a command that nobody performs: {command!r}")
 
-    def _in_time(self, node: str, launch: Launch) -> bool:
+    def _in_time(self, node: str, launch: messages.Launch) -> bool:
         """While a launch waited for the disk it may have been given up, or the node have begun another life, in which
         what was granted before counts as over; or the store lost commits: then it is never to run."""
         agent, granted = self._agents.get(node), self._state.allocations.get(launch.allocation)
@@ -433,13 +419,13 @@ class Server:
             return False
         return granted.boot in ("", agent.facts.boot_id) and granted.instance in ("", agent.facts.instance)
 
-    def _tell(self, node: str, messages: Sequence[Any]) -> None:
+    def _tell(self, node: str, batch: Sequence[Any]) -> None:
         if agent := self._agents.get(node):
-            agent.control.send(*messages)
+            agent.control.send(*batch)
 
 
 def _weight(message: Any) -> int:
     """How much is said by it."""
-    if type(message) is Inventory:
+    if type(message) is messages.Inventory:
         return 1 + len(message.known)
-    return 1 + len(message.uses) if type(message) is InUse else 1
+    return 1 + len(message.uses) if type(message) is messages.InUse else 1

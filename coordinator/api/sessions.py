@@ -6,7 +6,8 @@ from collections.abc import Collection
 from contextlib import nullcontext
 from typing import Any
 
-from distributed_grid.coordinator.api.requests import Client, Requests
+from distributed_grid.coordinator.api.relay import Client
+from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.coordinator.net.limits import OUT_OF_TURN, Pace, Paces, Seldom

@@ -17,11 +17,8 @@ from distributed_grid.coordinator.core.placement.catalogue import Affinity
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.admission import which
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
-from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.core.views import Sight
-from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.net.memory import Memory
-from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol import placement
 from distributed_grid.protocol.bundle import is_blob_hash
 from distributed_grid.protocol.errors import BadValue
@@ -49,134 +46,124 @@ PATH_BYTES = 4095
 LONGEST = 10 * 366 * 86400.0
 
 
-def complaint(submission: Submission, sound: Submission | None = None) -> BadValue | None:
-    """What is wrong with it, for its sender; None if it can be taken. `sound` is one that can be: what the two have in
-    common is not looked at again, as most of a long list is alike."""
+def check(submission: Submission, sound: Submission | None = None) -> None:
+    """Raise BadValue for what cannot be submitted. `sound` passed before: what the two have in common is not checked
+    again, as most of a long list is alike."""
     spec, request = submission.spec, submission.request
     if not 0 < len(submission.key) <= 128:
-        return BadValue("a submission's key must have 1 to 128 characters")
-    if (sound is None or spec != sound.spec) and (wrong := _about_command(spec) or _about_surroundings(spec)):
-        return wrong
-    if (sound is None or request != sound.request) and (wrong := about_request(request)):
-        return wrong
-    return _about_many(submission)
+        raise BadValue("a submission's key must have 1 to 128 characters")
+    if sound is None or spec != sound.spec:
+        _check_command(spec)
+        _check_surroundings(spec)
+    if sound is None or request != sound.request:
+        check_request(request)
+    _check_many(submission)
 
 
-def about_request(request: Request) -> BadValue | None:
-    """What is wrong with what a job needs, also where it is only asked about."""
-    return (
-        _about_amounts(request.resources) or _about_retries(request) or _about_placing(request) or _about_gang(request)
-    )
-
-
-def _about_gang(request: Request) -> BadValue | None:
+def check_request(request: Request) -> None:
+    """Raise BadValue for what no job can ask for, also where it is only asked about."""
+    _check_amounts(request.resources)
+    _check_retries(request)
+    _check_placing(request)
     if not 0 <= request.gang <= MOST_NODES:
-        return BadValue(f"a gang on {request.gang} nodes cannot be taken", why=f"{MOST_NODES} are the most")
-    return None
+        raise BadValue(f"a gang on {request.gang} nodes cannot be taken", why=f"{MOST_NODES} are the most")
 
 
-def _about_command(spec: JobSpec) -> BadValue | None:
+def _check_command(spec: JobSpec) -> None:
     if not spec.argv or not spec.argv[0]:
-        return BadValue("there is no command", hint="name a program to run")
+        raise BadValue("there is no command", hint="name a program to run")
     text = "".join((*spec.argv, *spec.env, *spec.env.values()))
     if "\0" in text:
-        return BadValue("the command or its environment has a zero byte", why="no program can be given one")
+        raise BadValue("the command or its environment has a zero byte", why="no program can be given one")
     if any(not name or "=" in name for name in spec.env):
-        return BadValue("an environment variable has no name, or one with '='", hint="use -e NAME=VALUE")
+        raise BadValue("an environment variable has no name, or one with '='", hint="use -e NAME=VALUE")
     if (size := len(text.encode(errors="surrogatepass"))) > COMMAND_BYTES:
-        return BadValue(
+        raise BadValue(
             f"the command and its environment have {size} bytes",
             why=f"more than {COMMAND_BYTES} are not taken",
             hint="put it into a file and ship that",
         )
-    return None
 
 
-def _about_surroundings(spec: JobSpec) -> BadValue | None:
+def _check_surroundings(spec: JobSpec) -> None:
     if len(spec.name) > NAME_CHARS or not spec.name.isprintable() or spec.name == "last":
-        return BadValue(
+        raise BadValue(
             f"the name {spec.name[:40]!r} cannot be used", why=f"at most {NAME_CHARS} printable characters, not `last`"
         )
     if spec.workdir and (not spec.workdir.startswith("/") or "\0" in spec.workdir):
-        return BadValue(f"the working directory {spec.workdir[:100]!r} is not an absolute path")
+        raise BadValue(f"the working directory {spec.workdir[:100]!r} is not an absolute path")
     if len(spec.workdir.encode(errors="surrogatepass")) > PATH_BYTES:
-        return BadValue("the working directory's path is too long", why=f"{PATH_BYTES} bytes are the most")
+        raise BadValue("the working directory's path is too long", why=f"{PATH_BYTES} bytes are the most")
     if spec.bundle and not is_blob_hash(spec.bundle):
-        return BadValue("the shipped files are not named by a hash")
+        raise BadValue("the shipped files are not named by a hash")
     for what, seconds in (("time limit", spec.time_limit), ("grace", spec.grace)):
         if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST:
-            return BadValue(f"the {what} of {seconds:g} s cannot be used", hint="give seconds, not below zero")
-    try:
-        check_limits(spec.limits, spec.time_limit)
-    except BadValue as wrong:
-        return wrong
-    return None
+            raise BadValue(f"the {what} of {seconds:g} s cannot be used", hint="give seconds, not below zero")
+    check_limits(spec.limits, spec.time_limit)
 
 
-def _about_amounts(wanted: Resources) -> BadValue | None:
+def _check_amounts(wanted: Resources) -> None:
     if not wanted:
-        return BadValue("nothing is asked for", hint="ask for at least one cpu, some memory or a gpu")
+        raise BadValue("nothing is asked for", hint="ask for at least one cpu, some memory or a gpu")
     if wanted.cpu > MOST_CPU or wanted.memory > MOST_MEMORY or wanted.gpu > MOST_GPU:
-        return BadValue(f"{wanted} is more than can be asked for")
+        raise BadValue(f"{wanted} is more than can be asked for")
     if wanted.gpu > MILLI and wanted.gpu % MILLI:
-        return BadValue(f"{wanted} cannot be granted", why="above 1 only whole GPUs can be asked for")
-    return None
+        raise BadValue(f"{wanted} cannot be granted", why="above 1 only whole GPUs can be asked for")
 
 
-def _about_many(submission: Submission) -> BadValue | None:
+def _check_many(submission: Submission) -> None:
     array, gang = submission.array, submission.request.gang
     if gang and array is not None:
-        return BadValue(f"a gang on {gang} nodes cannot be taken", why="an array of gangs cannot be made")
+        raise BadValue(f"a gang on {gang} nodes cannot be taken", why="an array of gangs cannot be made")
     if array is not None and (problem := sound(array)):
-        return problem
+        raise problem
     if len(submission.after) > MOST_AFTER:
-        return BadValue(f"a job cannot wait for {len(submission.after)} others", hint=f"{MOST_AFTER} are the most")
+        raise BadValue(f"a job cannot wait for {len(submission.after)} others", hint=f"{MOST_AFTER} are the most")
     later = submission.begin or submission.delay
     if not math.isfinite(later) or min(submission.begin, submission.delay) < 0 or submission.delay > LONGEST:
-        return BadValue(f"a job cannot begin {later:g} s from now or then", hint="give a time that comes")
+        raise BadValue(f"a job cannot begin {later:g} s from now or then", hint="give a time that comes")
     if submission.begin > LATEST:
-        return BadValue(f"a job cannot begin at {submission.begin:g}", why="that is beyond the year 9998")
+        raise BadValue(f"a job cannot begin at {submission.begin:g}", why="that is beyond the year 9998")
     if submission.request.immediate and (submission.after or later):
-        return BadValue(
+        raise BadValue(
             "a job that must not wait cannot wait for others or a time",
             hint="leave out --immediate, or --after and --begin",
         )
     if array is not None and array.most and submission.request.immediate:
-        return BadValue(
+        raise BadValue(
             "a job that must not wait cannot be held back by its array",
             why=f"at most {array.most} of it run at once",
             hint="leave out --immediate, or the % of the array",
         )
-    return None
 
 
-def _about_retries(request: Request) -> BadValue | None:
+def _check_retries(request: Request) -> None:
     if not 0 <= request.retries <= MOST_RETRIES:
-        return BadValue(f"{request.retries} retries cannot be asked for", hint=f"give 0 to {MOST_RETRIES}")
+        raise BadValue(f"{request.retries} retries cannot be asked for", hint=f"give 0 to {MOST_RETRIES}")
     if bool(request.retries) != bool(request.retry_on):
-        return BadValue(
+        raise BadValue(
             "retries need both: after what a job is to be run again, and how often",
             hint="use --retry-on lost|failed|preempted|oom with --retries N",
         )
     if not request.retry_memory:
-        return None
+        return
     if not MILLI < request.retry_memory <= MOST_FACTOR or RetryOn.OOM not in request.retry_on:
-        return BadValue("more memory for the next attempt needs a factor above 1, and oom among what it is retried on")
+        raise BadValue("more memory for the next attempt needs a factor above 1, and oom among what it is retried on")
     if not request.resources.memory:
-        return BadValue(
+        raise BadValue(
             "more memory than what, for the next attempt?",
             why="the job asks for none, so it has no limit that it could run into",
             hint="ask for some with --mem, such as --mem 4G",
         )
-    return None
 
 
-def _about_placing(request: Request) -> BadValue | None:
+def _check_placing(request: Request) -> None:
     if len(request.nodes) > placement.NODES_MOST or any(len(name) > placement.WORD_CHARS for name in request.nodes):
-        return BadValue(
+        raise BadValue(
             f"at most {placement.NODES_MOST} nodes of at most {placement.WORD_CHARS} characters can be preferred"
         )
-    return placement.complaint(request.constraints, request.resources.gpu) if request.constraints is not None else None
+    if request.constraints and (problem := placement.complaint(request.constraints, request.resources.gpu)):
+        raise problem
 
 
 def same_jobs(
@@ -240,9 +227,9 @@ def neighbours(request: Request, sight: Sight, own: str, homes: Affinity, beside
     )
 
 
-class Sorted:
-    """A submission sorted out: `known` are the ids of what was submitted before, by key; `jobs` and `groups` are to be
-    made, where a job with a group's id stands for all of its members."""
+class NewJobs:
+    """What a submission makes: `known` are the ids of what was submitted before, by key; `jobs` and `groups` are new,
+    where a job with a group's id stands for all of its members."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self.known = known
@@ -259,39 +246,31 @@ class Sorted:
         return names
 
     def event(self, token: int) -> JobsSubmitted:
-        """What the ledger is told."""
+        """The event for the ledger."""
         return JobsSubmitted(token, tuple(self.jobs.values()), tuple(self.groups))
 
 
 class Submissions:
-    """Makes jobs of submissions."""
+    """Turns submissions into jobs."""
 
-    def __init__(
-        self,
-        state: GridState,
-        store: Store,
-        driver: Driver,
-        blobs: Blobs,
-        lookup: Lookup,
-        clock: Callable[[], float],
-        memory: Memory,
-    ) -> None:
-        self._memory = memory
-        self._state = state
-        self._store = store
-        self._driver = driver
-        self._blobs = blobs
+    def __init__(self, lookup: Lookup, blobs: Blobs, clock: Callable[[], float], memory: Memory) -> None:
         self._lookup = lookup
+        self._state, self._store, self._driver = lookup.state, lookup.store, lookup.driver
+        self._blobs = blobs
         self._clock = clock
+        self._memory = memory
 
-    def sort_out(self, sight: Sight, host: str, message: Submit) -> Sorted:
-        """What is new in it and what is known. Raises GridError where one of it cannot be taken: then none is."""
+    def prepare(self, sight: Sight, host: str, message: Submit) -> NewJobs:
+        """The jobs of a submission, those that are new and those that are known. Raises GridError where one of them
+        cannot be taken: then none is."""
         user = sight.user
         sound: Submission | None = None
         for number, submission in enumerate(message.jobs, 1):
-            if problem := complaint(submission, sound):
-                what = which(number, len(message.jobs), submission.spec.name) + problem.what
-                raise BadValue(what, problem.why, problem.hint)
+            try:
+                check(submission, sound)
+            except BadValue as error:
+                what = which(number, len(message.jobs), submission.spec.name) + error.what
+                raise BadValue(what, error.why, error.hint) from None
             sound = submission
         keys = list(dict.fromkeys(submission.key for submission in message.jobs))
         # Keys that are not on disk yet are known to the ledger, which answers with the jobs that are there.
@@ -308,7 +287,7 @@ class Submissions:
             self._memory.refuse()
         same_jobs(message.jobs, lambda key: known.get(key) or self._state.keys.get((user, key)), self._lookup.job)
         now = self._clock()
-        found = Sorted(known)
+        found = NewJobs(known)
         # Ascending, so that the order of a call is that of its ids: a restart finds it, and rows are stored in a row.
         ids = iter(sorted(new_ids(len(keys) - len(known))))
         # Equal requests are one from here on: it is one line of the queue, and what is worked out of it is once.

@@ -5,33 +5,9 @@ nothing that may be secret.
 from collections.abc import Sequence
 from typing import Any
 
-from distributed_grid.coordinator.api.relay import Asker
+from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.audit.log import RequestLog
-from distributed_grid.protocol.messages import (
-    AskWhy,
-    Cancel,
-    DrainNodes,
-    ExtendBoost,
-    Failed,
-    ForgetNodes,
-    GetReceipts,
-    GetShared,
-    LabelNodes,
-    ListJobs,
-    MakeToken,
-    PutBlob,
-    RequestBoost,
-    ShowJobs,
-    SignalJob,
-    Submit,
-    UndrainNodes,
-    WantBlobs,
-    WantFile,
-    WantFiles,
-    WantOutput,
-    Watch,
-    Withdraw,
-)
+from distributed_grid.protocol import messages
 
 NAMED = 20
 """Jobs or nodes of a request that are named in its line."""
@@ -43,44 +19,44 @@ REASON_CHARS = 200
 def about(message: Any) -> dict[str, Any] | None:
     """What is kept; None: it has no line."""
     match message:
-        case WantOutput(allocation=allocation) | WantFiles(allocation=allocation) | WantFile(allocation=allocation):
-            return {"allocation": allocation[:CHARS]}
-        case PutBlob():
+        case messages.WantOutput() | messages.WantFiles() | messages.WantFile():
+            return {"allocation": message.allocation[:CHARS]}
+        case messages.PutBlob():
             return {"blob": message.blob[:CHARS]} if message.end else None
-        case WantBlobs():
+        case messages.WantBlobs():
             return {"blobs": len(message.blobs)}
-        case Submit():
+        case messages.Submit():
             return {"jobs": len(message.jobs)}
-        case Cancel():
+        case messages.Cancel():
             whose = {"user": message.user[:CHARS]} if message.user else {"every": True} if message.every else {}
             return named(message.jobs) | {f"of_{key}": value for key, value in whose.items()}
-        case Watch() | ShowJobs():
+        case messages.Watch() | messages.ShowJobs():
             return named(message.jobs)
-        case RequestBoost():
+        case messages.RequestBoost():
             return {"target": message.target[:CHARS], "kind": message.kind, "amount": message.amount}
-        case ExtendBoost():
+        case messages.ExtendBoost():
             return {"job": message.boost, "seconds": message.seconds}
-        case SignalJob():
+        case messages.SignalJob():
             return {"job": message.job[:CHARS], "signal": message.signal}
-        case AskWhy():
+        case messages.AskWhy():
             return {"job": message.job[:CHARS]} if message.job else {"dry_run": True}
-        case ListJobs():
+        case messages.ListJobs():
             return {"of_user": message.user[:CHARS]} if message.user else {}
-        case GetReceipts():
+        case messages.GetReceipts():
             return {"job": message.job[:CHARS], "node": message.node[:CHARS]}
-        case GetShared():
+        case messages.GetShared():
             return {"node": message.node[:CHARS]} if message.node else {}
-        case DrainNodes():
+        case messages.DrainNodes():
             why = {"reason": message.reason[:REASON_CHARS], "deadline": message.deadline}
             return named(message.nodes, "nodes") | why
-        case UndrainNodes() | ForgetNodes():
+        case messages.UndrainNodes() | messages.ForgetNodes():
             return named(message.nodes, "nodes")
-        case LabelNodes():
+        case messages.LabelNodes():
             return named(message.nodes, "nodes") | {"labels": message.labels}
-        case MakeToken():
+        case messages.MakeToken():
             asked = {"for": message.role, "name": message.name[:CHARS], "uses": message.uses, "ttl": message.ttl}
             return asked | ({"bearer": True} if message.bearer else {})
-        case Withdraw():
+        case messages.Withdraw():
             token = message.token.split(".")[2] if message.token.count(".") >= 3 else message.token[:16]
             return {"token": token[:16]} if message.token else {"from": message.role, "name": message.name[:CHARS]}
     return {}
@@ -101,7 +77,7 @@ class Asked:
 
     __slots__ = ("_about", "_log", "client", "later", "message")
 
-    def __init__(self, log: RequestLog, client: Asker, message: Any) -> None:
+    def __init__(self, log: RequestLog, client: Client, message: Any) -> None:
         self._log = log
         self._about = about(message)
         self.client = client
@@ -116,7 +92,7 @@ class Asked:
 
     def done(self, **more: Any) -> None:
         """It was done. Of output and files there is a line for each allocation, not one per piece."""
-        if isinstance(self.message, WantOutput | WantFiles | WantFile):
+        if isinstance(self.message, messages.WantOutput | messages.WantFiles | messages.WantFile):
             if self.message.allocation in self.client.read_from:
                 return
             if len(self.client.read_from) >= REMEMBERED:
@@ -131,7 +107,7 @@ class Asked:
     def fail(self, code: str, what: str, why: str = "", hint: str = "") -> None:
         """It cannot be done: say so."""
         self.refused(code, what)
-        self.client.connection.send(Failed(getattr(self.message, "id", 0), code, what, why, hint))
+        self.client.connection.send(messages.Failed(getattr(self.message, "id", 0), code, what, why, hint))
 
     def _note(self, result: str, more: dict[str, Any]) -> None:
         if self._about is not None:

@@ -11,20 +11,9 @@ from typing import Any
 
 import structlog
 
+from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import count
-from distributed_grid.protocol.messages import (
-    Cancel,
-    DrainNodes,
-    PutBlob,
-    SignalJob,
-    Submit,
-    UndrainNodes,
-    WantFile,
-    WantFiles,
-    WantOutput,
-    Withdraw,
-)
 
 
 class Bucket:
@@ -66,10 +55,10 @@ FAR_OVER = 10.0
 USERS = 1024
 """Users that are remembered when they are gone, at most."""
 
-AT_ONCE_DONE = (Cancel, SignalJob, DrainNodes, UndrainNodes, Withdraw)
-SLOWED_ONLY = (WantOutput, WantFiles, WantFile, PutBlob)
+AT_ONCE_DONE = (messages.Cancel, messages.SignalJob, messages.DrainNodes, messages.UndrainNodes, messages.Withdraw)
+SLOWED_ONLY = (messages.WantOutput, messages.WantFiles, messages.WantFile, messages.PutBlob)
 """Parts of something that was begun, which would be spoilt by a refusal."""
-OUT_OF_TURN = (*AT_ONCE_DONE, PutBlob)
+OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob)
 """What does not wait for the user's other connections: orders, and what itself waits for the disk."""
 
 
@@ -92,9 +81,9 @@ class Pace:
 
     def spend(self, message: Any, seconds: float, now: float) -> None:
         """A request took this time of the processor."""
-        if isinstance(message, PutBlob):
+        if isinstance(message, messages.PutBlob):
             seconds = len(message.data) * SECONDS_A_BYTE
-        elif isinstance(message, Submit):
+        elif isinstance(message, messages.Submit):
             seconds += SECONDS_A_JOB * sum(count(job.array.parts) if job.array else 1 for job in message.jobs)
         self._bucket.take(seconds, now)
 

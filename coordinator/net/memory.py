@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from distributed_grid.coordinator.api.lookup import Unanswerable
+from distributed_grid.protocol.errors import GridError
 
 SHED_AT, SHED_UNTIL = 0.80, 0.75
 REFUSE_AT, REFUSE_UNTIL = 1.00, 0.95
@@ -26,6 +26,12 @@ SECONDS = 1.0
 CGROUPS = Path("/sys/fs/cgroup")
 
 log = structlog.get_logger("memory")
+
+
+class Busy(GridError):
+    """There is no memory for more."""
+
+    code = "busy"
 
 
 class Strain(IntEnum):
@@ -103,10 +109,10 @@ class Memory:
         return f"{what} are turned away: {self._reason()}"
 
     def refuse(self) -> None:
-        """Raise Unanswerable for who would have more kept in memory, if there is no room."""
+        """Raise Busy for who would have more kept in memory, if there is no room."""
         if self.strain is Strain.REFUSE:
             hint = "try again when jobs have ended; what is there goes on (coordinator.memory_limit sets the mark)"
-            raise Unanswerable("busy", "the grid takes no new jobs now", self._reason(), hint)
+            raise Busy("the grid takes no new jobs now", self._reason(), hint)
 
     def _reason(self) -> str:
         return f"the coordinator uses {self._bytes >> 20} MiB of the {self.mark >> 20} it may have"

@@ -33,10 +33,10 @@ def boost(number: int, submitted: float, name: str | None = None) -> BoostView:
 def told(whole: Boosts) -> tuple[Boosts, int]:
     """All of it as who asks has it in the end, and in how many answers."""
     asked = ListBoosts(1)
-    answer = page = lookup.boosts(whole, None)
+    answer = page = lookup.boost_page(whole, None)
     count = 1
     while (asked := next_page(asked, page, count + 1)) is not None:
-        page = lookup.boosts(whole, asked.past)
+        page = lookup.boost_page(whole, asked.past)
         answer, count = joined(answer, page), count + 1
         assert count < 1000
     return answer, count
@@ -53,7 +53,7 @@ def test_all_boosts_and_all_nodes_are_told_once_in_as_many_answers_as_it_takes()
     nodes = tuple(RayNode(f"{number:056x}", name=f"n{number}") for number in reversed(range(60)))
     answer, count = told(Boosts(1, boosts, nodes=nodes, address="192.0.2.1:6379"))
     assert answer.boosts == boosts and answer.nodes == nodes[::-1] and answer.past is None
-    assert count > 3 and len(msgspec.msgpack.encode(lookup.boosts(Boosts(1, boosts, nodes=nodes), None))) < 4500
+    assert count > 3 and len(msgspec.msgpack.encode(lookup.boost_page(Boosts(1, boosts, nodes=nodes), None))) < 4500
 
 
 @pytest.mark.usefixtures("small")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from distributed_grid.coordinator.api.requests import Client, Requests
+from distributed_grid.coordinator.api.relay import Client
+from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.net import limits
 from distributed_grid.protocol.messages import Cancel, Done, Failed, GetStatus, Status
 from tests.coordinator.ends import agent, client, coordinator, job, runs_on

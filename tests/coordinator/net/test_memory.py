@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.api.lookup import Unanswerable
-from distributed_grid.coordinator.net.memory import Memory, Strain, allowed, judge
+from distributed_grid.coordinator.net.memory import Busy, Memory, Strain, allowed, judge
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Exited, Failed, GetStatus, Launch, Started, Submit
@@ -53,7 +52,7 @@ async def test_in_strain_jobs_are_refused_at_the_mark_only_and_the_reason_is_sai
     assert memory.words() == "viewers are turned away: the coordinator uses 900 MiB of the 1000 it may have"
     used[0] = 1001 << 20
     memory.look()
-    with pytest.raises(Unanswerable) as refused:
+    with pytest.raises(Busy) as refused:
         memory.refuse()
     assert "try again" in refused.value.hint and "1001 MiB" in refused.value.why
     used[0] = 1 << 20
