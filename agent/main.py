@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from distributed_grid.agent.data.disk import Bounds
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.launch import raylet
 from distributed_grid.agent.launch.isolation import (
-    AGENT,
     WallSettings,
     check_run_as,
     end_proof,
@@ -40,10 +39,11 @@ from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT
 from distributed_grid.agent.supervisor.procs import become_subreaper
 from distributed_grid.agent.walls import forkserver
 from distributed_grid.agent.walls.enclosure import USER
+from distributed_grid.config.schema import Agent
 from distributed_grid.config.settings import ClusterConfig
 from distributed_grid.identity.credentials import IDENTITY, has_identity
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.jobs import NODE_PIDS, PASSED_ON
+from distributed_grid.protocol.groups import parse_ports
 from distributed_grid.protocol.nodes import GpuFacts, NodeFacts, Offer, Sample
 from distributed_grid.protocol.placement import open_to_all
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, format_bytes, format_ranges
@@ -62,8 +62,6 @@ from distributed_grid.runtime.service import (
 from distributed_grid.runtime.unix import AGENT as PROCESS_NAME
 from distributed_grid.runtime.unix import name_process
 
-__all__ = ["AgentSettings", "Bounds", "Limits", "RaySettings", "detect", "gpus", "limits_for", "main"]
-
 log = structlog.get_logger("agent")
 
 MOST_INSTANCE = 64
@@ -74,38 +72,30 @@ ANOTHER = "use that one, stop it first, or give this one another --state-dir and
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How to run an agent. `cores` None: all this process may use; `memory` bytes to manage (0: all there is); `gpus`
-    by UUID or index (empty: all); `kin`: a directory whose subdirectories belong to sibling agents; `interval` seconds
-    between measurements; `keep`: how much of ended jobs; `pids_limit`: processes and threads of one job (0: no
-    limit but its own); `nice`: how far jobs stand back for other programs; `run_as`: whom jobs run as, as RunAs has
-    it; `walls`: behind which walls, or `auto` for the strongest there are; `owners`: the users of the grid whose jobs
-    run here also behind weak ones (empty: who runs the agent); `trust`: `everyone` where all users' jobs do;
-    `environment`: the names of what they get of our own; `ray`: how boosts are run."""
+    """How to run the agent of node `name`: as the configuration says. Joining a grid may have told it more: its
+    `coordinator`, and `labels`."""
 
+    config: ClusterConfig
     name: str
-    state_dir: Path
-    coordinator: str = "ws://127.0.0.1:7433"
-    cores: tuple[int, ...] | None = None
-    memory: int = 0
-    gpus: tuple[str, ...] = ()
-    gpu_backend: str = "auto"
-    virtual: bool = False
-    kin: Path | None = None
-    interval: float = 2.0
-    limits: Limits = field(default_factory=Limits)
-    labels: dict[str, str] = field(default_factory=dict)
-    priority: float = 1.0
-    keep: Bounds = Bounds()
-    pids_limit: int = NODE_PIDS
-    nice: int = 0
-    cgroup: str = "none"
-    run_as: str = AGENT
-    walls: str = "auto"
-    owners: tuple[str, ...] = ()
-    trust: str = "owner"
-    environment: tuple[str, ...] = PASSED_ON
-    ray: RaySettings = RaySettings()
+    coordinator: str
+    labels: dict[str, str]
     log_level: str = "info"
+
+    @property
+    def own(self) -> Agent:
+        return self.config.agent
+
+    @property
+    def state_dir(self) -> Path:
+        return self.config.agent_state_dir(self.name)
+
+    @property
+    def limits(self) -> Limits:
+        return limits_for(self.config, self.name)
+
+    @property
+    def priority(self) -> float:
+        return self.config.sharing_of(self.name).priority
 
 
 def limits_for(config: ClusterConfig, node: str) -> Limits:
@@ -151,9 +141,9 @@ def main(settings: AgentSettings) -> int:
         _take_leaf()
         name_process(PROCESS_NAME)
         prepare(settings.state_dir)
-        if settings.ray.token:
-            find_ray_token(settings.ray.token, "agent.ray_token")
-        check_run_as(settings.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
+        if settings.own.ray_token:
+            find_ray_token(settings.own.ray_token, "agent.ray_token")
+        check_run_as(settings.own.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
         walled = _walled(settings)
         if walled["walls"] == USER:
             open_to_jobs(settings.state_dir)
@@ -177,9 +167,9 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     # The first figures of CPU use are worth nothing: they are over no time at all.
     time.sleep(0.6)
     sample = probe.sample()
-    found = survey(settings.cgroup)
+    found = survey(settings.own.cgroup)
     walled = _walled(settings)
-    ends = end_proof(walled["walls"], settings.run_as, found.home is not None)
+    ends = end_proof(walled["walls"], settings.own.run_as, found.home is not None)
     facts = msgspec.structs.replace(facts, limits=described(found), ends=ends, **walled)
     return facts, sample, describe(settings.limits, facts, sample), found.missing
 
@@ -193,14 +183,14 @@ def gpus(backend: str = "auto") -> tuple[GpuFacts, ...]:
 
 
 def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], state_dir: Path) -> Probe:
-    kin = settings.kin
+    own, kin = settings.own, Path(settings.own.kin).expanduser()
     return Probe(
-        settings.cores,
-        settings.memory,
-        open_backend(settings.gpu_backend, settings.gpus),
-        settings.virtual,
+        own.cores or None,
+        own.memory,
+        open_backend(own.gpu_backend, own.gpus),
+        own.virtual,
         own_roots,
-        (lambda: kin_roots(kin)) if kin is not None else tuple,
+        (lambda: kin_roots(kin)) if own.kin else tuple,
         state_dir,
         waits=settings.limits.owner_pressure < OFF,
         hands=settings.limits.owner_input,
@@ -209,8 +199,8 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
 
 def _walled(settings: AgentSettings) -> dict[str, Any]:
     """What NodeFacts say of walls and owners. Raises GridError where the walls that are named cannot be had."""
-    own = settings.run_as, settings.walls, settings.owners, settings.trust
-    return wall_facts(WallSettings(settings.state_dir, *own))
+    own = settings.own
+    return wall_facts(WallSettings(settings.state_dir, own.run_as, str(own.walls), own.owners, str(own.trust)))
 
 
 def _identity(state_dir: Path) -> tuple[int, str]:
@@ -245,6 +235,7 @@ def _instance(state_dir: Path) -> str:
 
 async def _run(settings: AgentSettings, walled: dict[str, Any], process: subprocess.Popen[bytes] | None) -> None:
     """`walled` are the facts of walls; `process` is the supervisor, if it was just started."""
+    own = settings.own
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -258,12 +249,11 @@ async def _run(settings: AgentSettings, walled: dict[str, Any], process: subproc
     runtimes: list[Runtime] = []
     launcher = Launcher(
         settings.state_dir,
-        settings.name,
         lambda told: runtimes[0].told(told),
         log=lambda text: log.warning(text),
-        pids_limit=settings.pids_limit,
-        nice=settings.nice,
-        cgroup=settings.cgroup,
+        pids_limit=own.pids_limit,
+        nice=own.nice,
+        cgroup=own.cgroup,
         walls=walled["walls"],
         owners=walled["owners"],
         process=process,
@@ -271,14 +261,21 @@ async def _run(settings: AgentSettings, walled: dict[str, Any], process: subproc
     # A driver may take its time to answer, and nothing waits for it here but the start.
     probe, (ray, python) = await asyncio.gather(
         asyncio.to_thread(_probe, settings, lambda: _own(launcher), settings.state_dir),
-        asyncio.to_thread(_ray_versions, settings.ray.program),
+        asyncio.to_thread(_ray_versions, own.ray),
     )
     facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
     facts = msgspec.structs.replace(
         facts, instance=instance, directory=_directory(settings.state_dir), ray=ray, ray_python=python, **walled
     )
-    how = settings.interval, settings.keep, settings.run_as, settings.environment, settings.ray
-    place = Place(settings.coordinator, settings.state_dir, *how)
+    place = Place(
+        settings.coordinator,
+        settings.state_dir,
+        settings.config.resource_sharing.monitoring_interval_seconds,
+        Bounds(own.keep_days, own.keep_jobs, own.keep_size),
+        own.run_as,
+        own.environment,
+        RaySettings(own.ray, *parse_ports(own.ray_ports), own.ray_token),
+    )
     runtime = Runtime(place, facts, settings.limits, probe, launcher)
     runtimes.append(runtime)
     running = asyncio.create_task(runtime.run(lambda: _ready(settings, facts, probe)))
@@ -299,7 +296,7 @@ def _start_supervisor(settings: AgentSettings, walls: str) -> subprocess.Popen[b
     are threads. None where that is for the launcher to do."""
     try:
         if walls == USER and os.geteuid() != 0:
-            return start(settings.state_dir.absolute(), OUTPUT_LIMIT, settings.cgroup, walls)
+            return start(settings.state_dir.absolute(), OUTPUT_LIMIT, settings.own.cgroup, walls)
         return None
     except OSError as error:
         raise _cannot_write(settings.state_dir, error) from None

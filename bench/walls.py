@@ -59,7 +59,7 @@ class Walled:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._numbers = itertools.count(1)
         self._ours = secrets.token_hex(4)
-        self._launcher = Launcher(folder, "bench", self._take, walls=level)
+        self._launcher = Launcher(folder, self._take, walls=level)
 
     def _take(self, said: Any) -> None:
         waiting = self._waiting.get(said.allocation)

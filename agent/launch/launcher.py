@@ -109,7 +109,6 @@ class Launcher:
     def __init__(
         self,
         state_dir: Path,
-        node: str,
         report: Callable[[Started | Exited], None],
         output_limit: int = OUTPUT_LIMIT,
         log: Callable[[str], None] = _nothing,
@@ -125,7 +124,6 @@ class Launcher:
         """Is told of what was frozen, and of what goes on."""
         self.pids: dict[str, int] = {}
         self._dir = state_dir.absolute()
-        self._node = node
         self._report = report
         self._limit = output_limit
         self._log = log

@@ -116,10 +116,9 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
         "coordinator.url": invocation.coordinator or None,
     }
     config = invocation.whole_config(flags)
-    from distributed_grid.agent.main import AgentSettings, Bounds, RaySettings, limits_for
+    from distributed_grid.agent.main import AgentSettings
     from distributed_grid.identity.credentials import IDENTITY
     from distributed_grid.identity.member import read_member
-    from distributed_grid.protocol.groups import parse_ports
     from distributed_grid.protocol.identity import check_name
 
     own = config.agent
@@ -128,32 +127,8 @@ def _settings(invocation: Invocation, options: dict[str, Any], log_level: str) -
     url = config.coordinator_url()
     if member is not None and not config.names_coordinator():
         url = member.url
-    return AgentSettings(
-        name=name,
-        state_dir=config.agent_state_dir(name),
-        coordinator=url,
-        cores=own.cores or None,
-        memory=own.memory,
-        gpus=own.gpus,
-        gpu_backend=str(own.gpu_backend),
-        virtual=own.virtual,
-        kin=Path(own.kin).expanduser() if own.kin else None,
-        interval=config.resource_sharing.monitoring_interval_seconds,
-        limits=limits_for(config, name),
-        labels=(member.labels if member is not None else {}) | own.labels,
-        priority=config.sharing_of(name).priority,
-        pids_limit=own.pids_limit,
-        nice=own.nice,
-        ray=RaySettings(own.ray, *parse_ports(own.ray_ports), own.ray_token),
-        cgroup=own.cgroup,
-        run_as=own.run_as,
-        walls=str(own.walls),
-        owners=own.owners,
-        trust=str(own.trust),
-        environment=own.environment,
-        keep=Bounds(own.keep_days, own.keep_jobs, own.keep_size),
-        log_level=log_level,
-    )
+    labels = (member.labels if member is not None else {}) | own.labels
+    return AgentSettings(config, name, url, labels, log_level)
 
 
 def _check_url(url: str, insecure: bool) -> None:

@@ -50,7 +50,7 @@ class Bench:
 
     def _make(self) -> Launcher:
         how = self._limit, self.log.append, self._pids, self._cgroup, self._nice, self._walls
-        return Launcher(self.dir, "node1", self._take, *how)
+        return Launcher(self.dir, self._take, *how)
 
     def _take(self, report: Started | Exited) -> None:
         self.reports.append(report)

@@ -33,7 +33,7 @@ class Agent:
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / SOCKET
         self.killed: list[str] = []
-        launcher = Launcher(state_dir, "n1", lambda _: None)
+        launcher = Launcher(state_dir, lambda _: None)
         self.control = Control(state_dir, launcher, Table(), lambda: {"node": "n1"}, self.killed.append, lambda: None)
 
 

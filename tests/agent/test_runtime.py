@@ -205,7 +205,7 @@ class Node:
     def __init__(self, state_dir: Path, url: str) -> None:
         self.dir = state_dir
         self.probe = Probe(CORES, 0, NoGpus(), virtual=True, own_roots=lambda: (os.getpid(),))
-        self.launcher = Launcher(state_dir, "node1", lambda told: self.runtime.told(told))
+        self.launcher = Launcher(state_dir, lambda told: self.runtime.told(told))
         facts = self.probe.facts("node1", 1, LENIENT)
         place = Place(url, state_dir, interval=0.2)
         self.runtime = Runtime(place, facts, LENIENT, self.probe, self.launcher)
@@ -740,14 +740,17 @@ async def test_a_stop_while_fetching_wins(coordinator: Coordinator, node: Node) 
 
 PROGRAM = """
 import sys
-from pathlib import Path
-from distributed_grid.agent.core.spare.lender import Limits
 from distributed_grid.agent.main import AgentSettings, main
-limits = Limits(offer_after=0.0, cpu_percent_max=100.0, memory_percent_max=100.0, memory_min=0, reserve_memory=0)
-sys.exit(main(AgentSettings(
-    name="node1", state_dir=Path(sys.argv[1]), coordinator=sys.argv[2], cores=tuple(range(8)), virtual=True,
-    gpu_backend="none", interval=0.2, limits=limits, trust="everyone",
-)))
+from distributed_grid.config.schema import Agent, ResourceSharing, Thresholds
+from distributed_grid.config.settings import ClusterConfig
+thresholds = Thresholds(cpu_percent_max=100.0, memory_percent_max=100.0, memory_min_gb=0)
+sys.exit(main(AgentSettings(ClusterConfig(
+    agent=Agent(
+        state_dir=sys.argv[1], cores=tuple(range(8)), virtual=True, gpu_backend="none", trust="everyone",
+        offer_after=0.0, reserve_memory_gb=0, nice=0, cgroup="none",
+    ),
+    resource_sharing=ResourceSharing(monitoring_interval_seconds=0.2, thresholds=thresholds),
+), "node1", sys.argv[2], {})))
 """
 
 

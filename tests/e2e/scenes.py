@@ -44,12 +44,18 @@ class Once(subprocess.Popen):  # faults are for the agent's first supervisor and
 subprocess.Popen = Once
 from distributed_grid.agent import runtime
 runtime.BACK_OFF_MOST = 1.0  # coordinators are killed here more often than anywhere else
-from distributed_grid.agent.core.spare.lender import Limits
 from distributed_grid.agent.main import AgentSettings, main
-place, said = Path(sys.argv[1]), json.loads(sys.argv[2])
-limits = Limits(**{"owner_pressure": 100, **said.pop("limits")}, memory_percent_max=100, memory_min=0, reserve_memory=0)
-said["cores"] = tuple(said["cores"])
-sys.exit(main(AgentSettings(state_dir=place, gpu_backend="nvml", limits=limits, **said)))
+from distributed_grid.config.schema import Agent, ResourceSharing, Thresholds
+from distributed_grid.config.settings import ClusterConfig
+name, url, said = *sys.argv[2:4], json.loads(sys.argv[4])
+thresholds = Thresholds(cpu_percent_max=said["cpu_percent_max"], memory_percent_max=100, memory_min_gb=0)
+sys.exit(main(AgentSettings(ClusterConfig(
+    agent=Agent(
+        state_dir=sys.argv[1], gpu_backend="nvml", reserve_memory_gb=0, memory=2 << 30, nice=0, cgroup="none",
+        cores=tuple(said["cores"]), virtual=said["virtual"], offer_after=said["offer_after"],
+    ),
+    resource_sharing=ResourceSharing(thresholds=thresholds, **{"owner_pressure": 100, **said["sharing"]}),
+), name, url, {})))
 """
 
 
@@ -91,13 +97,15 @@ class Scene:
         virtual: bool = False,
         gpus: int = 0,
         interval: float = 0.2,
-        **limits: Any,
+        cpu_percent_max: float = 100,
+        offer_after: float = 0.1,
+        **sharing: Any,
     ) -> None:
-        """Start an agent and wait until it offers. CPU is not judged unless the limits say so."""
+        """Start an agent and wait until it offers. CPU is not judged unless that is said."""
         self.set_gpus(name, [{} for _ in range(gpus)])
         said = {
-            "name": name, "cores": cores or [0], "virtual": virtual, "memory": 2 << 30, "interval": interval,
-            "kin": None, "limits": {"cpu_percent_max": 100, "offer_after": 0.1, **limits},
+            "cores": cores or [0], "virtual": virtual, "cpu_percent_max": cpu_percent_max, "offer_after": offer_after,
+            "sharing": {"monitoring_interval_seconds": interval, **sharing},
         }  # fmt: skip
         self._agents[name] = said
         await self.start_agent(name)
@@ -109,8 +117,7 @@ class Scene:
 
     def again(self, name: str) -> None:
         """Start a known agent and do not wait."""
-        said = {**self._agents[name], "coordinator": self.url}
-        self._run(name, AGENT, str(self.place / name), json.dumps(said))
+        self._run(name, AGENT, str(self.place / name), name, self.url, json.dumps(self._agents[name]))
 
     def set_gpus(self, name: str, devices: list[dict[str, Any]]) -> None:
         """Change what the stand-in library says of a node's GPUs."""

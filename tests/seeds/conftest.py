@@ -30,15 +30,18 @@ sys.exit(main(CoordinatorSettings(ClusterConfig(coordinator=Coordinator(state_di
 """
 AGENT = """
 import sys
-from pathlib import Path
-from distributed_grid.agent.core.spare.lender import Limits
 from distributed_grid.agent.main import AgentSettings, main
+from distributed_grid.config.schema import Agent, ResourceSharing, Thresholds
+from distributed_grid.config.settings import ClusterConfig
 name, place, url = sys.argv[1:]
-limits = Limits(cpu_percent_max=100, memory_percent_max=100, memory_min=0, reserve_memory=0, offer_after=0.1)
-sys.exit(main(AgentSettings(
-    name, Path(place) / name, url, cores=tuple(range(4)), memory=9 << 30, gpu_backend="nvml", virtual=True,
-    kin=Path(place), interval=0.2, limits=limits,
-)))
+thresholds = Thresholds(cpu_percent_max=100, memory_percent_max=100, memory_min_gb=0)
+sys.exit(main(AgentSettings(ClusterConfig(
+    agent=Agent(
+        state_dir=f"{place}/{name}", cores=tuple(range(4)), memory=9 << 30, gpu_backend="nvml", virtual=True, kin=place,
+        reserve_memory_gb=0, offer_after=0.1, nice=0, cgroup="none",
+    ),
+    resource_sharing=ResourceSharing(monitoring_interval_seconds=0.2, thresholds=thresholds),
+), name, url, {})))
 """
 
 

@@ -131,7 +131,7 @@ async def test_a_supervisor_of_another_release_leaves_when_nothing_runs(
     old = bench.launcher.supervisor_pid
     await bench.launcher.close()
     monkeypatch.setattr("distributed_grid.agent.launch.launcher.VERSION", loop.VERSION + 1)
-    newer = Launcher(bench.dir, "n", lambda _: None)
+    newer = Launcher(bench.dir, lambda _: None)
     monkeypatch.setattr("distributed_grid.agent.launch.launcher._START_SECONDS", 1.0)
     # Whoever comes next is of this release again, so it never fits; but the old one has left.
     with pytest.raises(GridError):
@@ -165,7 +165,7 @@ async def test_a_supervisor_of_another_release_is_left_alone_while_jobs_run(
     pid = await bench.started(id)
     await bench.launcher.close()
     monkeypatch.setattr("distributed_grid.agent.launch.launcher.VERSION", loop.VERSION + 1)
-    newer = Launcher(bench.dir, "n", lambda _: None)
+    newer = Launcher(bench.dir, lambda _: None)
     with pytest.raises(GridError, match="version") as caught:
         await newer.start()
     await newer.close()
@@ -177,7 +177,7 @@ async def test_what_runs_is_told_with_the_walls_that_it_has_and_not_with_those_o
     id = bench.launch("sleep", "1000")
     await bench.started(id)
     await bench.launcher.close()
-    newer = Launcher(bench.dir, "n", lambda _: None, walls="namespace")
+    newer = Launcher(bench.dir, lambda _: None, walls="namespace")
     known = await newer.start()
     assert [(one.allocation, one.walls) for one in known] == [(id, "none")]
     assert "behind walls none" in newer.other_walls
@@ -189,7 +189,7 @@ async def test_a_supervisor_with_other_walls_leaves_when_nothing_runs(bench: Ben
     await bench.started(id)
     await bench.launcher.close()
     changes: list[str] = []
-    newer = bench.launcher = Launcher(bench.dir, "n", bench.reports.append, walls="namespace")
+    newer = bench.launcher = Launcher(bench.dir, bench.reports.append, walls="namespace")
     await newer.start()
     newer.walls_changed = lambda: changes.append(newer.other_walls)
     old = newer.supervisor_pid
@@ -209,7 +209,7 @@ async def test_a_supervisor_that_cannot_start_is_told_with_its_last_words(
         "distributed_grid.agent.launch.launcher._START_SECONDS", 0.5
     )  # or those that follow take longer
     with pytest.raises(GridError) as caught:
-        await Launcher(tmp_path, "n", lambda _: None).start()
+        await Launcher(tmp_path, lambda _: None).start()
     assert "Is a directory" in caught.value.why
 
 

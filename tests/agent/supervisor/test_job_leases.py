@@ -191,7 +191,7 @@ from distributed_grid.protocol.resources import Grant
 
 async def main(state_dir, id, lease):
     started = asyncio.Event()
-    launcher = Launcher(pathlib.Path(state_dir), "n", lambda _: started.set())
+    launcher = Launcher(pathlib.Path(state_dir), lambda _: started.set())
     await launcher.start()
     spec = JobSpec(argv=("sleep", "1000"))
     launch = Launch(allocation=id, job="j", user="u", epoch=1, grant=Grant(), spec=spec, lease=float(lease))
