@@ -26,9 +26,9 @@ from distributed_grid.coordinator.core.policy import WEIGHTS, Policy, Preempting
 from distributed_grid.coordinator.driver import Clock, Driver, LedgerBroken, Trouble
 from distributed_grid.coordinator.eventlog.write import EventLog
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS, closed_to_others
-from distributed_grid.coordinator.ray.boosts import Boosting
+from distributed_grid.coordinator.ray.boosts import BoostService
 from distributed_grid.coordinator.ray.bridge_client import Bridge, environment
-from distributed_grid.coordinator.ray.reservations import Placing, sweep_until_done
+from distributed_grid.coordinator.ray.reservations import RayReservations, sweep_until_done
 from distributed_grid.coordinator.store import boost_import, evidence
 from distributed_grid.coordinator.store.errors import DiskTrouble, Reserve, StoreFailed
 from distributed_grid.coordinator.store.retention import DAY, Keep, Retention
@@ -222,8 +222,8 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
     bridge = None
     if config.ray.address:
         bridge = Bridge(config.ray.address, environment(config.ray.auth.value, _ray_token(config.ray)))
-    boosts = Boosting(ledger.state, bridge, config.ray.auth, config.resource_sharing.enabled, driver.put, clock)
-    placing = Placing(ledger.state, bridge, driver.put)
+    boosts = BoostService(ledger.state, bridge, config.ray.auth, config.resource_sharing.enabled, driver.put, clock)
+    placing = RayReservations(ledger.state, bridge, driver.put)
     more = own.memory_limit, boosts, placing, own.heartbeat
     server = Server(ledger.state, store, driver, blobs, audit, clock, pki, *more)
     if lost:

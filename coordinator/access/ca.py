@@ -39,16 +39,6 @@ EARLY = datetime.timedelta(minutes=5)
 may be behind."""
 
 
-def identity_of(certificate: bytes) -> Identity:
-    """Whom a certificate names (DER, as a TLS connection gives it). It is the handshake that has judged it. Raises
-    BadValue where it names nobody, or several."""
-    names = x509.load_der_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
-    if len(uris) != 1:
-        raise BadValue("the certificate names nobody of a grid", why=f"it has {len(uris)} URIs")
-    return parse_uri(uris[0])
-
-
 class Presented(NamedTuple):
     """A certificate that somebody came with: whom it names, its serial number in hex, and how long it holds."""
 
@@ -58,15 +48,14 @@ class Presented(NamedTuple):
 
 
 def presented(certificate: bytes) -> Presented:
-    """What is to be known of a certificate (DER). Raises BadValue as `identity_of` does."""
-    read = x509.load_der_x509_certificate(certificate)
-    return Presented(identity_of(certificate), f"{read.serial_number:x}", life_of(read))
-
-
-def presented_pem(certificate: str) -> Presented:
-    """The same of one in PEM."""
-    read = x509.load_pem_x509_certificate(certificate.encode())
-    return presented(read.public_bytes(serialization.Encoding.DER))
+    """What a certificate says (DER, as TLS gives it, or PEM). Raises BadValue where it names nobody, or several."""
+    pem = certificate.startswith(b"-----")
+    read = x509.load_pem_x509_certificate(certificate) if pem else x509.load_der_x509_certificate(certificate)
+    names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    if len(uris) != 1:
+        raise BadValue("the certificate names nobody of a grid", why=f"it has {len(uris)} URIs")
+    return Presented(parse_uri(uris[0]), f"{read.serial_number:x}", life_of(read))
 
 
 class Authority:

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from distributed_grid.coordinator.access.ca import PKI, Pki, checked
 from distributed_grid.coordinator.audit.log import RequestLog
-from distributed_grid.coordinator.net.limits import Seldom, Tries
+from distributed_grid.coordinator.net.limits import FailedTries, LogThrottle
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.open import open_store
@@ -36,11 +36,11 @@ log = structlog.get_logger("joining")
 class Joining:
     """The door. `serve` is given each connection that comes to it."""
 
-    def __init__(self, pki: Pki, audit: RequestLog, seldom: Seldom) -> None:
+    def __init__(self, pki: Pki, audit: RequestLog, throttle: LogThrottle) -> None:
         self._pki = pki
         self._audit = audit
-        self._tries = Tries()
-        self._seldom = seldom
+        self._tries = FailedTries()
+        self._throttle = throttle
 
     async def serve(self, wire: ServerConnection) -> None:
         """Read one request to join and answer it."""
@@ -52,11 +52,11 @@ class Joining:
                 await wire.send(codec.encode(1, [answer]))
                 await wire.close()
         except (TimeoutError, ConnectionClosed):
-            self._seldom.warning("turned away: nobody asked to join in time", peer=peer)
+            self._throttle.warning("turned away: nobody asked to join in time", peer=peer)
 
     def _answer(self, frame: bytes, peer: str) -> Joined | Refused:
         try:
-            self._tries.judge(peer)
+            self._tries.check(peer)
             join: Join = codec.decode_first(frame, Join)
             checked(join.request.encode())  # before the token is used up
             token = self._pki.identities.redeem(join.token, join.secret, join.name, time.time(), join.to_be)
@@ -64,7 +64,7 @@ class Joining:
             self._pki.identities.label(token.role, token.name, token.labels)
         except GridError as error:
             self._tries.failed(peer)
-            self._seldom.warning("turned away", peer=peer, error=error.what, why=error.why)
+            self._throttle.warning("turned away", peer=peer, error=error.what, why=error.why)
             return Refused(error.what, error.why, error.hint, final=not isinstance(error, BadFrame))
         log.info("joined", peer=peer, role=token.role.value, name=token.name, token=token.id)
         self._audit.request(token.name, "join", role=token.role.value, token=token.id, peer=peer)

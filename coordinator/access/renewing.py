@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 from distributed_grid.coordinator.access.ca import Pki, Presented, checked, presented
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.net.limits import Seldom, Tries
+from distributed_grid.coordinator.net.limits import FailedTries, LogThrottle
 from distributed_grid.identity.keys import RENEW_AT
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
@@ -40,12 +40,12 @@ log = structlog.get_logger("renewing")
 class Renewals:
     """Both ways. `nodes` are those the ledger knows, by name."""
 
-    def __init__(self, pki: Pki, audit: RequestLog, nodes: Mapping[str, Node], seldom: Seldom) -> None:
+    def __init__(self, pki: Pki, audit: RequestLog, nodes: Mapping[str, Node], throttle: LogThrottle) -> None:
         self._pki = pki
         self._audit = audit
         self._nodes = nodes
-        self._seldom = seldom
-        self._tries = Tries()
+        self._throttle = throttle
+        self._tries = FailedTries()
         self._given: dict[tuple[Role, str], deque[float]] = {}
 
     # --- over the session ---------------------------------------------------------------------------------------------
@@ -100,14 +100,14 @@ class Renewals:
 
     def _answer(self, frame: bytes, nonce: str, peer: str) -> NewCertificate | Refused:
         try:
-            self._tries.judge(peer)
+            self._tries.check(peer)
             asked: Renew = codec.decode_first(frame, Renew)
             shown = self._proved(asked, nonce)
             self._judge(shown)
             return NewCertificate(certificate=self._renewed(shown, asked.request, peer=peer, expired="yes"))
         except GridError as error:
             self._tries.failed(peer)
-            self._seldom.warning("not renewed", peer=peer, error=error.what, why=error.why)
+            self._throttle.warning("not renewed", peer=peer, error=error.what, why=error.why)
             return Refused(error.what, error.why, error.hint, final=not isinstance(error, BadFrame))
 
     def _proved(self, asked: Renew, nonce: str) -> Presented:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 
-from distributed_grid.coordinator.access.ca import Pki, presented_pem
+from distributed_grid.coordinator.access.ca import Pki, presented
 from distributed_grid.coordinator.access.renewing import Renewals
 from distributed_grid.coordinator.core.commands import DrainAsked, ForgetAsked, LabelAsked, UndrainAsked
 from distributed_grid.coordinator.net.connection import Connection
@@ -55,7 +55,7 @@ class AccessRequests:
             return messages.NewCertificate(error="this grid has no authority", id=asked.id)
         answer = self._renewals.renew(connection.presented, asked)
         if answer.certificate:
-            connection.presented = shown = presented_pem(answer.certificate)
+            connection.presented = shown = presented(answer.certificate.encode())
             connection.holds_until(shown.life.end, "certificate")
         return answer
 

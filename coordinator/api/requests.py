@@ -30,7 +30,7 @@ from distributed_grid.coordinator.api.lookup import (
 from distributed_grid.coordinator.api.operator_requests import AccessRequests, order
 from distributed_grid.coordinator.api.relay import Client, Relay
 from distributed_grid.coordinator.api.submissions import LONGEST, Submissions, check_request, neighbours, resolved
-from distributed_grid.coordinator.audit.entries import NAMED, Asked
+from distributed_grid.coordinator.audit.entries import NAMED, AuditedRequest
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
@@ -45,10 +45,10 @@ from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.queue.admission import refusal
 from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.coordinator.driver import Clock
-from distributed_grid.coordinator.net.limits import Seldom
+from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.coordinator.net.memory import Memory
-from distributed_grid.coordinator.ray.boosts import Boosting, no_boosts, no_other_boost
-from distributed_grid.coordinator.ray.reservations import Placing
+from distributed_grid.coordinator.ray.boosts import BoostService, no_boosts, no_other_boost
+from distributed_grid.coordinator.ray.reservations import RayReservations
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import State
@@ -75,8 +75,8 @@ class Requests:
         clock: Clock,
         access: AccessRequests,
         memory: Memory,
-        boosts: Boosting,
-        placing: Placing,
+        boosts: BoostService,
+        placing: RayReservations,
     ) -> None:
         self._placing = placing
         self._memory = memory
@@ -93,17 +93,17 @@ class Requests:
         self._clock = clock
         self._began = time.monotonic()
         self._tokens = itertools.count(1)
-        self._seldom = Seldom()
+        self._throttle = LogThrottle()
         self._waiting: dict[int, Callable[[Accepted | Rejected | Granted], None]] = {}
 
     # --- from the server ----------------------------------------------------------------------------------------------
 
     async def handle(self, client: Client, message: Any) -> None:
         """One request of a client. Whatever is wrong with it, the answer says so."""
-        asked = Asked(self._audit, client, message)
+        asked = AuditedRequest(self._audit, client, message)
         reached = reach(client.role, type(message))
         if reached is None:
-            self._seldom.warning("refused", client.user, role=client.role.value, request=asked.tag)
+            self._throttle.warning("refused", client.user, role=client.role.value, request=asked.tag)
             asked.fail("not-allowed", f"a {client.role} may not do this", f"{client.user} is one", "ask an operator")
             return
         try:
@@ -135,7 +135,7 @@ class Requests:
 
     # --- which request ------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, asked: Asked, client: Client, sight: Sight, message: Any) -> None:
+    async def _dispatch(self, asked: AuditedRequest, client: Client, sight: Sight, message: Any) -> None:
         match message:
             case messages.WantOutput() | messages.WantFiles() | messages.WantFile():
                 if why := self._relay.want(client, message, sight):
@@ -204,7 +204,7 @@ class Requests:
         self._waiting[token] = waiting
         return token
 
-    def _answer_plainly(self, asked: Asked) -> int:
+    def _answer_plainly(self, asked: AuditedRequest) -> int:
         asked.later = True
 
         def waiting(command: Accepted | Rejected | Granted) -> None:
@@ -219,7 +219,7 @@ class Requests:
 
     # --- submit -------------------------------------------------------------------------------------------------------
 
-    def _submit(self, asked: Asked, client: Client, sight: Sight, message: messages.Submit) -> None:
+    def _submit(self, asked: AuditedRequest, client: Client, sight: Sight, message: messages.Submit) -> None:
         client.sight, asked.later = sight, True
         found = self._submissions.prepare(sight, client.host, message)
         watched = found.names() if message.watch else []
@@ -243,7 +243,7 @@ class Requests:
         self._driver.put(found.event(self._token(waiting)))
 
     def _submitted(
-        self, asked: Asked, client: Client, message: messages.Submit, ids: dict[str, str], fit: int, nodes: int
+        self, asked: AuditedRequest, client: Client, message: messages.Submit, ids: dict[str, str], fit: int, nodes: int
     ) -> None:
         """The answer; who watches also gets the jobs that were there already as they stand."""
         jobs = tuple(ids[submission.key] for submission in message.jobs)
@@ -266,7 +266,7 @@ class Requests:
         self.watches.show(client, names)
         client.connection.send(messages.Done(message.id))
 
-    def _cancel(self, asked: Asked, client: Client, sight: Sight, message: messages.Cancel) -> None:
+    def _cancel(self, asked: AuditedRequest, client: Client, sight: Sight, message: messages.Cancel) -> None:
         if message.grace > LONGEST or not math.isfinite(message.grace):
             raise BadValue(f"the grace of {message.grace:g} s cannot be used", hint="give seconds")
         live = self._lookup.to_cancel(sight, message)
@@ -279,7 +279,7 @@ class Requests:
         token = self._answer_plainly(asked)
         self._driver.put(CancelAsked(token, tuple(live), message.reason[:REASON_CHARS], message.grace))
 
-    def _signal(self, asked: Asked, client: Client, sight: Sight, message: messages.SignalJob) -> None:
+    def _signal(self, asked: AuditedRequest, client: Client, sight: Sight, message: messages.SignalJob) -> None:
         if not 1 <= message.signal <= 64:
             raise BadValue(f"there is no signal {message.signal}", hint="1 to 64")
         job = self._lookup.single(sight, message.job)
@@ -288,7 +288,7 @@ class Requests:
 
     async def _boost(
         self,
-        asked: Asked,
+        asked: AuditedRequest,
         client: Client,
         sight: Sight,
         message: messages.RequestBoost | messages.ExtendBoost | messages.ListBoosts,

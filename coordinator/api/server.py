@@ -31,7 +31,7 @@ from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.api.operator_requests import AccessRequests
 from distributed_grid.coordinator.api.relay import Agent, Relay
 from distributed_grid.coordinator.api.requests import Requests
-from distributed_grid.coordinator.api.sessions import People
+from distributed_grid.coordinator.api.sessions import ClientSessions
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.commands import (
     Accepted,
@@ -52,11 +52,11 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.net.connection import Connection, Wire
-from distributed_grid.coordinator.net.limits import Bucket, Seldom
-from distributed_grid.coordinator.net.listener import Entrance, bind_unix
+from distributed_grid.coordinator.net.limits import Bucket, LogThrottle
+from distributed_grid.coordinator.net.listener import Listener, bind_unix
 from distributed_grid.coordinator.net.memory import Memory
-from distributed_grid.coordinator.ray.boosts import Boosting
-from distributed_grid.coordinator.ray.reservations import Placing
+from distributed_grid.coordinator.ray.boosts import BoostService
+from distributed_grid.coordinator.ray.reservations import RayReservations
 from distributed_grid.coordinator.store.contradictions import Contradictions
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.identity.credentials import own, server_context
@@ -94,8 +94,8 @@ class Server:
         clock: Clock,
         pki: Pki | None = None,
         memory_limit: int = 0,
-        boosts: Boosting | None = None,
-        placing: Placing | None = None,
+        boosts: BoostService | None = None,
+        placing: RayReservations | None = None,
         heartbeat: float = 2.0,
     ) -> None:
         self._state = state
@@ -107,29 +107,29 @@ class Server:
         self._words: dict[str, Bucket] = {}
         self._lookup = Lookup(state, store, driver)
         self._relay = Relay(self._agents, store, self._lookup.one)
-        self._seldom = Seldom()
-        renewals = Renewals(pki, audit, state.nodes, self._seldom) if pki is not None else None
+        self._throttle = LogThrottle()
+        renewals = Renewals(pki, audit, state.nodes, self._throttle) if pki is not None else None
         self._renewals = renewals
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
         """Where who has no identity is heard, by path."""
         access = self._access = AccessRequests(pki, self._cut, renewals)
         self._memory = Memory(memory_limit)
-        boosts = self._boosts = boosts or Boosting(state, None, RayAuth.DISABLED, True, driver.put)
-        placing = self._placing = placing or Placing(state, None, driver.put)
+        boosts = self._boosts = boosts or BoostService(state, None, RayAuth.DISABLED, True, driver.put)
+        placing = self._placing = placing or RayReservations(state, None, driver.put)
         self._requests = Requests(self._lookup, blobs, self._relay, audit, clock, access, self._memory, boosts, placing)
         state.watched = self._requests.watches.watched
-        self._people = People(self._requests, driver, self._seldom, self._memory)
+        self._clients = ClientSessions(self._requests, driver, self._throttle, self._memory)
         self._pki = pki
         self._admission = Admission(pki, store.grid)
         if pki is not None and renewals is not None:
-            self._doors = {JOIN_PATH: Joining(pki, audit, self._seldom).serve, RENEW_PATH: renewals.serve}
+            self._doors = {JOIN_PATH: Joining(pki, audit, self._throttle).serve, RENEW_PATH: renewals.serve}
         self._tls: ssl.SSLContext | None = None
         self._loopback = True
         self._hosts = set(LOOPBACK)
         """What a request may say that it was sent to."""
         self._instance = secrets.token_hex(8)
         self._contradictions = Contradictions(store, state, driver.put, clock, self._instance)
-        self._entrance = Entrance(self._serve, self._turn_away, self._seldom)
+        self._listener = Listener(self._serve, self._turn_away, self._throttle)
         self._socket: Path | None = None
 
     # --- listening ----------------------------------------------------------------------------------------------------
@@ -140,14 +140,14 @@ class Server:
         self._hosts = {*LOOPBACK, *(self._pki.hosts() if self._pki is not None else ())}
         if self._pki is not None:
             self._tls = server_context(self._pki.folder)
-        bound = await self._entrance.listen(host, port, self._tls)
+        bound = await self._listener.listen(host, port, self._tls)
         self._memory.look()
         return bound
 
     async def listen_locally(self, state_dir: Path) -> None:
         """Begin to take connections of this machine's users. Raises GridError, OSError."""
         ours, self._socket = bind_unix(state_dir), state_dir / SOCKET
-        self._entrance.take_from(ours)
+        self._listener.take_from(ours)
 
     def take_certificate(self) -> None:
         """Connections that are made from now on are made with the certificate that is there now. Raises GridError."""
@@ -160,7 +160,7 @@ class Server:
             with suppress(OSError):
                 self._socket.unlink()
         self._memory.close()
-        await self._entrance.close()
+        await self._listener.close()
 
     def _turn_away(self, wire: ServerConnection, request: Request) -> Response | None:
         """No web page may talk to us: browsers send Origin, and a name made to lead here is no name of ours."""
@@ -176,7 +176,7 @@ class Server:
         try:
             cast(Wire, wire).bearer = self._admission.bearer(request.headers)
         except NotAdmitted as error:
-            self._seldom.warning("turned away", peer=cast(Wire, wire).address, error=error.what, why=error.why)
+            self._throttle.warning("turned away", peer=cast(Wire, wire).address, error=error.what, why=error.why)
             return wire.respond(HTTPStatus.UNAUTHORIZED, f"{error.what}\n")
         return None
 
@@ -201,15 +201,15 @@ class Server:
                     await self._serve_client(connection, hello)
         except ConnectionClosed as error:
             if error.sent is not None and error.sent.code == CloseCode.MESSAGE_TOO_BIG:
-                self._seldom.warning("cut", peer=peer, name=connection.name, why=error.sent.reason)
+                self._throttle.warning("cut", peer=peer, name=connection.name, why=error.sent.reason)
         except TimeoutError:
-            self._seldom.warning("turned away: no hello came in time", peer=peer)
+            self._throttle.warning("turned away: no hello came in time", peer=peer)
             await connection.refuse(messages.Refused("no hello came in time"))
         except NotAdmitted as error:
-            self._seldom.warning("turned away", peer=peer, error=error.what, why=error.why)
+            self._throttle.warning("turned away", peer=peer, error=error.what, why=error.why)
             await connection.refuse(error, final=True)
         except (BadFrame, ProtocolMismatch) as error:
-            self._seldom.warning("turned away", peer=peer, name=connection.name, error=error.what, why=error.why)
+            self._throttle.warning("turned away", peer=peer, name=connection.name, error=error.what, why=error.why)
             # A peer of another version may come back once it is updated; it need not ask again before.
             await connection.refuse(error, final=isinstance(error, ProtocolMismatch) and not connection.link.open)
         except Exception:
@@ -352,7 +352,7 @@ class Server:
                         await connection.drained()
                     elif why := self._relay.answered(agent, message, connection):
                         what, peer = "cut: a node's answer does not fit the question", connection.wire.address
-                        self._seldom.warning(what, peer, node=agent.name, why=why)
+                        self._throttle.warning(what, peer, node=agent.name, why=why)
                         connection.abort()
                         return
         finally:
@@ -368,14 +368,14 @@ class Server:
     async def _serve_client(self, connection: Connection, hello: messages.Hello) -> None:
         if not sane(hello.name):
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
-        if await self._people.admits(connection):
+        if await self._clients.admits(connection):
             self._welcome(connection, secrets.token_hex(8))
-            await self._people.serve(connection, hello.host[:HOST_CHARS])
+            await self._clients.serve(connection, hello.host[:HOST_CHARS])
 
     def _cut(self, role: Role | None, name: str, bearers: Collection[str] = ()) -> int:
         """End the live connections of who may come no more, or came with one of these bearer tokens; how many there
         were."""
-        live = self._people.connections(role, name, bearers)
+        live = self._clients.connections(role, name, bearers)
         if role is Role.AGENT and (agent := self._agents.get(name)) is not None:
             live += [agent.control] + ([agent.data] if agent.data is not None else [])
         for connection in live:

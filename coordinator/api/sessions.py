@@ -10,8 +10,8 @@ from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.net.connection import Connection
-from distributed_grid.coordinator.net.limits import OUT_OF_TURN, Pace, Paces, Seldom
-from distributed_grid.coordinator.net.memory import Memory, Strain
+from distributed_grid.coordinator.net.limits import OUT_OF_TURN, LogThrottle, Pace, Paces
+from distributed_grid.coordinator.net.memory import Memory, Shortage
 from distributed_grid.protocol.codec import Unusable
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import Failed, Refused
@@ -22,13 +22,13 @@ LAGGING = 64 << 10
 """Bytes that wait for a peer to read, from which on it is let go when memory is short."""
 
 
-class People:
+class ClientSessions:
     """All who are connected."""
 
-    def __init__(self, requests: Requests, driver: Driver, seldom: Seldom, memory: Memory) -> None:
+    def __init__(self, requests: Requests, driver: Driver, throttle: LogThrottle, memory: Memory) -> None:
         self._requests = requests
         self._driver = driver
-        self._seldom = seldom
+        self._throttle = throttle
         self._connections: dict[tuple[Role, str], set[Connection]] = {}
         self._paces = Paces()
         self._memory = memory
@@ -46,19 +46,19 @@ class People:
         for (role, _), connections in list(self._connections.items()):
             for connection in list(connections):
                 if role is Role.VIEWER or connection.wire.transport.get_write_buffer_size() > LAGGING:
-                    self._seldom.warning("cut: short of memory", peer=connection.wire.address, user=connection.name)
+                    self._throttle.warning("cut: short of memory", peer=connection.wire.address, user=connection.name)
                     connection.abort()
 
     async def admits(self, connection: Connection) -> bool:
         """Whether this one more connection is all right; if not, it is refused."""
-        if connection.rights is Role.VIEWER and self._memory.strain is not Strain.NONE:
+        if connection.rights is Role.VIEWER and self._memory.shortage is not Shortage.NONE:
             await connection.refuse(Refused("viewers are not let in now", self._memory.words(), "try again later"))
             return False
         own = self._connections.get((connection.rights, connection.name), set())
         if len(own) < CONNECTIONS_OF_ONE:
             return True
         what = f"{connection.name} has {len(own)} connections open"
-        self._seldom.warning("turned away", peer=connection.wire.address, name=connection.name, error=what)
+        self._throttle.warning("turned away", peer=connection.wire.address, name=connection.name, error=what)
         await connection.refuse(Refused(what, "one person may have no more", "close some, and try again"))
         return False
 
@@ -75,7 +75,7 @@ class People:
                 for message in await connection.receive():
                     if type(message) is Unusable:
                         error = message.error
-                        self._seldom.warning("out of bounds", peer=connection.wire.address, user=user, why=error.why)
+                        self._throttle.warning("out of bounds", peer=connection.wire.address, user=user, why=error.why)
                         connection.send(Failed(message.id, "bad-value", error.what, error.why))
                     else:
                         await self._do(client, pace, message)
@@ -102,7 +102,7 @@ class People:
                 await asyncio.sleep(0)
 
     def _too_much(self, client: Client, number: int, seconds: float) -> Failed:
-        self._seldom.warning("too much is asked for", peer=client.connection.wire.address, user=client.user)
+        self._throttle.warning("too much is asked for", peer=client.connection.wire.address, user=client.user)
         what = "you ask for more than the coordinator does for one person"
         why = "requests on many connections, or large ones, came faster than they can be done beside those of others"
         return Failed(number, "busy", what, why, f"try again in {seconds:.0f} s")

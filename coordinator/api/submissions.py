@@ -162,7 +162,8 @@ def _check_placing(request: Request) -> None:
         raise BadValue(
             f"at most {placement.NODES_MOST} nodes of at most {placement.WORD_CHARS} characters can be preferred"
         )
-    if request.constraints and (problem := placement.complaint(request.constraints, request.resources.gpu)):
+    asked = request.constraints
+    if asked is not None and (problem := placement.complaint(asked, request.resources.gpu)):
         raise problem
 
 

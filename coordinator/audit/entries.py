@@ -72,7 +72,7 @@ REMEMBERED = 10_000
 """Allocations of one connection that are remembered as read from."""
 
 
-class Asked:
+class AuditedRequest:
     """`later`: its answer comes from the ledger, and who brings it says what came of it."""
 
     __slots__ = ("_about", "_log", "client", "later", "message")

@@ -2,7 +2,9 @@
 Nothing is changed, so it can be asked of a running coordinator's store, of a stopped one's, and of a backup."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -135,25 +137,36 @@ class _Rows:
         self._groups: list[Group] = []
 
     def findings(self) -> list[Finding]:
-        for name, body in self._db.execute("SELECT name, body FROM nodes"):
-            facts = self._decoded(f"node {name}", body, msgspec.msgpack.Decoder(NodeFacts).decode)
-            if facts is not None:
-                self._nodes[name] = facts
-                self._same(f"node {name}", {"name": name}, {"name": facts.name})
+        nodes = self._db.execute("SELECT name, NULL, body FROM nodes")
+        found = self._records("node", nodes, NodeFacts, "name")
+        self._nodes = {where.removeprefix("node "): facts for where, facts, _ in found}
         for name, body in self._db.execute("SELECT name, body FROM node_orders"):
-            orders = self._decoded(f"orders for {name}", body, msgspec.msgpack.Decoder(NodeOrders).decode)
-            if orders is not None:
+            if (orders := self._decoded(f"orders for {name}", body, NodeOrders)) is not None:
                 self._orders[name] = orders
-        self._look_at_groups()
-        self._look_at_jobs()
-        self._look_at_past_allocations()
+        rows = self._db.execute("SELECT id, key, user, submitted, ended, NULL, body FROM groups")
+        groups = self._records("group", rows, Group, "id", "key", "user", "submitted", "ended")
+        self._groups = [group for _, group, _ in groups if not group.ended]
+        self._check_jobs()
+        past = self._db.execute("SELECT id, node, NULL, body FROM past_allocations")
+        deque(self._records("allocation", past, Allocation, "id", "node"), maxlen=0)
         if not self._found:
             self._found += self._as_a_ledger()
         return self._found
 
-    def _decoded(self, where: str, body: bytes, decode: Callable[[bytes], T]) -> T | None:
+    def _records(self, what: str, rows: sqlite3.Cursor, kind: type[T], *fields: str) -> Iterator[tuple[str, T, Any]]:
+        """The records that can be read, with the column before them. The first columns have to say what these fields of
+        the record say."""
+        for *values, more, body in rows:
+            where = f"{what} {values[0]}"
+            if (record := self._decoded(where, body, kind)) is not None:
+                names = [field.rpartition(".")[2] for field in fields]
+                inside = [attrgetter(field)(record) for field in fields]
+                self._same(where, dict(zip(names, values, strict=True)), dict(zip(names, inside, strict=True)))
+                yield where, record, more
+
+    def _decoded(self, where: str, body: bytes, kind: type[T]) -> T | None:
         try:
-            return decode(body)
+            return msgspec.msgpack.decode(body, type=kind)
         except (msgspec.DecodeError, ValueError, OverflowError) as error:
             self._found.append(Finding(where, f"its record cannot be read: {error}"))
             return None
@@ -163,39 +176,22 @@ class _Rows:
             if value != body[name]:
                 self._found.append(Finding(where, f"its {name} is {value!r} in the table and {body[name]!r} inside"))
 
-    def _look_at_groups(self) -> None:
-        decode = msgspec.msgpack.Decoder(Group).decode
-        names = ("id", "key", "user", "submitted", "ended")
-        for *values, body in self._db.execute(f"SELECT {', '.join(names)}, body FROM groups"):  # noqa: S608
-            group = self._decoded(f"group {values[0]}", body, decode)
-            if group is not None:
-                inside = {name: getattr(group, name) for name in names}
-                self._same(f"group {values[0]}", dict(zip(names, values, strict=True)), inside)
-                if not group.ended:
-                    self._groups.append(group)
-
-    def _look_at_jobs(self) -> None:
-        decode, decode_held = msgspec.msgpack.Decoder(Job).decode, msgspec.msgpack.Decoder(Allocation).decode
-        names = ("id", "key", "user", "name", "state", "submitted", "ended", "node")
-        for *values, body, held in self._db.execute(f"SELECT {', '.join(names)}, body, allocation FROM jobs"):  # noqa: S608
-            where = f"job {values[0]}"
-            job = self._decoded(where, body, decode)
-            if job is None:
-                continue
-            inside = {name: getattr(job, name) for name in names if name != "name"}
-            self._same(where, dict(zip(names, values, strict=True)), inside | {"name": job.spec.name})
+    def _check_jobs(self) -> None:
+        fields = ("id", "key", "user", "spec.name", "state", "submitted", "ended", "node")
+        rows = self._db.execute("SELECT id, key, user, name, state, submitted, ended, node, allocation, body FROM jobs")
+        for where, job, held in self._records("job", rows, Job, *fields):
             ended = job.state is State.ENDED
             if ended != (job.outcome is not None):
                 self._found.append(
                     Finding(where, f"is {job.state.value}, and {'no' if ended else 'an'} outcome is kept")
                 )
-            allocation = self._decoded(where, held, decode_held) if held is not None else None
+            allocation = self._decoded(where, held, Allocation) if held is not None else None
             if not ended:
                 self._jobs.append(job)
                 if job.state is not State.WAITING:
-                    self._look_at_held(where, job, allocation)
+                    self._check_held(where, job, allocation)
 
-    def _look_at_held(self, where: str, job: Job, allocation: Allocation | None) -> None:
+    def _check_held(self, where: str, job: Job, allocation: Allocation | None) -> None:
         if allocation is None:
             self._found.append(Finding(where, f"is {job.state.value}, and what it holds is not kept"))
             return
@@ -207,14 +203,6 @@ class _Rows:
         if allocation.node not in self._nodes:
             self._found.append(Finding(where, f"is on {allocation.node}, which is not a node that is known"))
         self._allocations.append(allocation)
-
-    def _look_at_past_allocations(self) -> None:
-        decode = msgspec.msgpack.Decoder(Allocation).decode
-        for name, node, body in self._db.execute("SELECT id, node, body FROM past_allocations"):
-            allocation = self._decoded(f"allocation {name}", body, decode)
-            if allocation is not None:
-                inside = {"id": allocation.id, "node": allocation.node}
-                self._same(f"allocation {name}", {"id": name, "node": node}, inside)
 
     def _as_a_ledger(self) -> Iterator[Finding]:
         """What a start would do with it."""

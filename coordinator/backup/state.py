@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from distributed_grid.coordinator.access.ca import IDENTITIES, PKI, Authority, Pki, identity_of
+from distributed_grid.coordinator.access.ca import IDENTITIES, PKI, Authority, Pki, presented
 from distributed_grid.coordinator.core.model import Job
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.errors import failure
@@ -207,7 +207,7 @@ def pki_findings(folder: Path, grid: str) -> Iterator[tuple[str, str, str]]:
         own = certificate_in(place)
         check_private(place / IDENTITIES)
         own.verify_directly_issued_by(authority.certificate)
-        named = identity_of(own.public_bytes(serialization.Encoding.DER))
+        named = presented(own.public_bytes(serialization.Encoding.DER)).identity
         if named != Identity(grid, Role.COORDINATOR):
             yield PKI, f"its certificate is for {named.uri}, and the store is of grid {grid}", RESTORE_PKI
     except GridError as error:

@@ -1,16 +1,14 @@
-"""Who is let in next. Connections that have not said who they are yet are few at a time, however many come.
+"""The queue of connections before their handshake, of which only a few are in progress at a time.
 
-Who was accepted and has said its first byte waits in line until a place is free. Places go round by address, and no
-address has more than half of them. So ten thousand nodes behind one address come in one after another, each at the
-speed of a handshake, and who holds its places and says nothing holds up only its own line. While somebody waits, who
-has had a place for long makes way, the oldest of the address that has most.
+A connection that was accepted and has sent its first byte waits until a place is free. Places go round by address, and
+no address has more than half of them: ten thousand nodes behind one address come in one after another, and a peer that
+holds its places in silence delays only its own address. While somebody waits, handshakes that take long are evicted,
+the oldest of the address that has most.
 
-An address that is new in the line, or one of whose connections has just said who it is, has the next turn; one whose
-connections had to make way has its turn after all others for a while. So thousands of addresses that come and stall do
-not keep out who does not.
+An address that is new, or one of whose connections has just identified itself, has the next turn; an address with an
+evicted connection comes after all others for a while, so thousands of addresses that stall do not keep others out.
 
-Of one address, who came last is let in first: where all get in it makes no difference, and where an address is flooded,
-first come first served would let in nobody but who has given up meanwhile.
+Of one address the newest connection is admitted first: where an address is flooded, the oldest have given up meanwhile.
 """
 
 import ipaddress
@@ -19,24 +17,24 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 PLACES = 64
-"""Connections that may be between their first byte and the end of their hello at once."""
+"""Handshakes in progress: connections between their first byte and the end of their hello."""
 PLACES_OF_ADDRESS = 32
 LINE = 4096
 """Connections that wait for a place; more are closed at once."""
 LINE_SECONDS = 10.0
 PLACE_SECONDS = 1.0
-"""A handshake takes milliseconds and a few round trips: after this, a place is given to who waits."""
+"""A handshake takes milliseconds and a few round trips; after this it is evicted if others wait."""
 STALLED_SECONDS = 60.0
-"""For so long an address whose connection had to make way has its turn after others."""
+"""How long an address with an evicted connection has its turn after others."""
 STALLED_MOST = 1 << 16
 IPV6_SITE = 64
-"""Bits of an IPv6 address that count: whoever has one such address has all that share them."""
+"""Bits of an IPv6 address that count: a peer with one such address has all that share them."""
 
-Guest = TypeVar("Guest")
+Peer = TypeVar("Peer")
 
 
 def site(address: str) -> str:
-    """What counts as one address."""
+    """The part of an address that counts as one address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -54,41 +52,41 @@ class _Known:
     since: float
 
 
-class Door(Generic[Guest]):
-    """The places and the line. Guests are whatever the shell has for a connection."""
+class HandshakeQueue(Generic[Peer]):
+    """Waiting connections, and handshakes in progress. A connection is whatever the caller has for one."""
 
     def __init__(self) -> None:
-        self._inside: OrderedDict[Guest, _Known] = OrderedDict()
+        self._inside: OrderedDict[Peer, _Known] = OrderedDict()
         self._places: Counter[str] = Counter()
-        self._waiting: OrderedDict[Guest, _Known] = OrderedDict()
-        self._lines: OrderedDict[str, deque[Guest]] = OrderedDict()
-        """In the order of their turns."""
+        self._waiting: OrderedDict[Peer, _Known] = OrderedDict()
+        self._lines: OrderedDict[str, deque[Peer]] = OrderedDict()
+        """By address, in the order of their turns."""
         self._stalled: OrderedDict[str, float] = OrderedDict()
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def arrive(self, guest: Guest, address: str, now: float) -> Guest | None:
-        """Stand in line. The answer is who is to be turned away where the line is full: who has waited longest, or the
-        new one if its address has its share of the line; None: nobody."""
+    def enqueue(self, peer: Peer, address: str, now: float) -> Peer | None:
+        """Add a connection. Returns the one to turn away if the queue is full: the oldest, or the new one if its own
+        address has its share of the queue; None: there is room."""
         where, out = site(address), None
         if len(self._waiting) >= LINE:
             if len(self._lines.get(where, ())) >= max(LINE // 4, LINE // len(self._lines)):
-                return guest
+                return peer
             out = next(iter(self._waiting))
-            self._leave_line(out)
-        self._waiting[guest] = _Known(where, now)
+            self._dequeue(out)
+        self._waiting[peer] = _Known(where, now)
         if where in self._lines:
-            self._lines[where].append(guest)
+            self._lines[where].append(peer)
             return out
-        self._lines[where] = deque((guest,))
+        self._lines[where] = deque((peer,))
         if self._stalled.get(where, -STALLED_SECONDS) + STALLED_SECONDS <= now:
             self._lines.move_to_end(where, last=False)
         return out
 
-    def let_in(self, now: float) -> list[Guest]:
-        """Those who get a place now."""
+    def admit(self, now: float) -> list[Peer]:
+        """The connections whose handshake may begin now."""
         entering = []
         passed_over = 0
         while self._lines and len(self._inside) < PLACES and passed_over < len(self._lines):
@@ -98,61 +96,61 @@ class Door(Generic[Guest]):
                 passed_over += 1
                 continue
             passed_over = 0
-            guest = self._lines[where][-1]
-            self._leave_line(guest)
-            self._inside[guest] = _Known(where, now)
+            peer = self._lines[where][-1]
+            self._dequeue(peer)
+            self._inside[peer] = _Known(where, now)
             self._places[where] += 1
-            entering.append(guest)
+            entering.append(peer)
         return entering
 
-    def turn_out(self, now: float) -> tuple[list[Guest], list[Guest]]:
-        """Those who have waited in line for too long, and those who are to make way for others. They are gone."""
-        late: list[Guest] = []
+    def evict(self, now: float) -> tuple[list[Peer], list[Peer]]:
+        """Remove and return those that have waited too long, and handshakes that are evicted for others."""
+        late: list[Peer] = []
         while self._waiting and self._first(self._waiting).since <= now - LINE_SECONDS:
-            guest = next(iter(self._waiting))
-            self._leave_line(guest)
-            late.append(guest)
-        slow: list[Guest] = []
+            peer = next(iter(self._waiting))
+            self._dequeue(peer)
+            late.append(peer)
+        slow: list[Peer] = []
         while len(slow) < len(self._waiting) and self._inside:
             ((most, _),) = self._places.most_common(1)
-            guest, known = next(one for one in self._inside.items() if one[1].site == most)
+            peer, known = next(one for one in self._inside.items() if one[1].site == most)
             if known.since > now - PLACE_SECONDS:
                 break
-            self.left(guest)
-            slow.append(guest)
+            self.release(peer)
+            slow.append(peer)
             self._stalled[most] = now
             self._stalled.move_to_end(most)
             if len(self._stalled) > STALLED_MOST:
                 self._stalled.popitem(last=False)
         return late, slow
 
-    def greeted(self, guest: Guest) -> None:
-        """A guest has said who it is: others of its address are welcome."""
-        if (known := self._inside.get(guest)) is not None:
+    def identified(self, peer: Peer) -> None:
+        """The handshake is over and the peer has identified itself: its address is in good standing."""
+        if (known := self._inside.get(peer)) is not None:
             self._stalled.pop(known.site, None)
             if known.site in self._lines:
                 self._lines.move_to_end(known.site, last=False)
-        self.left(guest)
+        self.release(peer)
 
-    def left(self, guest: Guest) -> None:
-        """A guest needs its place no more, or is gone."""
-        if guest in self._waiting:
-            self._leave_line(guest)
-        elif (known := self._inside.pop(guest, None)) is not None:
+    def release(self, peer: Peer) -> None:
+        """A connection needs its place no more, or is closed."""
+        if peer in self._waiting:
+            self._dequeue(peer)
+        elif (known := self._inside.pop(peer, None)) is not None:
             self._places[known.site] -= 1
             if not self._places[known.site]:
                 del self._places[known.site]
 
-    def _leave_line(self, guest: Guest) -> None:
-        where = self._waiting.pop(guest).site
+    def _dequeue(self, peer: Peer) -> None:
+        where = self._waiting.pop(peer).site
         line = self._lines[where]
-        if line[-1] is guest:
+        if line[-1] is peer:
             line.pop()
         else:
-            line.remove(guest)  # nearly always its first
+            line.remove(peer)  # nearly always its first
         if not line:
             del self._lines[where]
 
     @staticmethod
-    def _first(known: OrderedDict[Guest, _Known]) -> _Known:
+    def _first(known: OrderedDict[Peer, _Known]) -> _Known:
         return next(iter(known.values()))

@@ -111,14 +111,14 @@ ADDRESSES = 10_000
 """Addresses whose failures are remembered; of more, the longest ago is forgotten."""
 
 
-class Tries:
+class FailedTries:
     """Those of one door. Secrets have 256 bits: this is for the log's sake, and many nodes may come by one address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
 
-    def judge(self, peer: str) -> None:
+    def check(self, peer: str) -> None:
         """Raise GridError for an address that has failed too often."""
         failures = [at for at in self._failures.get(peer, []) if at > self._clock() - PER]
         if len(failures) >= FAILURES:
@@ -147,7 +147,7 @@ class _Said:
     unsaid: int = 0
 
 
-class Seldom:
+class LogThrottle:
     """Writes warnings. The first line of an address's next interval says how many were left out (`unsaid`)."""
 
     def __init__(self) -> None:

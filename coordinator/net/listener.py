@@ -22,34 +22,20 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from distributed_grid.coordinator.net.connection import Wire
-from distributed_grid.coordinator.net.handshakes import Door
-from distributed_grid.coordinator.net.limits import Seldom
+from distributed_grid.coordinator.net.handshakes import HandshakeQueue
+from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.protocol.codec import HELLO_BYTES
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.runtime.local import SOCKET
 from distributed_grid.runtime.unix import boot_clock, bound, credentials
 
 TLS_RECORD = b"\x16"
-"""How a peer begins that speaks TLS."""
+"""The first byte of TLS."""
 _ANSWER = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n{}\n"
 
 
-async def first_byte(sock: socket.socket, seconds: float) -> bytes:
-    """A peer's first byte, which is still to be read; none where it leaves. Raises TimeoutError."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(sock, ready.set)
-    try:
-        async with asyncio.timeout(seconds):
-            await ready.wait()
-    finally:
-        loop.remove_reader(sock)
-    return sock.recv(1, socket.MSG_PEEK)
-
-
-def misled(first: bytes, secure: bool) -> str:
-    """What is wrong with a peer that begins so, on a port with TLS or without; empty: nothing. What it said is taken
-    for garbage then, and it may have the answer of `answer_plainly`."""
+def speaks_other_protocol(first: bytes, secure: bool) -> str:
+    """What is wrong with a peer whose first byte is this, on a port with TLS or without; empty: nothing."""
     if secure and first != TLS_RECORD:
         return "what it says is not TLS; a client of ours is to use wss://"
     if not secure and first == TLS_RECORD:
@@ -57,19 +43,17 @@ def misled(first: bytes, secure: bool) -> str:
     return ""
 
 
-def answer_plainly(sock: socket.socket, secure: bool) -> None:
-    """Say which of the two is spoken here."""
+def answer_in_plain_text(sock: socket.socket, secure: bool) -> None:
+    """Tell a peer that speaks the wrong protocol which one is spoken here, in a way that both can read."""
     words = "This grid has an authority: use wss://" if secure else "This grid has no authority: use ws://"
-    try:
+    with contextlib.suppress(OSError):
         sock.send(_ANSWER.format(words).encode())
         sock.shutdown(socket.SHUT_WR)
         sock.recv(1 << 16)  # with bytes unread, closing would take the answer back
-    except OSError:
-        pass
 
 
-def reason(error: OSError) -> str:
-    """Why a handshake with a peer failed, in words."""
+def handshake_error(error: OSError) -> str:
+    """Why a handshake failed, for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TLS_ERRORS.get(error.verify_message, f"its certificate is not good: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
@@ -146,7 +130,7 @@ def closed_to_others(state_dir: Path) -> Iterator[None]:
         os.umask(before)
 
 
-class Guest:
+class Incoming:
     """A connection from its first moment to its last."""
 
     def __init__(self, sock: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
@@ -168,22 +152,22 @@ class Guest:
             self.sock.close()
 
 
-class Entrance:
+class Listener:
     """`serve` is given each connection that has been opened; `judge` may answer an HTTP request instead."""
 
     def __init__(
         self,
         serve: Callable[[Wire], Awaitable[None]],
         judge: Callable[[ServerConnection, Request], Response | None],
-        seldom: Seldom,
+        throttle: LogThrottle,
     ) -> None:
         self._serve = serve
         self._judge = judge
-        self._seldom = seldom
+        self._throttle = throttle
         self._loop = asyncio.get_running_loop()
-        self._door: Door[Guest] = Door()
-        self._guests: set[Guest] = set()
-        self._silent: OrderedDict[Guest, float] = OrderedDict()
+        self._queue: HandshakeQueue[Incoming] = HandshakeQueue()
+        self._peers: set[Incoming] = set()
+        self._silent: OrderedDict[Incoming, float] = OrderedDict()
         """Those that have not said anything, and since when."""
         self._listening: list[socket.socket] = []
         self._acceptors: list[asyncio.Task[None]] = []
@@ -240,16 +224,16 @@ class Entrance:
         self._listening = []
         if self._timer is not None:
             self._timer.cancel()
-        for guest in list(self._silent):
-            self._silence_ends(guest)
+        for peer in list(self._silent):
+            self._silence_ends(peer)
         closing = []
-        for guest in list(self._guests):
-            if guest.wire is not None and guest.wire.protocol.state is State.OPEN:
-                closing.append(guest.wire.close(1001))
+        for peer in list(self._peers):
+            if peer.wire is not None and peer.wire.protocol.state is State.OPEN:
+                closing.append(peer.wire.close(1001))
             else:
-                guest.cut()
+                peer.cut()
         await asyncio.gather(*closing, return_exceptions=True)
-        tasks = [guest.task for guest in self._guests if guest.task is not None]
+        tasks = [peer.task for peer in self._peers if peer.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- who comes ----------------------------------------------------------------------------------------------------
@@ -259,52 +243,52 @@ class Entrance:
             try:
                 sock, address = await self._loop.sock_accept(listening)
             except OSError as error:  # gone before it was accepted, or no file is left
-                self._seldom.warning("a connection could not be accepted", peer="", why=str(error))
+                self._throttle.warning("a connection could not be accepted", peer="", why=str(error))
                 await asyncio.sleep(0.1)
                 continue
             local = sock.family == socket.AF_UNIX
-            self._arrived(Guest(sock, f"uid {credentials(sock).uid}" if local else str(address[0]), tls))
+            self._arrived(Incoming(sock, f"uid {credentials(sock).uid}" if local else str(address[0]), tls))
             await asyncio.sleep(0)  # however many stand outside, those inside have their turn
 
-    def _arrived(self, guest: Guest) -> None:
+    def _arrived(self, peer: Incoming) -> None:
         # The kernel gives the lowest number that is free, so a number says how many files are open.
-        if guest.sock.fileno() >= self._most_files:
+        if peer.sock.fileno() >= self._most_files:
             full = "as many connections are open as this process may have files"
             if not self._silent:
-                self._turn_away(guest, full)
+                self._turn_away(peer, full)
                 return
             self._silence_ends(next(iter(self._silent)), full)
-        self._guests.add(guest)
-        self._silent[guest] = time.monotonic()
-        self._loop.add_reader(guest.sock.fileno(), self._spoke, guest)
+        self._peers.add(peer)
+        self._silent[peer] = time.monotonic()
+        self._loop.add_reader(peer.sock.fileno(), self._spoke, peer)
         self._look_soon()
 
-    def _spoke(self, guest: Guest) -> None:
+    def _spoke(self, peer: Incoming) -> None:
         """Its first byte is there, or its end."""
-        self._silence_ends(guest)
-        out = self._door.arrive(guest, guest.address, time.monotonic())
+        self._silence_ends(peer)
+        out = self._queue.enqueue(peer, peer.address, time.monotonic())
         if out is not None:
-            self._guests.discard(out)
+            self._peers.discard(out)
             self._turn_away(out, "too many connections wait to be let in")
         self._let_in()
 
-    def _silence_ends(self, guest: Guest, why: str = "") -> None:
+    def _silence_ends(self, peer: Incoming, why: str = "") -> None:
         """Stop listening for its first byte, and turn it away if a reason is given."""
-        del self._silent[guest]
-        self._loop.remove_reader(guest.sock.fileno())
+        del self._silent[peer]
+        self._loop.remove_reader(peer.sock.fileno())
         if why:
-            self._guests.discard(guest)
-            self._turn_away(guest, why)
+            self._peers.discard(peer)
+            self._turn_away(peer, why)
 
     def _let_in(self) -> None:
         if not self._listening:
             return
-        for guest in self._door.let_in(time.monotonic()):
-            guest.task = self._loop.create_task(self._receive(guest))
+        for peer in self._queue.admit(time.monotonic()):
+            peer.task = self._loop.create_task(self._receive(peer))
         self._look_soon()
 
     def _look_soon(self) -> None:
-        if (self._door.waiting or self._silent) and self._timer is None and self._listening:
+        if (self._queue.waiting or self._silent) and self._timer is None and self._listening:
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
@@ -312,87 +296,83 @@ class Entrance:
         now = time.monotonic()
         while self._silent and (first := next(iter(self._silent.items())))[1] <= now - TLS_SECONDS:
             self._silence_ends(first[0], f"it said nothing for {TLS_SECONDS:g} s")
-        late, slow = self._door.turn_out(now)
-        for guest in late:
-            self._guests.discard(guest)
-            self._turn_away(guest, "it waited too long to be let in")
-        for guest in slow:
-            self._turn_away(guest, "it did not say who it is, and others wait")
+        late, slow = self._queue.evict(now)
+        for peer in late:
+            self._peers.discard(peer)
+            self._turn_away(peer, "it waited too long to be let in")
+        for peer in slow:
+            self._turn_away(peer, "it did not say who it is, and others wait")
         self._let_in()
 
-    def _turn_away(self, guest: Guest, why: str) -> None:
-        guest.cut()
-        self._seldom.warning("turned away", peer=guest.address, why=why)
+    def _turn_away(self, peer: Incoming, why: str) -> None:
+        peer.cut()
+        self._throttle.warning("turned away", peer=peer.address, why=why)
 
-    def _known(self, guest: Guest) -> None:
-        self._door.greeted(guest)
+    def _known(self, peer: Incoming) -> None:
+        self._queue.identified(peer)
         self._let_in()
 
-    def _left(self, guest: Guest) -> None:
-        self._door.left(guest)
+    def _left(self, peer: Incoming) -> None:
+        self._queue.release(peer)
         self._let_in()
 
     # --- a connection -------------------------------------------------------------------------------------------------
 
-    async def _receive(self, guest: Guest) -> None:
+    async def _receive(self, peer: Incoming) -> None:
         try:
-            if await self._handshakes(guest) and guest.wire is not None:
-                async with guest.wire:
-                    await self._serve(guest.wire)
+            if await self._handshakes(peer) and peer.wire is not None:
+                async with peer.wire:
+                    await self._serve(peer.wire)
         except Exception as error:  # the handshake's; `serve` judges its own
-            self._seldom.warning("turned away", peer=guest.address, why=str(error) or type(error).__name__)
+            self._throttle.warning("turned away", peer=peer.address, why=str(error) or type(error).__name__)
         finally:
-            if guest.wire is not None and guest.wire.protocol.state is not State.CLOSED:
-                guest.wire.transport.abort()
-            self._guests.discard(guest)
-            self._left(guest)
+            if peer.wire is not None and peer.wire.protocol.state is not State.CLOSED:
+                peer.wire.transport.abort()
+            self._peers.discard(peer)
+            self._left(peer)
 
-    async def _handshakes(self, guest: Guest) -> bool:
+    async def _handshakes(self, peer: Incoming) -> bool:
         """TLS, if we have it, and HTTP; whether a websocket is open."""
-        guest.sock.setblocking(False)
-        if guest.sock.family != socket.AF_UNIX:
+        peer.sock.setblocking(False)
+        if peer.sock.family != socket.AF_UNIX:
             with contextlib.suppress(OSError):
-                guest.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not await self._begins_well(guest):
+                peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._begins_well(peer):
             return False
         tls: dict[str, Any] = {}
-        if guest.tls is not None:
+        if peer.tls is not None:
             tls = {"ssl_handshake_timeout": TLS_SECONDS, "ssl_shutdown_timeout": CLOSE_SECONDS}
-        wire = self._wire(guest)
+        wire = self._wire(peer)
         try:
-            await self._loop.connect_accepted_socket(lambda: wire, guest.sock, ssl=guest.tls, **tls)
-            guest.wire = wire
+            await self._loop.connect_accepted_socket(lambda: wire, peer.sock, ssl=peer.tls, **tls)
+            peer.wire = wire
         except OSError as error:
-            self._seldom.warning("turned away", peer=guest.address, why=reason(error))
+            self._throttle.warning("turned away", peer=peer.address, why=handshake_error(error))
             return False
         try:
             async with asyncio.timeout(UPGRADE_SECONDS):
                 await wire.handshake(self._judge, None, None)
         except TimeoutError:
-            self._seldom.warning("turned away: no HTTP request came in time", peer=guest.address)
+            self._throttle.warning("turned away: no HTTP request came in time", peer=peer.address)
             return False
         return wire.protocol.state is State.OPEN
 
-    async def _begins_well(self, guest: Guest) -> bool:
-        """Whether a peer's first byte is one of what is spoken here."""
-        secure = guest.tls is not None
+    def _begins_well(self, peer: Incoming) -> bool:
+        """Whether a peer's first byte, which has come, is one of what is spoken here."""
+        secure = peer.tls is not None
         try:
-            first = await first_byte(guest.sock, TLS_SECONDS)
-            if first and not (why := misled(first, secure)):
-                return True
-            if first:
-                answer_plainly(guest.sock, secure)
-            else:
-                why = "it left without a word"
-        except TimeoutError:
-            why = f"it said nothing for {TLS_SECONDS:g} s"
+            first = peer.sock.recv(1, socket.MSG_PEEK)
+            why = speaks_other_protocol(first, secure) if first else "it left without a word"
         except OSError as error:
-            why = reason(error)
-        self._seldom.warning("turned away", peer=guest.address, why=why)
-        guest.sock.close()
-        return False
+            first, why = b"", handshake_error(error)
+        if why:
+            if first:
+                answer_in_plain_text(peer.sock, secure)
+            self._throttle.warning("turned away", peer=peer.address, why=why)
+            peer.sock.close()
+        return not why
 
-    def _wire(self, guest: Guest) -> Wire:
+    def _wire(self, peer: Incoming) -> Wire:
         wire = Wire(
             ServerProtocol(max_size=HELLO_BYTES),
             cast(Server, self),  # of which a connection asks only whether it is serving
@@ -400,6 +380,6 @@ class Entrance:
             close_timeout=CLOSE_SECONDS,
             max_queue=QUEUE,
         )
-        wire.address, wire.accepted = guest.address, guest.accepted
-        wire.let_in = lambda: self._known(guest)
+        wire.address, wire.accepted = peer.address, peer.accepted
+        wire.let_in = lambda: self._known(peer)
         return wire

@@ -34,7 +34,7 @@ class Busy(GridError):
     code = "busy"
 
 
-class Strain(IntEnum):
+class Shortage(IntEnum):
     """How short of memory we are."""
 
     NONE = 0
@@ -42,13 +42,13 @@ class Strain(IntEnum):
     REFUSE = 2
 
 
-def judge(used: int, mark: int, before: Strain) -> Strain:
+def judge(used: int, mark: int, before: Shortage) -> Shortage:
     """By the bytes that are used, and what was so before."""
-    if used >= mark * (REFUSE_UNTIL if before is Strain.REFUSE else REFUSE_AT):
-        return Strain.REFUSE
-    if used >= mark * (SHED_UNTIL if before is not Strain.NONE else SHED_AT):
-        return Strain.SHED
-    return Strain.NONE
+    if used >= mark * (REFUSE_UNTIL if before is Shortage.REFUSE else REFUSE_AT):
+        return Shortage.REFUSE
+    if used >= mark * (SHED_UNTIL if before is not Shortage.NONE else SHED_AT):
+        return Shortage.SHED
+    return Shortage.NONE
 
 
 def resident() -> int:
@@ -76,7 +76,7 @@ class Memory:
 
     def __init__(self, mark: int = 0, used: Callable[[], int] = resident) -> None:
         self.mark = mark or int(allowed() * PART)
-        self.strain = Strain.NONE
+        self.shortage = Shortage.NONE
         self.shed: Callable[[], None] = lambda: None
         self._used = used
         self._bytes = 0
@@ -87,12 +87,12 @@ class Memory:
         self.close()
         self._timer = asyncio.get_running_loop().call_later(SECONDS, self.look)
         self._bytes = self._used()
-        before, self.strain = self.strain, judge(self._bytes, self.mark, self.strain)
-        if self.strain is not before:
-            told = log.info if self.strain is Strain.NONE else log.warning
-            told("short of memory" if self.strain else "there is enough memory again", strain=self.strain.name,
+        before, self.shortage = self.shortage, judge(self._bytes, self.mark, self.shortage)
+        if self.shortage is not before:
+            told = log.info if self.shortage is Shortage.NONE else log.warning
+            told("short of memory" if self.shortage else "there is enough memory again", shortage=self.shortage.name,
                  used_mib=self._bytes >> 20, mark_mib=self.mark >> 20)  # fmt: skip
-        if self.strain is not Strain.NONE:
+        if self.shortage is not Shortage.NONE:
             self.shed()
             _give_back()
 
@@ -103,14 +103,14 @@ class Memory:
 
     def words(self) -> str:
         """It in one sentence, for who asks how the grid is; empty: there is enough."""
-        if self.strain is Strain.NONE:
+        if self.shortage is Shortage.NONE:
             return ""
-        what = "no new jobs are taken and viewers" if self.strain is Strain.REFUSE else "viewers"
+        what = "no new jobs are taken and viewers" if self.shortage is Shortage.REFUSE else "viewers"
         return f"{what} are turned away: {self._reason()}"
 
     def refuse(self) -> None:
         """Raise Busy for who would have more kept in memory, if there is no room."""
-        if self.strain is Strain.REFUSE:
+        if self.shortage is Shortage.REFUSE:
             hint = "try again when jobs have ended; what is there goes on (coordinator.memory_limit sets the mark)"
             raise Busy("the grid takes no new jobs now", self._reason(), hint)
 

@@ -143,7 +143,7 @@ LOOK_SECONDS = 12.0
 log = structlog.get_logger("boosts")
 
 
-class Boosting:
+class BoostService:
     """All boosts of this coordinator. `bridge` None: there is no Ray. `lends`: resource sharing is enabled."""
 
     def __init__(

@@ -36,7 +36,7 @@ LOOPBACK = ("127.", "::1")
 log = structlog.get_logger("placing")
 
 
-class Placing:
+class RayReservations:
     """All that Ray reserves for this coordinator's jobs. `bridge` None: there is no Ray."""
 
     def __init__(self, state: GridState, bridge: Bridge | None, put: Callable[[Event], None]) -> None:

@@ -269,10 +269,10 @@ def _grid_of(pki: Path) -> str:
     """The grid that the coordinator's own certificate names; empty where it cannot be read."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    from distributed_grid.coordinator.access.ca import identity_of
+    from distributed_grid.coordinator.access.ca import presented
     from distributed_grid.identity.keys import certificate_in
     from distributed_grid.protocol.errors import GridError
 
     with suppress(GridError, OSError, ValueError):
-        return identity_of(certificate_in(pki).public_bytes(Encoding.DER)).grid
+        return presented(certificate_in(pki).public_bytes(Encoding.DER)).identity.grid
     return ""

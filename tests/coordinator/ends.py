@@ -19,7 +19,7 @@ from distributed_grid.coordinator.api.server import Server
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.driver import Clock, Driver
-from distributed_grid.coordinator.ray.boosts import Boosting
+from distributed_grid.coordinator.ray.boosts import BoostService
 from distributed_grid.coordinator.ray.bridge_client import Bridge
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.identity.credentials import client_context
@@ -82,7 +82,7 @@ class Coordinator:
         self.audit = RequestLog(state_dir / "audit.log")
         bundles = lambda: (job.spec.bundle for job in self.ledger.state.jobs.values() if job.spec.bundle)  # noqa: E731
         self.blobs = Blobs(state_dir / "blobs", bundles)
-        self.boosts = Boosting(self.ledger.state, ray, RayAuth.DISABLED, lends, self.driver.put)
+        self.boosts = BoostService(self.ledger.state, ray, RayAuth.DISABLED, lends, self.driver.put)
         self.server = Server(
             self.ledger.state, self.store, self.driver, self.blobs, self.audit, self.clock, self.pki, boosts=self.boosts
         )

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from distributed_grid.coordinator.access.ca import presented_pem
+from distributed_grid.coordinator.access.ca import presented
 from distributed_grid.coordinator.api import server
 from distributed_grid.coordinator.core import views
 from distributed_grid.identity.keys import new_key, request_for
@@ -203,7 +203,7 @@ async def test_it_is_not_let_in_as_another_node_nor_given_a_certificate_as_one(t
             assert isinstance(end.seen[0], Refused), hello
         await on.evil.say(WantCertificate(request=request_for(new_key()).decode(), id=9))
         given = await on.evil.until(NewCertificate)
-        assert presented_pem(given.certificate).identity.uri.endswith("/agent/evil")
+        assert presented(given.certificate.encode()).identity.uri.endswith("/agent/evil")
         assert not on.honest.closed and on.grid.server._agents["honest"].session == session
 
 

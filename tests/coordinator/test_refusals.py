@@ -232,7 +232,7 @@ async def test_who_may_not_come_in_is_told_so_leaves_one_line_and_changes_nothin
             assert len(said) == 1 and said[0]["peer"].startswith("127.0.0.1"), (who, lines)
             assert not any("Traceback" in str(line) or "exc_info" in line for line in lines), (who, lines)
             assert scene.state() == before, who
-            scene.grid.server._seldom._said.clear()
+            scene.grid.server._throttle._said.clear()
         assert await comes(scene, tmp_path / "lab9", name="lab9") == "let in"
 
 

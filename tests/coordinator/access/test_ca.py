@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from distributed_grid.coordinator.access.ca import DAY, Authority, identity_of
+from distributed_grid.coordinator.access.ca import DAY, Authority, presented
 from distributed_grid.identity.keys import key_pem, new_key, pin_of, read_secret, request_for, write_secret
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.identity import Identity, Role
@@ -55,7 +55,7 @@ async def meet(
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        seen.set_result(identity_of(certificate))
+        seen.set_result(presented(certificate).identity)
         writer.write(b"hello")
         writer.close()
 
@@ -115,7 +115,7 @@ def test_what_a_request_asks_to_be_called_is_not_looked_at() -> None:
         .sign(key, SHA256())
     )
     signed = authority.sign(greedy.public_bytes(serialization.Encoding.PEM), NODE, NOW, 1)
-    assert identity_of(signed.public_bytes(serialization.Encoding.DER)) == NODE
+    assert presented(signed.public_bytes(serialization.Encoding.DER)).identity == NODE
     assert not signed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert "root" not in signed.subject.rfc4514_string()
 

@@ -17,7 +17,7 @@ from distributed_grid.coordinator.access.ca import Lives, Pki, presented
 from distributed_grid.coordinator.access.renewing import AT_MOST, Renewals
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.net.limits import Seldom
+from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.identity.credentials import client_context, server_context, trusting_context
 from distributed_grid.identity.enrollment import Asked, NotRenewed, has_expired, revive
 from distributed_grid.identity.keys import certificate_in, key_pem, new_key, read_secret, request_for, save_identity
@@ -40,7 +40,7 @@ class World:
         self.pki = Pki.create(home / "pki", "0a1b", ["localhost"])
         self.audit = RequestLog(home / "audit.log")
         node = Node(facts("lab1"), strays={"j-a.1": Grant()})  # something may run there still
-        self.renewals = Renewals(self.pki, self.audit, {"lab1": node, "lab2": Node(facts("lab2"))}, Seldom())
+        self.renewals = Renewals(self.pki, self.audit, {"lab1": node, "lab2": Node(facts("lab2"))}, LogThrottle())
         self.url = ""
 
     def member(self, name: str = "lab1", role: Role = Role.AGENT, life: float = OVER, folder: str = "") -> Path:

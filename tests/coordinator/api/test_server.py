@@ -369,7 +369,7 @@ async def test_a_question_to_a_node_that_goes_away_is_answered_with_that(tmp_pat
 
 
 def wires(grid: Coordinator) -> list[Any]:
-    return [guest.wire for guest in grid.server._entrance._guests if guest.wire is not None]
+    return [guest.wire for guest in grid.server._listener._peers if guest.wire is not None]
 
 
 # --- peers that misbehave ---------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ async def test_a_cancel_is_done_at_once_however_much_its_user_has_asked_for(tmp_
     async with coordinator(tmp_path) as grid:
         worker, ann = await agent(grid.url, runs=runs_on), await client(grid.url)
         (name,) = await ann.submit(job("sleep", "600"))
-        pace = grid.server._people._paces.of("ann")
+        pace = grid.server._clients._paces.of("ann")
         pace.spend(GetStatus(1), 60.0, time.monotonic())  # as much as a flood costs on a slow machine
         await ann.say(*(GetStatus(number) for number in range(1, 500)))
         again = await client(grid.url)

@@ -2,35 +2,35 @@
 
 from structlog.testing import capture_logs
 
-from distributed_grid.coordinator.net.limits import LOG_LINES, LOG_SECONDS, LOGGED_ADDRESSES, Seldom
+from distributed_grid.coordinator.net.limits import LOG_LINES, LOG_SECONDS, LOGGED_ADDRESSES, LogThrottle
 
 
 def test_the_same_is_said_of_an_address_once_an_interval_and_how_often_it_was_not() -> None:
-    seldom = Seldom()
+    throttle = LogThrottle()
     with capture_logs() as lines:
         for _ in range(1000):
-            seldom.warning("turned away", peer="192.0.2.1", now=0.0, why="no hello")
-        seldom.warning("turned away", peer="192.0.2.1", now=LOG_SECONDS, why="no hello")
+            throttle.warning("turned away", peer="192.0.2.1", now=0.0, why="no hello")
+        throttle.warning("turned away", peer="192.0.2.1", now=LOG_SECONDS, why="no hello")
     assert [line.get("unsaid") for line in lines] == [None, 999]
 
 
 def test_another_address_and_another_reason_are_said() -> None:
-    seldom = Seldom()
-    assert seldom.warning("turned away", peer="192.0.2.1", now=0.0, why="no hello")
-    assert seldom.warning("turned away", peer="192.0.2.1", now=0.0, why="not a hello")
-    assert seldom.warning("turned away", peer="192.0.2.2", now=0.0, why="no hello")
+    throttle = LogThrottle()
+    assert throttle.warning("turned away", peer="192.0.2.1", now=0.0, why="no hello")
+    assert throttle.warning("turned away", peer="192.0.2.1", now=0.0, why="not a hello")
+    assert throttle.warning("turned away", peer="192.0.2.2", now=0.0, why="no hello")
 
 
 def test_who_makes_up_a_new_reason_each_time_is_not_written_of_without_end() -> None:
-    seldom = Seldom()
+    throttle = LogThrottle()
     assert (
-        sum(seldom.warning("turned away", peer="x", now=0.0, name=str(number)) for number in range(1000)) == LOG_LINES
+        sum(throttle.warning("turned away", peer="x", now=0.0, name=str(number)) for number in range(1000)) == LOG_LINES
     )
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    seldom = Seldom()
+    throttle = LogThrottle()
     with capture_logs():
         for number in range(LOGGED_ADDRESSES + 100):
-            seldom.warning("turned away", peer=str(number), now=0.0)
-    assert len(seldom._said) == LOGGED_ADDRESSES
+            throttle.warning("turned away", peer=str(number), now=0.0)
+    assert len(throttle._said) == LOGGED_ADDRESSES

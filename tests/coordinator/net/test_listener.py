@@ -17,8 +17,8 @@ from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.api import sessions
 from distributed_grid.coordinator.net import handshakes, listener
 from distributed_grid.coordinator.net.connection import Wire
-from distributed_grid.coordinator.net.limits import Seldom
-from distributed_grid.coordinator.net.listener import Entrance
+from distributed_grid.coordinator.net.limits import LogThrottle
+from distributed_grid.coordinator.net.listener import Listener
 from distributed_grid.identity.credentials import server_context, trusting_context
 from distributed_grid.protocol.codec import HELLO_BYTES
 from distributed_grid.protocol.messages import Refused, Welcome
@@ -74,7 +74,7 @@ async def test_three_hundred_silent_connections_keep_no_client_out_and_fill_no_l
                 assert all(await asyncio.gather(*map(ended, silent)))
         await ann.close()
     assert 1 <= len([line for line in lines if "turned away" in line["event"]]) <= 12
-    assert not grid.server._entrance._guests
+    assert not grid.server._listener._peers
 
 
 async def test_two_hundred_agents_that_come_at_once_from_one_address_are_all_welcomed(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_who_comes_when_the_line_is_full_is_closed_at_once(
     monkeypatch.setattr(handshakes, "PLACE_SECONDS", 60.0)
     count = handshakes.PLACES_OF_ADDRESS + 5
     async with coordinator(tmp_path) as grid, strangers(port_of(grid.url), count, b"G") as inside:
-        while grid.server._entrance._door.waiting < 5:  # noqa: ASYNC110
+        while grid.server._listener._queue.waiting < 5:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         async with strangers(port_of(grid.url), 1, b"G") as (late,):
             assert await ended(late)
@@ -119,7 +119,7 @@ async def test_new_connections_get_through_beside_many_idle_ones_of_many_address
         async with contextlib.AsyncExitStack() as stack:
             greeted = [await client(grid.url, f"user{number}") for number in range(20)]
             await stack.enter_async_context(strangers(port, 200, says, addresses=True))
-            while len(grid.server._entrance._guests) < 120:  # noqa: ASYNC110
+            while len(grid.server._listener._peers) < 120:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             async with asyncio.timeout(10):
                 ends = await asyncio.gather(*(client(grid.url, f"new{number}") for number in range(23)))
@@ -132,12 +132,12 @@ async def test_new_connections_get_through_beside_many_idle_ones_of_many_address
 async def test_the_silent_make_way_where_files_run_out(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as grid:
         async with strangers(port_of(grid.url), 3) as silent:
-            while len(grid.server._entrance._silent) < 3:  # noqa: ASYNC110
+            while len(grid.server._listener._silent) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-            grid.server._entrance._most_files = 0
+            grid.server._listener._most_files = 0
             ann = await client(grid.url)
             assert isinstance(ann.seen[0], Welcome) and await ended(silent[0])
-            assert len(grid.server._entrance._silent) == 2
+            assert len(grid.server._listener._silent) == 2
         await ann.close()
 
 
@@ -162,10 +162,10 @@ async def test_files_are_kept_for_the_store_when_connections_come_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with coordinator(tmp_path) as grid:
-        grid.server._entrance._most_files = 0
+        grid.server._listener._most_files = 0
         async with strangers(port_of(grid.url), 1) as (one,):
             assert await ended(one)
-        grid.server._entrance._most_files = 1 << 20
+        grid.server._listener._most_files = 1 << 20
         ann = await client(grid.url)
         assert isinstance(ann.seen[0], Welcome)
         await ann.close()
@@ -229,7 +229,7 @@ async def with_tls(place: Path) -> AsyncIterator[tuple[int, Pki]]:
             wire.known(1 << 20)
             await wire.send(message)
 
-    made = Entrance(echo, lambda wire, request: None, Seldom())
+    made = Listener(echo, lambda wire, request: None, LogThrottle())
     try:
         yield await made.listen("127.0.0.1", 0, server_context(pki.folder)), pki
     finally:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.coordinator.net.memory import Busy, Memory, Strain, allowed, judge
+from distributed_grid.coordinator.net.memory import Busy, Memory, Shortage, allowed, judge
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import State
 from distributed_grid.protocol.messages import Exited, Failed, GetStatus, Launch, Started, Submit
@@ -16,20 +16,20 @@ MARK = 1000
 @pytest.mark.parametrize(
     ("used", "before", "after"),
     [
-        (799, Strain.NONE, Strain.NONE),
-        (800, Strain.NONE, Strain.SHED),
-        (760, Strain.SHED, Strain.SHED),
-        (749, Strain.SHED, Strain.NONE),
-        (999, Strain.SHED, Strain.SHED),
-        (1000, Strain.SHED, Strain.REFUSE),
-        (1000, Strain.NONE, Strain.REFUSE),
-        (960, Strain.REFUSE, Strain.REFUSE),
-        (949, Strain.REFUSE, Strain.SHED),
-        (760, Strain.REFUSE, Strain.SHED),
-        (100, Strain.REFUSE, Strain.NONE),
+        (799, Shortage.NONE, Shortage.NONE),
+        (800, Shortage.NONE, Shortage.SHED),
+        (760, Shortage.SHED, Shortage.SHED),
+        (749, Shortage.SHED, Shortage.NONE),
+        (999, Shortage.SHED, Shortage.SHED),
+        (1000, Shortage.SHED, Shortage.REFUSE),
+        (1000, Shortage.NONE, Shortage.REFUSE),
+        (960, Shortage.REFUSE, Shortage.REFUSE),
+        (949, Shortage.REFUSE, Shortage.SHED),
+        (760, Shortage.REFUSE, Shortage.SHED),
+        (100, Shortage.REFUSE, Shortage.NONE),
     ],
 )
-def test_strain_begins_at_its_mark_and_ends_a_little_below(used: int, before: Strain, after: Strain) -> None:
+def test_strain_begins_at_its_mark_and_ends_a_little_below(used: int, before: Shortage, after: Shortage) -> None:
     assert judge(used, MARK, before) is after
 
 
@@ -46,7 +46,7 @@ def test_the_mark_is_what_the_narrowest_control_group_leaves(tmp_path: Path) -> 
 async def test_in_strain_jobs_are_refused_at_the_mark_only_and_the_reason_is_said() -> None:
     used, shed = [900 << 20], []
     memory = Memory(1000 << 20, lambda: used[0])
-    memory.shed = lambda: shed.append(memory.strain)
+    memory.shed = lambda: shed.append(memory.shortage)
     memory.look()
     memory.refuse()
     assert memory.words() == "viewers are turned away: the coordinator uses 900 MiB of the 1000 it may have"
@@ -58,7 +58,7 @@ async def test_in_strain_jobs_are_refused_at_the_mark_only_and_the_reason_is_sai
     used[0] = 1 << 20
     memory.look()
     memory.refuse()
-    assert memory.words() == "" and {Strain.SHED, Strain.REFUSE} <= set(shed)
+    assert memory.words() == "" and {Shortage.SHED, Shortage.REFUSE} <= set(shed)
     memory.close()
 
 
@@ -69,8 +69,8 @@ async def test_at_the_mark_new_jobs_are_refused_results_are_taken_and_status_say
         (name,) = await ann.submit(once)
         launch = await worker.until(Launch)
         viewer = await client(grid.url, "eve")
-        (seen,) = grid.server._people.connections(Role.OPERATOR, "eve")
-        grid.server._people._connections[(Role.VIEWER, "eve")] = {seen}  # without an authority nobody is one
+        (seen,) = grid.server._clients.connections(Role.OPERATOR, "eve")
+        grid.server._clients._connections[(Role.VIEWER, "eve")] = {seen}  # without an authority nobody is one
         grid.server._memory.mark = 1 << 20
         grid.server._memory.look()
         await viewer.gone()
