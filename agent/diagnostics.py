@@ -18,6 +18,8 @@ from distributed_grid.agent.launch.isolation import (
     choose_walls,
     default_owners,
     end_proof,
+    promised,
+    shares_account,
     walls_remedy,
 )
 from distributed_grid.agent.launch.workdir import read_launch
@@ -75,9 +77,10 @@ def walls(asked: WallSettings) -> Finding:
             "walls", Level.OK, f"only user {owner}, whom the agent is, can see what can be had; see: grid nodes"
         )
     try:
-        found, why = choose_walls(asked)
+        built, why = choose_walls(asked)
     except GridError as error:
         return failed("walls", error)
+    found, why = promised(asked, built, why)
     if found is Walls.USER and asked.run_as == AGENT and (lacks := available.nameless()):
         why, _, remedy_of_names = lacks.partition("; ")
         what = "jobs run behind walls user and have no name, which ssh, whoami and others need"
@@ -85,11 +88,14 @@ def walls(asked: WallSettings) -> Finding:
     if not are_weak(found):
         return Finding("walls", Level.OK, f"jobs run behind walls {found}")
     owners = ", ".join(asked.owners or default_owners())
+    shared = shares_account(asked.run_as)
+    remedy = "agent.run_as: agent, or submitter" if shared else walls_remedy()
     if asked.trust == Trust.EVERYONE:
-        what = f"jobs of everyone run behind walls {found} (agent.trust), and can harm each other and the agent"
-        return Finding("walls", Level.WARNING, what, why, walls_remedy())
+        whom = "each other" if shared else "each other and the agent"
+        what = f"jobs of everyone run behind walls {found} (agent.trust), and can harm {whom}"
+        return Finding("walls", Level.WARNING, what, why, remedy)
     what = f"jobs run behind walls {found}, so only those of {owners} do (agent.owners)"
-    return Finding("walls", Level.WARNING, what, why, f"{walls_remedy()}; or agent.trust: everyone")
+    return Finding("walls", Level.WARNING, what, why, f"{remedy}; or agent.trust: everyone")
 
 
 def _ends(asked: WallSettings, cgroup: str) -> Finding:

@@ -24,6 +24,7 @@ from distributed_grid.agent.data.disk import Bounds
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.launch import raylet
 from distributed_grid.agent.launch.isolation import (
+    Walled,
     WallSettings,
     check_run_as,
     end_proof,
@@ -145,10 +146,10 @@ def main(settings: AgentSettings) -> int:
             find_ray_token(settings.own.ray_token, "agent.ray_token")
         check_run_as(settings.own.run_as, settings.state_dir, has_identity(settings.state_dir / IDENTITY))
         walled = _walled(settings)
-        if walled["walls"] == USER:
+        if walled.built == USER:
             open_to_jobs(settings.state_dir)
         with locked(settings.state_dir, "agent", ANOTHER):
-            process = _start_supervisor(settings, walled["walls"])
+            process = _start_supervisor(settings, walled.built)
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(_run(settings, walled, process))
     except GridError as error:
@@ -169,8 +170,8 @@ def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str,
     sample = probe.sample()
     found = survey(settings.own.cgroup)
     walled = _walled(settings)
-    ends = end_proof(walled["walls"], settings.own.run_as, found.home is not None)
-    facts = msgspec.structs.replace(facts, limits=described(found), ends=ends, **walled)
+    ends = end_proof(walled.built, settings.own.run_as, found.home is not None)
+    facts = msgspec.structs.replace(facts, limits=described(found), ends=ends, **walled.facts)
     return facts, sample, describe(settings.limits, facts, sample), found.missing
 
 
@@ -197,8 +198,8 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
     )
 
 
-def _walled(settings: AgentSettings) -> dict[str, Any]:
-    """What NodeFacts say of walls and owners. Raises GridError where the walls that are named cannot be had."""
+def _walled(settings: AgentSettings) -> Walled:
+    """The walls, and what is told of them. Raises GridError where those that are named cannot be had."""
     own = settings.own
     return wall_facts(WallSettings(settings.state_dir, own.run_as, str(own.walls), own.owners, str(own.trust)))
 
@@ -233,8 +234,8 @@ def _instance(state_dir: Path) -> str:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-async def _run(settings: AgentSettings, walled: dict[str, Any], process: subprocess.Popen[bytes] | None) -> None:
-    """`walled` are the facts of walls; `process` is the supervisor, if it was just started."""
+async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Popen[bytes] | None) -> None:
+    """`process` is the supervisor, if it was just started."""
     own = settings.own
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -254,8 +255,9 @@ async def _run(settings: AgentSettings, walled: dict[str, Any], process: subproc
         pids_limit=own.pids_limit,
         nice=own.nice,
         cgroup=own.cgroup,
-        walls=walled["walls"],
-        owners=walled["owners"],
+        walls=walled.built,
+        owners=walled.facts["owners"],
+        promise=walled.facts["walls"] if walled.facts["walls"] != walled.built else "",
         process=process,
     )
     # A driver may take its time to answer, and nothing waits for it here but the start.
@@ -265,7 +267,7 @@ async def _run(settings: AgentSettings, walled: dict[str, Any], process: subproc
     )
     facts = probe.facts(settings.name, incarnation, settings.limits, settings.labels, __version__, settings.priority)
     facts = msgspec.structs.replace(
-        facts, instance=instance, directory=_directory(settings.state_dir), ray=ray, ray_python=python, **walled
+        facts, instance=instance, directory=_directory(settings.state_dir), ray=ray, ray_python=python, **walled.facts
     )
     place = Place(
         settings.coordinator,

@@ -172,9 +172,29 @@ def choose_walls(asked: WallSettings) -> tuple[Walls, str]:
     return named, lacks if named is best else "agent.walls asks for no stronger ones"
 
 
-def wall_facts(asked: WallSettings) -> dict[str, Any]:
-    """The fields of NodeFacts about walls and owners. Raises GridError as `chosen`."""
-    walls, why = choose_walls(asked)
+def shares_account(run_as: str) -> bool:
+    """Whether all jobs run as one user of this machine who was named: kept from the agent, and not from each other."""
+    return run_as not in (AGENT, SUBMITTER)
+
+
+class Walled(NamedTuple):
+    """The walls that the supervisor builds, and what the node tells: the fields of NodeFacts about walls and owners."""
+
+    built: Walls
+    facts: dict[str, Any]
+
+
+def promised(asked: WallSettings, built: Walls, why: str) -> tuple[Walls, str]:
+    """What a node that builds these walls promises to strangers, and why no more."""
+    if shares_account(asked.run_as):
+        return Walls.NONE, f"the jobs of all submitters run as {asked.run_as} (agent.run_as), not kept from each other"
+    return built, why
+
+
+def wall_facts(asked: WallSettings) -> Walled:
+    """What is built, and what is told of it. Raises GridError as `choose_walls`."""
+    built, why = choose_walls(asked)
+    walls, why = promised(asked, built, why)
     owners = asked.owners or default_owners()
     if len(owners) > OWNERS_MOST:
         raise GridError(
@@ -184,7 +204,7 @@ def wall_facts(asked: WallSettings) -> dict[str, Any]:
         )
     nameless = available.nameless() if walls is Walls.USER and asked.run_as == AGENT else ""
     told = {"walls": walls.value, "walls_why": why, "owners": owners, "trusts": asked.trust}
-    return told | ({"nameless": nameless} if nameless else {})
+    return Walled(built, told | ({"nameless": nameless} if nameless else {}))
 
 
 def end_proof(walls: str, run_as: str, grouped: bool) -> str:

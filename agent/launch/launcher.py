@@ -103,6 +103,7 @@ class Launcher:
 
     `cgroup`: where its groups go, as cgroups.control.survey takes it. `walls`: behind which jobs run
     (walls/enclosure.py); `owners` are the users whose jobs see what the agent's user sees, where these have namespaces.
+    `promise`: the level that is told of a job instead of what is built around it; empty: that.
 
     `process` is a supervisor that was just started. `slots` says in which slot each allocation ran."""
 
@@ -116,6 +117,7 @@ class Launcher:
         cgroup: str = "none",
         nice: int = 0,
         walls: str = "none",
+        promise: str = "",
         owners: tuple[str, ...] = (),
         process: subprocess.Popen[bytes] | None = None,
     ) -> None:
@@ -128,6 +130,7 @@ class Launcher:
         self._limit = output_limit
         self._log = log
         self._walls = walls
+        self._promise = promise
         self._pids_limit = pids_limit
         self._cgroup = cgroup
         self._nice = nice
@@ -427,7 +430,7 @@ class Launcher:
         if stops := [one for one in waiting if one["op"] == "stop"]:
             self._unanswered[allocation] = stops
         self.pids[allocation] = said.pid
-        self._report(Started(allocation=allocation, pid=said.pid, walls=said.walls))
+        self._report(Started(allocation=allocation, pid=said.pid, walls=self._promise or said.walls))
 
     def _exited(self, allocation: str, outcome: Outcome) -> None:
         self._unanswered.pop(allocation, None)
@@ -539,8 +542,9 @@ class Launcher:
         self._process = started or self._process
 
     def _known(self, said: dict[str, Any]) -> Known:
+        walls = self._promise or said.get("walls", "")
         if said["outcome"] is not None:
             outcome = msgspec.convert(said["outcome"], Outcome)
-            return Known(said["id"], State.ENDED, self._outcome(said["id"], outcome), walls=said.get("walls", ""))
+            return Known(said["id"], State.ENDED, self._outcome(said["id"], outcome), walls=walls)
         state = State.STOPPING if said["stopping"] else State.RUNNING
-        return Known(said["id"], state, started_for=said["for"], walls=said.get("walls", ""))
+        return Known(said["id"], state, started_for=said["for"], walls=walls)

@@ -1,6 +1,7 @@
 """Jobs that run as somebody else than the agent, which is root: as their submitter, or as a user who was named. A real
 grid with an authority, real users of this machine."""
 
+import json
 import os
 import pwd
 import shutil
@@ -26,7 +27,8 @@ OTHER = "daemon"
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    """A founded grid: `lab1` runs jobs as their submitters, `lab2` as one user. It lies where others may pass."""
+    """A founded grid: `lab1` runs jobs as their submitters, `lab2` everyone's as one user. It lies where others may
+    pass."""
     above = Path(tempfile.mkdtemp(prefix="grid-run-as-"))
     above.chmod(0o755)
     grid = Grid(above / "grid")
@@ -42,7 +44,8 @@ def grid() -> Iterator[Grid]:
             token = grid.run("token", "create", "--node", name).stdout.strip()
             joined = grid.run("agent", "join", token, "--name", name, "--state-dir", str(grid.home / name))
             assert joined.returncode == 0, joined.stderr + grid.log("coordinator")
-            grid.start_agent(name, "--cores", "0" if name == "lab1" else "1", environment={"GRID_AGENT__RUN_AS": whom})
+            environment = {"GRID_AGENT__RUN_AS": whom, "GRID_AGENT__TRUST": "owner" if name == "lab1" else "everyone"}
+            grid.start_agent(name, "--cores", "0" if name == "lab1" else "1", environment=environment)
         (grid.home / "secret").write_text("SECRET")
         (grid.home / "secret").chmod(0o600)
         (grid.here / "shipped").write_text("of mine\n")
@@ -94,6 +97,19 @@ def test_a_job_runs_as_its_submitter_with_all_that_belongs_to_that(grid: Grid) -
 def test_one_user_may_be_named_for_all(grid: Grid) -> None:
     done = shared(grid, USER, "id", "-un", node="lab2")
     assert (done.returncode, done.stdout) == (0, f"{OTHER}\n"), done.stderr
+
+
+def test_what_is_one_user_for_all_is_told_as_no_walls(grid: Grid) -> None:
+    nodes = {one["name"]: one for one in json.loads(grid.run("-o", "json", "nodes").stdout)["nodes"]}
+    assert (nodes["lab1"]["walls"], nodes["lab2"]["walls"]) == ("user", "none")
+    assert f"run as {OTHER} (agent.run_as), not kept from each other" in nodes["lab2"]["walls_why"]
+    refused = shared(grid, USER, "--walls", "namespace", "id", node="lab2")
+    assert refused.returncode != 0 and "none among the 1 node named" in refused.stderr, refused.stderr
+    for node, level in (("lab1", "user"), ("lab2", "none")):
+        id = shared(grid, USER, "-d", "--no-ship", "true", node=node).stdout.split()[-1]
+        assert ask(grid, USER, "job", "wait", id).returncode == 0
+        [job] = json.loads(ask(grid, USER, "-o", "json", "job", "show", id).stdout)["jobs"]
+        assert job["walls"] == level
 
 
 def test_a_job_of_another_user_gets_nowhere_in_the_state_directory(grid: Grid) -> None:

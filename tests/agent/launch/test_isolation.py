@@ -9,7 +9,7 @@ from distributed_grid.agent.launch import isolation
 from distributed_grid.agent.launch.isolation import WallSettings, choose_walls, default_owners, end_proof, walls_remedy
 from distributed_grid.agent.walls import available
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.placement import Walls
+from distributed_grid.protocol.placement import Walls, unfit
 from distributed_grid.runtime.health import Level
 
 
@@ -22,7 +22,7 @@ def test_what_is_told_are_the_strongest_walls_and_why_there_are_no_stronger_ones
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     had(monkeypatch, Walls.LANDLOCK)
-    told = isolation.wall_facts(WallSettings(tmp_path, owners=("ann",)))
+    told = isolation.wall_facts(WallSettings(tmp_path, owners=("ann",))).facts
     assert told == {"walls": "landlock", "walls_why": "not root", "owners": ("ann",), "trusts": "owner"}
 
 
@@ -51,6 +51,25 @@ def test_where_the_strongest_walls_are_there_nothing_is_to_be_installed_for_them
     with pytest.raises(GridError) as refused:
         choose_walls(WallSettings(tmp_path, walls="namespace"))
     assert refused.value.hint == "set agent.walls: auto, which is user here"
+
+
+def test_a_node_whose_jobs_are_all_one_account_promises_nothing_to_strangers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are kept from the agent, and so the supervisor builds walls `user`; but not from each other."""
+    had(monkeypatch, Walls.USER, "")
+    built, told = isolation.wall_facts(WallSettings(tmp_path, run_as="render", owners=("ann",)))
+    why = "the jobs of all submitters run as render (agent.run_as), not kept from each other"
+    assert (built, told["walls"], told["walls_why"]) == (Walls.USER, "none", why)
+    facts = told["walls"], told["owners"], told["trusts"]
+    assert unfit(*facts, "ann", Walls.NONE) == ""
+    assert unfit(*facts, "bob", Walls.NONE) == "its walls are none, and it runs jobs of its owners only"
+    assert unfit(*facts, "ann", Walls.USER) == "its walls are none, and the job asks for user"
+    found = diagnostics.walls(WallSettings(tmp_path, run_as="render", owners=("ann",)))
+    assert (found.level, found.why) == (Level.WARNING, why)
+    assert found.remedy == "agent.run_as: agent, or submitter; or agent.trust: everyone"
+    for whom in ("agent", "submitter"):
+        assert isolation.wall_facts(WallSettings(tmp_path, run_as=whom)).facts["walls"] == "user"
 
 
 def test_more_owners_than_a_node_can_tell_are_refused(tmp_path: Path) -> None:
@@ -96,12 +115,12 @@ def test_the_doctor_warns_of_weak_walls_with_a_remedy(monkeypatch: pytest.Monkey
 def test_a_node_says_why_its_jobs_have_no_name_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     had(monkeypatch, Walls.USER, "")
     monkeypatch.setattr(available, "nameless", lambda: "no mount can be made; be a service")
-    assert isolation.wall_facts(WallSettings(tmp_path))["nameless"] == "no mount can be made; be a service"
+    assert isolation.wall_facts(WallSettings(tmp_path)).facts["nameless"] == "no mount can be made; be a service"
     found = diagnostics.walls(WallSettings(tmp_path))
     assert (found.level, found.why, found.remedy) == (Level.WARNING, "no mount can be made", "be a service")
     assert "have no name" in found.what
     for other in (WallSettings(tmp_path, walls="none"), WallSettings(tmp_path, run_as="submitter")):
-        assert "nameless" not in isolation.wall_facts(other)
+        assert "nameless" not in isolation.wall_facts(other).facts
 
 
 def test_the_doctor_is_content_with_strong_walls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
