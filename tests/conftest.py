@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,12 @@ ROOT = Path(__file__).parents[1]
 # Else an example that takes more than 200 ms fails, and so does a machine that is busy while they are made up.
 hypothesis.settings.register_profile("grid", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("grid")
+
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    # A run under nohup, or behind `&` of a shell, ignores these, and so would all that tests start and signal: who
+    # has a handler ignores them just as well, and its children begin without one.
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 os.environ["GRID_AGENT__NICE"] = "0"
 """Jobs give way to all else on the machine, and what that does is no part of a test's scene: here they are equals."""

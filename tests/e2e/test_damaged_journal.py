@@ -84,7 +84,7 @@ def _cmdline(pid: int) -> bytes:
 
 
 def node(grid: Grid) -> dict[str, object]:
-    (one,) = json.loads(grid.run("-o", "json", "nodes").stdout)["nodes"]
+    (one,) = grid.json("nodes")["nodes"]
     return dict(one)
 
 

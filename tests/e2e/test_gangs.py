@@ -1,7 +1,6 @@
 """Gangs of real processes: they find each other, and end as one. (torch is too large to install here: that two programs
 on different nodes meet at MASTER_ADDR and MASTER_PORT is what torchrun needs, and plain sockets show it.)"""
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -58,7 +57,7 @@ def test_two_processes_on_two_nodes_meet_where_they_are_told(grid: Grid) -> None
     assert grid.run("job", "wait", gang).returncode == 0, grid.run("logs", f"{gang}_0").stderr
     assert sorted(grid.run("logs", f"{gang}_0").stdout.splitlines()) == ["met 1 of 3", "met 2 of 3"]
     assert [grid.run("logs", f"{gang}_{rank}").stdout for rank in (1, 2)] == ["welcome\n", "welcome\n"]
-    shown = json.loads(grid.run("-o", "json", "job", "show", gang).stdout)["arrays"][0]
+    shown = grid.json("job", "show", gang)["arrays"][0]
     assert (shown["kind"], shown["count"], shown["exit_code"]) == ("gang", 3, 0)
     nodes = {grid.job(f"{gang}_{rank}")["node"] for rank in range(3)}
     assert len(nodes) == 3

@@ -361,7 +361,8 @@ class Grouped(NamedTuple):
 
 
 @pytest.fixture
-async def grouped(make_bench: Callable[..., Awaitable[Bench]], setting: str) -> Grouped:
+async def grouped(setting: str, make_bench: Callable[..., Awaitable[Bench]]) -> Grouped:
+    # In this order: the bench, which has groups as long as it is there, is closed first.
     place = cgroups.freezer(setting)
     if place is None:
         pytest.skip("no cgroup that freezes can be made here")
