@@ -87,7 +87,7 @@ def test_where_no_agent_ever_was_nothing_is_said_to_be_stopped(grid: Grid) -> No
 
 def test_jobs_run_on_when_the_agent_is_stopped(node: Grid) -> None:
     job, ending = begin(node)
-    assert "1 jobs run on" in stop(node)
+    assert "1 job runs on" in stop(node)
     said = (node.home / "n1.log").read_text().rpartition("to be stopped")[2]
     assert "stopped; jobs go on" in said and "not stopped" not in said and "Traceback" not in said
     ending.touch()
@@ -98,7 +98,7 @@ def test_jobs_run_on_when_the_agent_is_stopped(node: Grid) -> None:
 def test_draining_waits_for_the_jobs_and_starts_no_other(node: Grid) -> None:
     job, ending = begin(node)
     stopping = node.begin("agent", "stop", "--state-dir", str(node.home / "n1"), "--jobs", "drain")
-    assert stopping.stderr is not None and b"waiting for 1 jobs" in stopping.stderr.readline()
+    assert stopping.stderr is not None and b"waiting for 1 job" in stopping.stderr.readline()
     until(lambda: "the agent is being stopped" in " ".join(status(node)["withheld"]), "it offers nothing")
     until(lambda: offered(node) == 0, "the coordinator knows")
     other = node.shared("--immediate", "true")
