@@ -17,8 +17,7 @@ from distributed_grid.coordinator.access.ca import PKI, Pki, checked
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.net.limits import FailedTries, LogThrottle
 from distributed_grid.coordinator.net.listener import OPEN_TO_PASS
-from distributed_grid.coordinator.store import open
-from distributed_grid.coordinator.store.open import open_store
+from distributed_grid.coordinator.store.open import open_store, read_head
 from distributed_grid.identity.keys import key_pem, new_key, request_for, save_identity
 from distributed_grid.identity.member import Member, write_member
 from distributed_grid.protocol import codec
@@ -101,7 +100,7 @@ def found(state_dir: Path, hosts: Iterable[str], user: str, context: Path, url: 
         (state_dir / "grid.db").touch(0o600)
         store = open_store(state_dir / "grid.db")
         try:
-            grid = open.read_head(store).grid
+            grid = read_head(store).grid
         finally:
             store.close()
         names = hosts_of(hosts)

@@ -54,6 +54,11 @@ class _Account:
         self.looked = float("-inf")
         self.most = REMEMBERED
 
+    @property
+    def held(self) -> int:
+        """What counts now, in bytes; an upper bound while it is below the quota."""
+        return self.total + self.arriving
+
     def count(self, blob: str, size: int, now: float) -> None:
         size = max(size, LEAST_BYTES)
         before, _ = self.blobs.get(blob, (0, 0.0))
@@ -119,11 +124,6 @@ class Quota:
         if size > 0:
             self._check(user, account)
 
-    def held(self, user: str) -> int:
-        """What counts for a user now, in bytes; an upper bound of it while that is below the quota."""
-        account = self._account(user)
-        return account.total + account.arriving
-
     def _account(self, user: str) -> _Account:
         if (account := self._accounts.get(user)) is None:
             account = self._accounts[user] = _Account()
@@ -133,7 +133,7 @@ class Quota:
         return account
 
     def _check(self, user: str, account: _Account) -> None:
-        if account.total + account.arriving <= self.limit and len(account.blobs) <= account.most:
+        if account.held <= self.limit and len(account.blobs) <= account.most:
             return
         now = self._clock()
         if now - account.looked >= LOOK_SECONDS:
@@ -144,10 +144,9 @@ class Quota:
                     account.drop(blob)
                     account.bundles.clear()
             account.most = max(REMEMBERED, 2 * len(account.blobs))
-        held = account.total + account.arriving
-        if held > self.limit:
+        if account.held > self.limit:
             raise GridError(
-                f"the files that {user} has shipped are {format_bytes(held)} at the coordinator, and"
+                f"the files that {user} has shipped are {format_bytes(account.held)} at the coordinator, and"
                 f" {format_bytes(self.limit)} are the most for one user",
                 why="they count while a live job needs them, and for an hour after their last use",
                 hint="ship less (.gridignore), wait, or have an operator raise coordinator.ship_quota",

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from distributed_grid.coordinator.access.ca import PKI
-from distributed_grid.coordinator.backup import state
 from distributed_grid.coordinator.backup.check import refuse_unsound
 from distributed_grid.coordinator.backup.state import (
     BLOBS,
@@ -22,17 +21,19 @@ from distributed_grid.coordinator.backup.state import (
     blobs_of_the_living,
     content,
     copy_blobs,
+    copy_pki,
     copy_store,
     looking_into,
     scratch,
     sync_tree,
+    update_pki,
 )
 from distributed_grid.coordinator.core.commands import RECORDS, Audit, Record
 from distributed_grid.coordinator.core.ledger import Ledger, hold_back
 from distributed_grid.coordinator.core.rollback import Point
-from distributed_grid.coordinator.store import evidence, open
+from distributed_grid.coordinator.store import evidence
 from distributed_grid.coordinator.store.errors import failure
-from distributed_grid.coordinator.store.open import connect, sync
+from distributed_grid.coordinator.store.open import connect, put_head, put_restored, read_head, sync
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import State
@@ -94,7 +95,7 @@ def _write(db: sqlite3.Connection, state_dir: Path, fresh: Path) -> Backup:
         copy.close()
     except sqlite3.Error as error:
         raise failure(store, error) from None
-    size = copy_blobs(blobs - missing.keys(), state_dir, fresh) + state.copy_pki(state_dir, fresh)
+    size = copy_blobs(blobs - missing.keys(), state_dir, fresh) + copy_pki(state_dir, fresh)
     sync(store)
     sync_tree(fresh)
     lacking = tuple(sorted(set(missing.values())))
@@ -151,7 +152,7 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
             with scratch(state_dir / "restore") as fresh:
                 _copy(source, fresh)
                 restored = _renew(fresh, what, _reached(state_dir), resume)
-                state.update_pki(fresh, state_dir)
+                update_pki(fresh, state_dir)
                 before = _put_in_place(fresh, state_dir)
         except OSError as error:
             raise GridError(f"{state_dir} cannot be written", why=error.strerror or str(error)) from None
@@ -178,19 +179,19 @@ def _copy(source: Path, fresh: Path) -> None:
         copy_store(db, fresh / STORE)
         blobs, missing = blobs_of_the_living(db, source)
     copy_blobs(blobs - missing.keys(), source, fresh)
-    state.copy_pki(source, fresh)
+    copy_pki(source, fresh)
 
 
 def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored:
     """Make of the copy a store that may be begun on."""
     now = max(time.time(), what.at)
     db = connect(fresh / STORE)
-    point = open.read_head(db)
+    point = read_head(db)
     db.execute("DELETE FROM meta WHERE name IN ('backup', 'loss', 'audit')")  # the audit log is not in a backup
     # What is in its place from now on has come as far as the mark says that is there, and further.
     epoch, commits = max(what.epoch, reached.epoch, int(now)), max(point.commits, reached.commits)
-    open.put_head(db, msgspec.structs.replace(point, epoch=epoch, commits=commits))
-    open.put_restored(db, now, epoch + 1)
+    put_head(db, msgspec.structs.replace(point, epoch=epoch, commits=commits))
+    put_restored(db, now, epoch + 1)
     db.close()
     store = Store(fresh / STORE)
     living = store.load()

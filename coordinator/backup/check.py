@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from distributed_grid.coordinator.backup import state
 from distributed_grid.coordinator.backup.state import (
     STORE,
     Content,
@@ -18,6 +17,7 @@ from distributed_grid.coordinator.backup.state import (
     blobs_of_the_living,
     content,
     looking_into,
+    pki_findings,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Group, Job
@@ -82,7 +82,7 @@ def _checked(db: sqlite3.Connection, folder: Path, outside: Outside, seen: Trace
         if all(one.hint == CHOOSE for one in found):
             what = content(db)
             found += _Rows(db).findings() or _blobs(db, folder)
-            found += (Finding(*one) for one in state.pki_findings(folder, what.grid))
+            found += (Finding(*one) for one in pki_findings(folder, what.grid))
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         found.append(Finding(STORE, f"cannot be read: {error}"))
     return Checked(what, found[:MOST], max(0, len(found) - MOST))

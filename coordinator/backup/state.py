@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives import serialization
 
 from distributed_grid.coordinator.access.ca import IDENTITIES, PKI, Authority, Pki, presented
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.errors import failure
-from distributed_grid.coordinator.store.open import refuse_strangers, sync
+from distributed_grid.coordinator.store.open import read_head, refuse_strangers, sync
 from distributed_grid.identity.credentials import AUTHORITY, CERTIFICATE, KEY, check_private
 from distributed_grid.identity.keys import certificate_in
 from distributed_grid.protocol.bundle import MANIFEST_BYTES, decode_manifest, is_blob_hash
@@ -76,7 +75,7 @@ def looking_into(folder: Path) -> Iterator[sqlite3.Connection]:
 
 def content(db: sqlite3.Connection) -> Content:
     """What is in it. Raises sqlite3.DatabaseError where its head is damaged."""
-    point = open.read_head(db)
+    point = read_head(db)
     backup = db.execute("SELECT value FROM meta WHERE name = 'backup'").fetchone()
     live = db.execute("SELECT count(*) FROM jobs WHERE state <> 'ended'").fetchone()[0]
     ended = db.execute("SELECT count(*) FROM jobs WHERE state = 'ended'").fetchone()[0]

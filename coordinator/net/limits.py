@@ -62,57 +62,55 @@ OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob)
 """What does not wait for the user's other connections: orders, and what itself waits for the disk."""
 
 
-class Pace:
-    """One user's. `turn` is held while a request is done: between two of one user's, whatever others have to say has
-    its turn, so that hundreds of connections of one user keep others waiting no longer than one does."""
+class Pace(Bucket):
+    """The pace of one user. `turn` is held while a request is done, and others have their turn between two requests:
+    hundreds of connections of one user keep others waiting no longer than one does."""
 
     def __init__(self, now: float) -> None:
+        super().__init__(SHARE, AT_ONCE, now)
         self.turn = asyncio.Lock()
-        self._bucket = Bucket(SHARE, AT_ONCE, now)
 
     def wait(self, message: Any, now: float) -> float:
-        """The seconds until this request may be done."""
-        return 0.0 if isinstance(message, AT_ONCE_DONE) else min(SLOWEST, self._bucket.debt(now))
+        """Seconds until this request may be done."""
+        return 0.0 if isinstance(message, AT_ONCE_DONE) else min(SLOWEST, self.debt(now))
 
     def too_much(self, message: Any, now: float) -> float:
-        """0: it may be done. Else it is to be refused, and tried again in so many seconds."""
-        debt = self._bucket.debt(now)
+        """Seconds after which a request that is refused now may be tried again; 0: it may be done."""
+        debt = self.debt(now)
         return 0.0 if debt < FAR_OVER or isinstance(message, AT_ONCE_DONE + SLOWED_ONLY) else debt
 
     def spend(self, message: Any, seconds: float, now: float) -> None:
-        """A request took this time of the processor."""
+        """Charge the CPU time that a request took."""
         if isinstance(message, messages.PutBlob):
             seconds = len(message.data) * SECONDS_A_BYTE
         elif isinstance(message, messages.Submit):
             seconds += SECONDS_A_JOB * sum(count(job.array.parts) if job.array else 1 for job in message.jobs)
-        self._bucket.take(seconds, now)
-
-    def idle(self, now: float) -> bool:
-        return self._bucket.full(now)
+        self.take(seconds, now)
 
 
 class Paces:
-    """Those of all users."""
+    """The paces of all users."""
 
     def __init__(self) -> None:
         self._of: dict[str, Pace] = {}
 
     def of(self, user: str) -> Pace:
-        """A user's, by which all connections of that user go."""
+        """The pace of a user, shared by all connections of that user."""
         now = time.monotonic()
         if user not in self._of and len(self._of) >= USERS:
-            self._of = {name: pace for name, pace in self._of.items() if not pace.idle(now)}
+            self._of = {name: pace for name, pace in self._of.items() if not pace.full(now)}
         return self._of.setdefault(user, Pace(now))
 
 
 FAILURES, PER = 10, 60.0
-"""So many tries that fail are heard from one address in so many seconds."""
+"""Failed tries that one address may make in this many seconds."""
 ADDRESSES = 10_000
-"""Addresses whose failures are remembered; of more, the longest ago is forgotten."""
+"""Addresses whose failures are remembered; beyond that the oldest is forgotten."""
 
 
 class FailedTries:
-    """Those of one door. Secrets have 256 bits: this is for the log's sake, and many nodes may come by one address."""
+    """Failed tries to join or renew, by address. Secrets have 256 bits, so this spares the log; and many nodes may share
+    an address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

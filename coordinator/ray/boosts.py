@@ -31,7 +31,27 @@ ASK_SECONDS = 15.0
 GROUPS_AT_LEAST = 0.005
 """Seconds between two looks at what is to go."""
 
-groups_log = structlog.get_logger("boosts")
+GRACE = 15.0
+"""Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
+SOON, SELDOM = 0.1, 2.0
+"""Seconds between two looks at what boosts there are: while one is on its way, and else."""
+IMPORTED, EARLY = 0.5, 0.02
+"""No raylet joins in its first half second, in which Ray is imported; until then it is looked for this often (s)."""
+AT_LEAST, OF_WAITING = 0.002, 1 / 1000
+"""Interval between looks for a raylet that is to join (s): at least this, or this part of how long it has been on its
+way. A look takes half a millisecond of CPU, Ray's share included."""
+OF_LOOKING = 4.0
+"""Where a raylet is there but not yet as it was lent, all nodes are listed: the interval is this multiple of how long
+that takes."""
+UNSEEN = 6.0
+"""Seconds that Ray answers without a boost that had joined, after which the boost is gone."""
+GONE = "Ray does not show it any more: its head was started anew without its memory, or somebody drained it"
+FIRST_SECONDS = 30.0
+"""Time-out for an answer that may have to wait until the bridge has imported ray from a cold disk."""
+LOOK_SECONDS = 12.0
+"""Time-out for Ray's answer to somebody who asks for the status."""
+
+log = structlog.get_logger("boosts")
 
 
 class Groups:
@@ -69,17 +89,12 @@ class Groups:
         if boost is None or grant is None or bridge is None:
             return
         bundle = {what: amount for what, amount in in_ray(boost, grant).items() if amount}
-        asked = {
-            "bundles": [bundle],
-            "strategy": "STRICT_PACK",
-            "selectors": [{LABEL: job.id}],
-            "within": GROUP_SECONDS,
-        }
+        asked = {"bundle": bundle, "selector": {LABEL: job.id}, "within": GROUP_SECONDS}
         try:
             await bridge.ask("reserve", seconds=GROUP_SECONDS + ASK_SECONDS, name=group_name(job.id), **asked)
         except NoRay as error:  # it is asked for again, until the boost is there or ends for want of it
             if job.state is State.STARTING:
-                groups_log.warning("a boost has no placement group yet", boost=job.id, what=error.what, why=error.why)
+                log.warning("a boost has no placement group yet", boost=job.id, what=error.what, why=error.why)
             await asyncio.sleep(1.0)
 
     async def _release(self, name: str) -> None:
@@ -118,29 +133,6 @@ def _end(job: Job) -> float:
     """When it ends by its time."""
     limit = job.spec.time_limit
     return job.started + limit if job.started and limit else math.inf
-
-
-GRACE = 15.0
-"""Seconds from the SIGTERM to a raylet to its end: Ray drains it for ten of them."""
-SOON, SELDOM = 0.1, 2.0
-"""Seconds between two looks at what boosts there are: while one is on its way, and else."""
-IMPORTED, EARLY = 0.5, 0.02
-"""No raylet joins in its first half second, in which Ray is imported; so often it is looked for then."""
-AT_LEAST, OF_WAITING = 0.002, 1 / 1000
-"""Seconds between two looks for a raylet that is to join: no fewer than this, or than that part of how long it has been
-on its way, half of which is what looking adds to it. A look takes half a millisecond of CPU, Ray's share included."""
-OF_LOOKING = 4.0
-"""Where one is there, but not yet as it was lent, all nodes are looked at: no more often than leaves this many times as
-long as that takes."""
-UNSEEN = 6.0
-"""Seconds without a boost that had joined, while Ray answers, after which it is taken to be gone."""
-GONE = "Ray does not show it any more: its head was started anew without its memory, or somebody drained it"
-FIRST_SECONDS = 30.0
-"""How long a bridge may take to be there: it imports ray, from a disk that may be cold."""
-LOOK_SECONDS = 12.0
-"""How long who asks how things are waits for Ray: it may be to be imported first."""
-
-log = structlog.get_logger("boosts")
 
 
 class BoostService:

@@ -44,7 +44,6 @@ OF_LOOKING = 3.0
 """Between two looks for a node that is to join lies at least that many times what a look takes."""
 OF_GROUP = re.compile(r"(CPU|GPU|memory)_group_([0-9a-f]+)")
 """What Ray calls the part of a node's resources that a group has reserved, all its bundles together."""
-SPREAD = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 Selector = GetAllNodeInfoRequest.NodeSelector
 
 ANOTHER = "WrongClusterID"
@@ -172,23 +171,18 @@ class Cluster:
             ray.cancel(asked, force=True)
             raise Refused("no task ran there", f"it did not within {within:g} s") from None
 
-    def reserve(
-        self, name: str, bundles: list[dict[str, float]], strategy: str, selectors: list[dict[str, str]], within: float
-    ) -> list[str]:
-        """Have a placement group of this name, one that stays when we go, and the nodes its bundles are on. One that is
-        there already is taken as it is: it was asked for before, and the answer was lost. What cannot be had within
-        that time (whole seconds, as Ray waits) leaves nothing behind."""
+    def reserve(self, name: str, bundle: dict[str, float], selector: dict[str, str], within: float) -> str:
+        """Make a detached placement group of this name with one bundle; the node that it is on. One that is there
+        already is taken as it is: it was asked for before, and the answer was lost. What cannot be had within that time
+        (whole seconds, as Ray waits) leaves nothing behind."""
         from ray.util.placement_group import get_placement_group, placement_group, placement_group_table
 
-        if strategy not in SPREAD:
-            raise Refused(f"there is no strategy {strategy!r}", f"Ray has {', '.join(SPREAD)}")
         self._drive()
         try:
             group = get_placement_group(name)
         except ValueError:  # what ray raises for a name that is not there
-            group = placement_group(
-                bundles, strategy=strategy, name=name, lifetime="detached", bundle_label_selector=selectors or None
-            )
+            how = {"strategy": "STRICT_PACK", "lifetime": "detached", "bundle_label_selector": [selector]}
+            group = placement_group([bundle], name=name, **how)
         try:
             there = group.wait(math.ceil(within))
             told = placement_group_table(group)
@@ -200,8 +194,9 @@ class Cluster:
             self.release(name)
             never = told["stats"]["scheduling_state"] == "INFEASIBLE"
             why = "no node that is meant has so much in all" if never else f"it was not free within {within:g} s"
-            raise Refused(f"Ray did not reserve {_words(bundles)}", why)
-        return [told["bundles_to_node_id"][index] for index in range(len(bundles))]
+            words = ", ".join(f"{amount:g} {kind}" for kind, amount in bundle.items())
+            raise Refused(f"Ray did not reserve {words}", why)
+        return str(told["bundles_to_node_id"][0])
 
     def release(self, name: str) -> bool:
         """Let go of the group of this name. False: there is none."""
@@ -287,10 +282,6 @@ def _shares(resources: dict[str, float]) -> Iterable[tuple[str, str, float]]:
     for name, amount in resources.items():
         if (found := OF_GROUP.fullmatch(name)) is not None:
             yield found[1], found[2], amount
-
-
-def _words(bundles: list[dict[str, float]]) -> str:
-    return " + ".join(", ".join(f"{amount:g} {name}" for name, amount in bundle.items()) for bundle in bundles)
 
 
 ASKED = ("cluster", "nodes", "joined", "usage", "reserve", "release", "reserved", "runs_on")

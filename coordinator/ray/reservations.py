@@ -92,9 +92,8 @@ class RayReservations:
         await self._ask(
             "reserve",
             name=JOBS + allocation,
-            bundles=[_bundle(resources)],
-            strategy="STRICT_PACK",
-            selectors=[{NODE_ID: node}],
+            bundle=_bundle(resources),
+            selector={NODE_ID: node},
             within=WITHIN,
         )
 

@@ -14,7 +14,6 @@ from tests.ray.scene import HEAD, Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.timeout(300)]
 
-BUNDLE = [{"CPU": 0.25}]
 BY_OTHERS = f"""
 ray.shutdown()
 ray.init(address='{HEAD}', namespace='others', logging_level='error', log_to_driver=False)
@@ -68,10 +67,8 @@ class Asking:
         return self.take(self.put(what, **words))
 
     def reserving(self, name: str, cores: float, within: float = 30.0, node: str = "") -> int:
-        selectors = [{"ray.io/node-id": node or self.node}]
-        bundles = [{"CPU": cores}]
-        words = {"bundles": bundles, "strategy": "STRICT_PACK", "selectors": selectors, "within": within}
-        return self.put("reserve", name=name, **words)
+        selector = {"ray.io/node-id": node or self.node}
+        return self.put("reserve", name=name, bundle={"CPU": cores}, selector=selector, within=within)
 
     def reserve(self, name: str, cores: float, within: float = 30.0, node: str = "") -> dict[str, Any]:
         return self.take(self.reserving(name, cores, within, node))
@@ -93,7 +90,7 @@ def bridge(cluster: Cluster) -> Iterator[Asking]:
 
 
 def test_what_is_reserved_is_on_the_node_that_was_meant_until_it_is_let_go_of(bridge: Asking) -> None:
-    assert bridge.reserve("grid-job-a.1", 0.5)["ok"] == [bridge.node]
+    assert bridge.reserve("grid-job-a.1", 0.5)["ok"] == bridge.node
     assert bridge.reserved() == {"grid-job-a.1": "CREATED"}
     assert bridge.ask("release", name="grid-job-a.1")["ok"] is True
     assert bridge.reserved() == {}
@@ -102,7 +99,7 @@ def test_what_is_reserved_is_on_the_node_that_was_meant_until_it_is_let_go_of(br
 
 def test_asked_again_since_the_answer_was_lost_it_is_the_same_group(bridge: Asking) -> None:
     for _ in range(2):
-        assert bridge.reserve("grid-job-b.1", 0.75)["ok"] == [bridge.node]
+        assert bridge.reserve("grid-job-b.1", 0.75)["ok"] == bridge.node
     assert bridge.reserved() == {"grid-job-b.1": "CREATED"}
     bridge.ask("release", name="grid-job-b.1")
 
@@ -125,12 +122,6 @@ def test_what_cannot_be_had_in_time_says_so_and_leaves_nothing(
     bridge.ask("release", name="grid-job-c.1")
 
 
-def test_a_strategy_that_ray_does_not_have_is_refused_before_anything_is_made(bridge: Asking) -> None:
-    refused = bridge.ask("reserve", name="grid-job-e.1", bundles=BUNDLE, strategy="BEST", selectors=[], within=1.0)
-    assert refused["error"] == "there is no strategy 'BEST'"
-    assert bridge.reserved() == {}
-
-
 def test_many_that_wait_keep_nobody_from_looking_or_letting_go_and_each_has_its_turn(bridge: Asking) -> None:
     assert bridge.reserve("grid-job-first.1", 1.0)["ok"]
     # They wait for longer than any answer is waited for here.
@@ -139,7 +130,7 @@ def test_many_that_wait_keep_nobody_from_looking_or_letting_go_and_each_has_its_
         assert bridge.ask("nodes")["ok"]["nodes"]
     assert not any(number in bridge.answers for number in waiting)
     assert bridge.ask("release", name="grid-job-first.1")["ok"] is True
-    assert [bridge.take(number)["ok"] for number in waiting] == [[bridge.node]] * 8
+    assert [bridge.take(number)["ok"] for number in waiting] == [bridge.node] * 8
     for number in range(8):
         bridge.ask("release", name=f"grid-job-w{number}.1")
 

@@ -54,8 +54,8 @@ async def test_a_group_over_all_of_it_is_asked_for_when_the_raylet_starts_and_no
     assert not ray.asked and not groups
     await looked(groups, boost())
     ((what, words),) = ray.asked
-    assert (what, words["name"], words["selectors"]) == ("reserve", "grid-boost-j-a", [{"grid-boost": "j-a"}])
-    assert words["bundles"] == [{"CPU": 2.0, "boost_gpu-master": 2.0}]
+    assert (what, words["name"], words["selector"]) == ("reserve", "grid-boost-j-a", {"grid-boost": "j-a"})
+    assert words["bundle"] == {"CPU": 2.0, "boost_gpu-master": 2.0}
     await looked(groups, boost(state=State.RUNNING))
     assert len(ray.asked) == 1 and groups
 
