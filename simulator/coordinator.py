@@ -1,5 +1,5 @@
-"""A simulated coordinator: the real ledger between models of the driver, of the sessions of agents (the newest
-wins) and of requests. Stands for coordinator/driver.py, coordinator/api/server.py and
+"""A simulated coordinator: the real ledger in the real commit pipeline, between models of the disk, of the sessions of
+agents (the newest wins) and of requests. Stands for coordinator/driver.py, coordinator/api/server.py and
 coordinator/api/requests.py.
 """
 
@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 
 from distributed_grid.coordinator.core.commands import (
-    MAY_WAIT,
-    RECORDS,
     Accepted,
     AckExits,
     CancelAsked,
@@ -19,35 +17,31 @@ from distributed_grid.coordinator.core.commands import (
     Event,
     Granted,
     Heard,
-    Hold,
     JobsSubmitted,
     NodeDown,
     NodeUp,
-    RecordJob,
     Rejected,
     Send,
-    Tick,
     Told,
 )
 from distributed_grid.coordinator.core.model import Condition, End, Group, Job
-from distributed_grid.coordinator.core.pipeline import newest_commands, newest_records
+from distributed_grid.coordinator.core.pipeline import NEVER, Pipeline
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.link import PROTOCOL, SILENCE
 from distributed_grid.protocol.messages import Ack, Heartbeat, Hello, Launch, Refused, Stop, Welcome
 from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.simulator.disk import Disk, Snapshot, snapshot
-from distributed_grid.simulator.engine import DOWN, Engine, Process, Violation, Wire
+from distributed_grid.simulator.engine import DOWN, Engine, Process, Wire
 from distributed_grid.simulator.grant_order import Watched
 from distributed_grid.simulator.judge import Judge
 from distributed_grid.simulator.plan import JobPlan
 
-BATCH = 256
-SOON_SECONDS = 0.05
-AGAIN_SECONDS = 1.0
-CHECK_EVERY = 40
+DISK_FAILS = GridError("the disk fails", "its weather is bad", "wait for better weather")
+CHECK_EVERY = 100
 """Turns from one look at the whole ledger to the next: looking is dear."""
 
 
@@ -61,7 +55,8 @@ class Weather:
 
 
 class Driver(Process):
-    """One life of a coordinator, from the opening of its store to its kill. `wall` is what the wall clock shows."""
+    """One life of a coordinator, from the opening of its store to its kill: the real commit pipeline over a simulated
+    disk and clock. `wall` is what the wall clock shows."""
 
     def __init__(
         self, engine: Engine, disk: Disk, weather: Weather, judge: Judge, chance: random.Random, policy: Policy,
@@ -69,37 +64,28 @@ class Driver(Process):
     ) -> None:  # fmt: skip
         super().__init__()
         self.engine, self.disk, self.weather, self.judge, self.chance = engine, disk, weather, judge, chance
-        self.trouble = False
-        self._queue: list[Event] = []
         self._turn_due = False
         self._turns = 0
-        self._records: list[Command] = []
-        self._storing: list[Command] = []
-        self._commands: list[Command] = []
-        self._urgent = False
-        self._committing = False
-        self._refused = False
-        self._soon_due = False
         self._snapshot: Snapshot | None = None
-        self._armed = float("inf")
+        self._armed = NEVER
         disk.epoch += 1
         self.epoch = disk.epoch
         self._clock_from = max(wall, disk.clock) - engine.now
         self.ledger = Watched(self.epoch, policy)
         self.ledger.state.preempting.remember(disk.receipts.values())
-        self._take(
-            self.ledger.restore(
-                disk.jobs(),
-                disk.allocations(),
-                disk.facts(),
-                self.clock(),
-                ordered=disk.orders(),
-                many=disk.groups(),
-                past=disk.shares,
-            )
+        restored = self.ledger.restore(
+            disk.jobs(),
+            disk.allocations(),
+            disk.facts(),
+            self.clock(),
+            ordered=disk.orders(),
+            many=disk.groups(),
+            past=disk.shares,
         )
         self.ledger.check()
-        self._finish_turn()
+        self.pipeline = Pipeline(self.ledger)
+        self.pipeline.take(restored)
+        self._advance()
 
     def perform(self, commands: list[Command]) -> None:
         """Do what the ledger commands, beside recording."""
@@ -109,107 +95,61 @@ class Driver(Process):
         """Grid time: it never jumps, whatever the wall clock does."""
         return self._clock_from + self.engine.now
 
-    # --- a turn -------------------------------------------------------------------------------------------------------
-
     def put(self, event: Event) -> None:
         """Something happened."""
-        self._queue.append(event)
-        if not self._turn_due:
+        self.pipeline.put(event)
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if self.pipeline.queue and not self._turn_due:
             self._turn_due = True
             self.engine.later(0.0001, self, self._turn)
 
     def _turn(self) -> None:
         self._turn_due = False
-        now, ledger = self.clock(), self.ledger
-        batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
-        for event in batch:
-            self._take(ledger.handle(event, now))
-        self._take(ledger.settle(now))
+        self._turn_now()
+
+    def _turn_now(self) -> None:
+        self.pipeline.turn(self.clock())
         self._turns += 1
         if self._turns % CHECK_EVERY == 0:
-            ledger.check()
-        if self._queue:
-            self._turn_due = True
-            self.engine.later(0.0001, self, self._turn)
-        self._finish_turn()
+            self.ledger.check()
+        self._advance()
 
-    def _take(self, commands: list[Command]) -> None:
-        for command in commands:
-            if isinstance(command, RECORDS):
-                self._records.append(command)
-                if type(command) is RecordJob:
-                    self._patient(command.job)
-                self._urgent = self._urgent or not (isinstance(command, MAY_WAIT) and command.soon)
-            else:
-                self._commands.append(command)
+    def _advance(self) -> None:
+        """Do what the pipeline wants done now."""
+        now, pipeline = self.clock(), self.pipeline
+        if commands := pipeline.performable(now):
+            self.perform(commands)
+        if pipeline.write_due(now):
+            self._snapshot = snapshot(pipeline.begin_write(now), now)
+            seconds = 0.0005 + self.chance.random() * (0.001 + max(self.weather.sluggish, self.weather.slow))
+            self.engine.later(seconds, self, self._commit_returns)
+        if pipeline.take_secure(now):
+            pipeline.secured(None, now)
+        self._turn_soon()
+        when = pipeline.next_time()
+        if when < self._armed:
+            self._armed = when
+            self.engine.at(when - self._clock_from + 0.001, self, self._tick, when)
 
-    def _patient(self, job: Job) -> None:
-        """A job whose node has not lost anything is not ended as lost before that node was silent for long."""
-        outcome = job.outcome
-        if job.request.gang:  # whose end is told later: with the last of it
-            outcome = job.part.outcome if job.part is not None and job.part.at == self.ledger.state.now else None
-        if outcome is not None and outcome.cause is Cause.NODE_LOST and job.node:
-            policy = self.ledger.state.policy
-            silent = self.clock() - self.ledger.state.nodes[job.node].heard
-            if silent < policy.disconnected_after + policy.lost_after - 0.001:
-                raise Violation(job.id, f"it is given up, {job.node} was heard {silent:.1f} s ago")
+    def _tick(self, when: float) -> None:
+        if when == self._armed:
+            self._armed = NEVER
+            self.pipeline.tick(self.clock())
+            self._advance()
 
-    def _finish_turn(self) -> None:
-        self._arm()
-        if self._committing:
-            return
-        if self._urgent:
-            self._begin_commit()
-        else:
-            self._perform_all()
-
-    def _begin_commit(self) -> None:
-        self._committing = True
-        self._storing, self._records, self._urgent = self._records, [], False
-        self._hand_over(self._take_commands())
-
-    def _take_commands(self) -> list[Command]:
-        commands, self._commands = self._commands, []
-        return commands
-
-    def _hand_over(self, commands: list[Command]) -> None:
-        self._snapshot = snapshot(self._storing, self.clock())
-        seconds = 0.0005 + self.chance.random() * (0.001 + max(self.weather.sluggish, self.weather.slow))
-        self.engine.later(seconds, self, self._commit_returns, commands)
-
-    def _commit_returns(self, commands: list[Command]) -> None:
+    def _commit_returns(self) -> None:
         if self.weather.bad:
             if self.chance.random() < 0.3:
                 self._apply()  # a commit that failed may be there all the same
             self.engine.note("a commit of the coordinator fails")
-            self._refused = True
-            if not self.trouble:
-                self.trouble = True
-                self.put(Hold(True))
-                self.engine.later(AGAIN_SECONDS, self, self._relieve)
-            self.engine.later(AGAIN_SECONDS, self, self._commit_again, commands)
-            return
-        self._apply()
-        self._refused = False
-        self._storing, self._snapshot = [], None
-        self.perform(commands)
-        if self._urgent:
-            self._begin_commit()
+            self.pipeline.refuse(DISK_FAILS, self.clock())
         else:
-            self._committing = False
-            self._perform_all()
-
-    def _commit_again(self, commands: list[Command]) -> None:
-        self._storing = newest_records([*self._storing, *self._records])
-        self._records, self._urgent = [], False
-        self._hand_over(newest_commands([*commands, *self._take_commands()]))
-
-    def _relieve(self) -> None:
-        if self._refused:
-            self.engine.later(AGAIN_SECONDS, self, self._relieve)
-        else:
-            self.trouble = False
-            self.put(Hold(False))
+            self._apply()
+            self._snapshot = None
+            self.pipeline.written()
+        self._advance()
 
     def _apply(self) -> None:
         if self._snapshot is not None:
@@ -221,30 +161,6 @@ class Driver(Process):
                 self.judge.ordered(node, orders)
             for receipt in self._snapshot.receipts:
                 self.judge.preemptions.stored(receipt, self.disk.last_of)
-
-    def _perform_all(self) -> None:
-        if self._records and not self._soon_due:
-            self._soon_due = True
-            self.engine.later(SOON_SECONDS, self, self._soon)
-        if self._commands:
-            self.perform(self._take_commands())
-
-    def _soon(self) -> None:
-        self._soon_due = False
-        if self._records:
-            self._urgent = True
-            self._finish_turn()
-
-    def _arm(self) -> None:
-        deadline = self.ledger.next_deadline()
-        if deadline is not None and deadline < self._armed:
-            self._armed = deadline
-            self.engine.at(deadline - self._clock_from + 0.001, self, self._tick, deadline)
-
-    def _tick(self, deadline: float) -> None:
-        if deadline == self._armed:
-            self._armed = float("inf")
-            self.put(Tick())
 
     def lost(self) -> None:
         """kill -9: of what was not committed nothing is left, of a commit under way all or nothing."""
@@ -342,14 +258,11 @@ class Coordinator(Driver):
         """One that arrives at once on a quiet wire, which nearly all do: a turn of its own, without the waiting. False
         if it must come as all else does."""
         session = self.agents.get(wire.link_name)
-        if self._queue or message.at or session is None or session.wire is not wire:
+        if self.pipeline.queue or message.at or session is None or session.wire is not wire:
             return False
         wire.heard, wire.doubted = self.engine.now, False
-        now = self.clock()
-        self._take(self.ledger.handle(Heard(session.facts.name, message.sample), now))
-        self._take(self.ledger.settle(now))
-        if self._commands or self._records:
-            self._finish_turn()
+        self.pipeline.put(Heard(session.facts.name, message.sample))
+        self._turn_now()
         return True
 
     def _called(self, wire: Wire, hello: Hello) -> None:
@@ -432,7 +345,7 @@ class Coordinator(Driver):
         key = (job.user, job.key)
         if (known := self.disk.keys.get(key)) is not None:
             answer(Accepted(0, (known,), 0, 0))
-        elif self.trouble and key not in self.ledger.state.keys:
+        elif self.pipeline.trouble and key not in self.ledger.state.keys:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
             job.after = tuple(map(self._looked_up, job.after))
@@ -457,14 +370,14 @@ class Coordinator(Driver):
         """A client cancels."""
         if job not in self.ledger.state.jobs and job not in self.ledger.state.groups:
             answer(Granted(0, "ended already"))
-        elif self.trouble:
+        elif self.pipeline.trouble:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
             self.put(CancelAsked(self._expect(answer), (job,)))
 
     def order(self, event: Callable[[int], Event], answer: Callable[[Any], None]) -> None:
         """An operator orders something; it is not heard before it is on disk."""
-        if self.trouble:
+        if self.pipeline.trouble:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
             self.put(event(self._expect(answer)))

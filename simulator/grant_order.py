@@ -13,6 +13,7 @@ can come before who waits, and the first that cannot start has its node, and kee
 from the allocations.
 """
 
+from distributed_grid.coordinator.core.commands import Command, Event, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement
 from distributed_grid.coordinator.core.placement.matching import has_room
@@ -21,6 +22,7 @@ from distributed_grid.coordinator.core.queue.fairness import aged, dominant, wei
 from distributed_grid.coordinator.core.queue.reservations import STARTING, asked
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import Gang
+from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.simulator.engine import Violation
 
@@ -29,11 +31,23 @@ CLEARLY = 0.02
 
 
 class Watched(Ledger):
-    """A ledger of which every grant is looked at before it is made."""
+    """A ledger of which every grant is looked at before it is made, and every job that it gives up."""
 
     def __init__(self, epoch: int, policy: Policy) -> None:
         super().__init__(epoch, policy=policy)
         self.state = _Watched(epoch, policy=policy)
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        return self._patiently(super().handle(event, now))
+
+    def settle(self, now: float) -> list[Command]:
+        return self._patiently(super().settle(now))
+
+    def _patiently(self, commands: list[Command]) -> list[Command]:
+        for command in commands:
+            if type(command) is RecordJob:
+                _not_given_up_early(self.state, command.job)
+        return commands
 
 
 class _Watched(GridState):
@@ -43,6 +57,17 @@ class _Watched(GridState):
             _nobody_is_passed(self, job, placement.node)
             _nobody_is_delayed(self, job, placement)
         return super().grant(job, placement, lease, gang)
+
+
+def _not_given_up_early(state: GridState, job: Job) -> None:
+    """A job whose node has not lost anything is not ended as lost before that node was silent for long."""
+    outcome = job.outcome
+    if job.request.gang:  # whose end is told later: with the last of it
+        outcome = job.part.outcome if job.part is not None and job.part.at == state.now else None
+    if outcome is not None and outcome.cause is Cause.NODE_LOST and job.node:
+        silent = state.now - state.nodes[job.node].heard
+        if silent < state.policy.disconnected_after + state.policy.lost_after - 0.001:
+            raise Violation(job.id, f"it is given up, {job.node} was heard {silent:.1f} s ago")
 
 
 def _nobody_is_passed(state: GridState, job: Job, name: str) -> None:

@@ -12,23 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator import driver as driver_module
+from distributed_grid.coordinator.core import pipeline
 from distributed_grid.coordinator.core.commands import (
-    Accepted,
-    AckExits,
-    Audit,
     Command,
     Event,
     Granted,
     Hold,
-    Publish,
-    Record,
     RecordJob,
     Send,
     Tick,
 )
 from distributed_grid.coordinator.core.model import Job
-from distributed_grid.coordinator.core.pipeline import LINES_KEPT, newest_commands, newest_records
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.driver import CROWDED, QUICK_SECONDS, Clock, Driver, LedgerBroken
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreFailed, as_sqlite, failure
@@ -36,8 +30,8 @@ from distributed_grid.coordinator.store.rows import Snapshot
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobSpec, Request
-from distributed_grid.protocol.messages import Launch, Renewed, Stop
-from distributed_grid.protocol.resources import Grant, Resources
+from distributed_grid.protocol.messages import Renewed
+from distributed_grid.protocol.resources import Resources
 
 
 class Scripted:
@@ -199,7 +193,7 @@ def told_of_a_start(number: Any) -> list[Command]:
 async def test_what_may_wait_is_told_at_once_and_goes_to_the_disk_with_the_next_that_may_not(
     store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_module, "SOON_SECONDS", 1000.0)  # not what brings it to the disk
+    monkeypatch.setattr(pipeline, "SOON_SECONDS", 1000.0)  # not what brings it to the disk
     done: list[int] = []
     driver = driven(Scripted(told_of_a_start), store, lambda command: done.append(command.token))
     for number in (0, 2, 4):
@@ -326,7 +320,7 @@ def full() -> sqlite3.OperationalError:
 
 @pytest.fixture
 def ailing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ailing:
-    monkeypatch.setattr(driver_module, "AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(pipeline, "AGAIN_SECONDS", 0.02)
     return Ailing(tmp_path / "grid.db")
 
 
@@ -470,7 +464,7 @@ async def test_a_store_that_has_lost_what_was_committed_is_not_gone_on_with(
 async def test_a_commit_that_does_not_come_back_is_trouble_until_it_does(
     ailing: Ailing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_module, "STALLED_SECONDS", 0.02)
+    monkeypatch.setattr(pipeline, "STALLED_SECONDS", 0.02)
     back = threading.Event()
     commit = ailing.commit
 
@@ -489,21 +483,3 @@ async def test_a_commit_that_does_not_come_back_is_trouble_until_it_does(
     back.set()
     await until(lambda: ledger.holding == [True, False] and done == [1])
     await driver.close()
-
-
-def test_what_waits_for_the_disk_does_not_grow_with_the_time() -> None:
-    view = [record(number).job.view(None) for number in (1, 2)]
-    launch = Launch(allocation="j-1.1", job="j-1", user="ann", epoch=1, grant=Grant(), spec=JobSpec(("true",)))
-    once: list[Command] = [
-        Accepted(7, ("j-1",), 1, 1),
-        Publish(view[0]),
-        Send("n1", launch),
-        AckExits("n1", ("j-0.1",)),
-        Send("n1", Stop(allocation="j-1.1")),
-        Publish(view[1]),
-    ]
-    newer = Publish(msgspec.structs.replace(view[0], started=3.0))
-    assert newest_commands([*once, *once[2:], newer]) == [once[0], newer, *once[2:]]
-    lines = [Audit("n1", str(number)) for number in range(3 * LINES_KEPT)]
-    records: list[Record] = [record(1), *lines, record(2), record(1)]
-    assert newest_records(records) == [record(1), record(2), *lines[-LINES_KEPT:]]

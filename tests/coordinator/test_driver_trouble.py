@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distributed_grid.coordinator import driver as driver_module
+from distributed_grid.coordinator.core import pipeline
 from distributed_grid.coordinator.core.commands import Send
 from distributed_grid.coordinator.store.errors import as_sqlite, failure
 from distributed_grid.coordinator.store.rows import Snapshot
@@ -39,7 +39,7 @@ _numbers = itertools.count(9000)
 
 @pytest.fixture
 async def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Coordinator]:
-    monkeypatch.setattr(driver_module, "AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(pipeline, "AGAIN_SECONDS", 0.02)
     async with coordinator(tmp_path) as made:
         yield made
 

@@ -19,17 +19,19 @@ from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
 from distributed_grid.coordinator.core.model import Allocation, Fate, Job, Node
 from distributed_grid.coordinator.core.nodes import agents
+from distributed_grid.coordinator.core.pipeline import Pipeline
 from distributed_grid.coordinator.core.placement import constraints, matching
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.preemption import candidates, held_sets
 from distributed_grid.coordinator.core.queue import admission, dependencies, groups, reservations, scheduler
 from distributed_grid.coordinator.core.state import GridState, Members
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.jobs import State as JobState
 from distributed_grid.protocol.messages import Ack, Exited, Stale
 from distributed_grid.protocol.placement import LabelRule, Sign, Walls
 from distributed_grid.simulator import run
-from distributed_grid.simulator.coordinator import Coordinator, Driver
+from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.engine import Violation
 from distributed_grid.simulator.judge import Judge
@@ -40,38 +42,35 @@ MOST = 1500
 Patch = Callable[[Any, str, Any], None]
 
 
+def performed_before_commit(patch: Patch, kind: type[Command]) -> None:
+    """The pipeline does not wait for the disk with commands of this kind."""
+    take = Pipeline.take
+
+    def hasty(self: Pipeline, commands: list[Command]) -> None:
+        self._due += [one for one in commands if isinstance(one, kind)]
+        take(self, [one for one in commands if not isinstance(one, kind)])
+
+    patch(Pipeline, "take", hasty)
+
+
 def launch_before_commit(patch: Patch) -> None:
     """The judge does not look at launches here: what comes of it has to show."""
-    begin = Driver._begin_commit
-
-    def early(self: Driver) -> None:
-        self.perform([one for one in self._commands if isinstance(one, Send)])
-        self._commands = [one for one in self._commands if not isinstance(one, Send)]
-        begin(self)
-
-    patch(Driver, "_begin_commit", early)
+    performed_before_commit(patch, Send)
     patch(Judge, "launched", lambda self, allocation, node: None)
 
 
 def acknowledge_before_commit(patch: Patch) -> None:
-    begin = Driver._begin_commit
-
-    def early(self: Driver) -> None:
-        self.perform([one for one in self._commands if isinstance(one, AckExits)])
-        self._commands = [one for one in self._commands if not isinstance(one, AckExits)]
-        begin(self)
-
-    patch(Driver, "_begin_commit", early)
+    performed_before_commit(patch, AckExits)
 
 
 def forget_what_waits_for_a_commit_that_failed(patch: Patch) -> None:
-    again = Driver._commit_again
+    refuse = Pipeline.refuse
 
-    def forgetful(self: Driver, commands: list[Command]) -> None:
-        self._storing = []
-        again(self, commands)
+    def forgetful(self: Pipeline, error: GridError, now: float) -> None:
+        refuse(self, error, now)
+        self._writing = []
 
-    patch(Driver, "_commit_again", forgetful)
+    patch(Pipeline, "refuse", forgetful)
 
 
 def run_again_before_it_is_known_to_be_over(patch: Patch) -> None:

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.core import ledger
-from distributed_grid.coordinator.core.commands import Granted, RecordOrders
+from distributed_grid.coordinator.core.commands import Command, Granted, RecordOrders
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.core.nodes import operator, quarantine
+from distributed_grid.coordinator.core.pipeline import Pipeline
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.nodes import NodeOrders
 from distributed_grid.simulator import run
-from distributed_grid.simulator.coordinator import Driver
 from distributed_grid.simulator.disk import Disk
 from distributed_grid.simulator.judge import Judge
 
@@ -43,14 +43,13 @@ def ordered_as_drained(self: Judge, node: str, orders: NodeOrders) -> None:
 
 
 def answer_a_drain_before_it_is_on_disk(patch: Patch) -> None:
-    begin = Driver._begin_commit
+    take = Pipeline.take
 
-    def early(self: Driver) -> None:
-        self.perform([one for one in self._commands if isinstance(one, Granted)])
-        self._commands = [one for one in self._commands if not isinstance(one, Granted)]
-        begin(self)
+    def hasty(self: Pipeline, commands: list[Command]) -> None:
+        self._due += [one for one in commands if isinstance(one, Granted)]
+        take(self, [one for one in commands if not isinstance(one, Granted)])
 
-    patch(Driver, "_begin_commit", early)
+    patch(Pipeline, "take", hasty)
 
 
 def take_nothing_back_at_the_deadline(patch: Patch) -> None:

@@ -1,0 +1,207 @@
+"""What the ledger answers is performed once its records are written, in order, whatever the disk does. No loop, no
+disk, no clock: the time is a number."""
+
+from typing import Any
+
+import msgspec
+
+from distributed_grid.coordinator.core.commands import (
+    Accepted,
+    AckExits,
+    Audit,
+    Command,
+    Event,
+    Granted,
+    Hold,
+    Publish,
+    Record,
+    RecordJob,
+    Send,
+    Tick,
+)
+from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.pipeline import (
+    AGAIN_SECONDS,
+    BATCH,
+    LINES_KEPT,
+    SOON_SECONDS,
+    STALLED_SECONDS,
+    Pipeline,
+    newest_commands,
+    newest_records,
+)
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import JobSpec, Request
+from distributed_grid.protocol.messages import Launch, Renewed, Stop
+from distributed_grid.protocol.resources import Grant, Resources
+
+FULL = GridError("the disk is full")
+
+
+class Answers:
+    """A ledger whose answers are the events themselves: lists of commands."""
+
+    deadline: float | None = None
+    holding: bool | None = None
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        if isinstance(event, Hold):
+            self.holding = event.on
+        return [*event] if isinstance(event, tuple) else []
+
+    def settle(self, now: float) -> list[Command]:
+        self.deadline = None
+        return []
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+
+def record(number: int, soon: bool = False) -> RecordJob:
+    spec, request = JobSpec(("true",)), Request(Resources(cpu=1))
+    job = Job(id=f"j-{number}", key=f"k-{number}", user="ann", spec=spec, request=request, submitted=float(number))
+    return RecordJob(job, soon=soon)
+
+
+def after(pipeline: Pipeline, *commands: Command, now: float = 0.0) -> list[Command]:
+    """What is to be performed once the ledger has answered an event with these."""
+    event: Any = commands
+    pipeline.put(event)
+    pipeline.turn(now)
+    return pipeline.performable(now)
+
+
+def test_a_command_waits_until_the_records_of_its_batch_are_written() -> None:
+    pipeline = Pipeline(Answers())
+    assert after(pipeline, Granted(1), record(1)) == []
+    assert pipeline.write_due(0.0) and pipeline.begin_write(0.0) == [record(1)]
+    assert pipeline.performable(0.0) == [] and not pipeline.write_due(0.0), "one write at a time"
+    pipeline.written()
+    assert pipeline.performable(0.0) == [Granted(1)] and pipeline.performable(0.0) == [] and pipeline.idle
+
+
+def test_a_command_without_records_waits_for_a_write_that_is_under_way_and_no_longer() -> None:
+    pipeline = Pipeline(Answers())
+    assert after(pipeline, Granted(1)) == [Granted(1)]
+    after(pipeline, Granted(2), record(2))
+    pipeline.begin_write(0.0)
+    assert after(pipeline, Granted(3)) == []
+    assert after(pipeline, Granted(4), record(4)) == []
+    pipeline.written()
+    assert pipeline.performable(0.0) == [Granted(2)], "what came after it rests on the next write"
+    assert pipeline.begin_write(0.0) == [record(4)]
+    pipeline.written()
+    assert pipeline.performable(0.0) == [Granted(3), Granted(4)]
+
+
+def test_a_renewed_lease_waits_for_nothing() -> None:
+    pipeline = Pipeline(Answers())
+    renewed = Send("n1", Renewed(7.0))
+    assert after(pipeline, Granted(1), renewed, record(1)) == [renewed]
+
+
+def test_a_turn_takes_a_batch_and_leaves_the_rest() -> None:
+    pipeline = Pipeline(Answers())
+    for _ in range(BATCH + 1):
+        pipeline.put(Tick())
+    pipeline.turn(0.0)
+    assert len(pipeline.queue) == 1 and not pipeline.idle
+
+
+def test_a_record_that_may_wait_is_due_in_a_moment_or_with_the_next_that_may_not() -> None:
+    pipeline = Pipeline(Answers())
+    soon = record(1, soon=True)
+    assert after(pipeline, Granted(1), soon, now=5.0) == [Granted(1)]
+    assert not pipeline.write_due(5.0) and pipeline.next_time() == 5.0 + SOON_SECONDS
+    pipeline.tick(5.0 + SOON_SECONDS)
+    assert pipeline.begin_write(5.1) == [soon]
+    pipeline.written()
+    after(pipeline, soon, now=6.0)
+    after(pipeline, record(2), now=6.01)
+    assert pipeline.begin_write(6.01) == [soon, record(2)]
+
+
+def test_what_the_disk_refuses_is_tried_again_with_what_came_meanwhile() -> None:
+    ledger = Answers()
+    pipeline = Pipeline(ledger)
+    after(pipeline, Granted(1), record(1))
+    pipeline.begin_write(0.0)
+    pipeline.refuse(FULL, 1.0)
+    assert pipeline.trouble is FULL and pipeline.refused and not pipeline.write_due(1.5)
+    assert after(pipeline, Granted(2), record(2), now=1.5) == [] and ledger.holding is True
+    again = 1.0 + AGAIN_SECONDS
+    assert pipeline.next_time() == again and pipeline.write_due(again)
+    assert pipeline.begin_write(again) == [record(1), record(2)]
+    assert not pipeline.write_due(again + 60), "it is under way"
+    pipeline.written()
+    assert pipeline.performable(again) == [Granted(1), Granted(2)] and not pipeline.refused
+
+
+def test_trouble_is_over_when_the_disk_has_taken_all_and_the_reserve_is_there() -> None:
+    ledger = Answers()
+    pipeline = Pipeline(ledger)
+    after(pipeline, record(1))
+    pipeline.begin_write(0.0)
+    pipeline.refuse(FULL, 0.0)
+    assert pipeline.take_secure(AGAIN_SECONDS) and not pipeline.take_secure(99.0), "once at a time"
+    pipeline.secured(None, 1.0)
+    assert pipeline.trouble is FULL, "the disk has not taken what it refused"
+    pipeline.begin_write(1.0)
+    pipeline.written()
+    pipeline.secured(short := GridError("no room for the reserve"), 2.0)
+    assert pipeline.trouble is short and pipeline.take_secure(2.0 + AGAIN_SECONDS)
+    pipeline.secured(None, 3.0)
+    pipeline.turn(3.0)
+    assert pipeline.trouble is None and ledger.holding is False
+
+
+def test_a_write_that_does_not_come_back_is_trouble_until_it_does() -> None:
+    pipeline = Pipeline(Answers())
+    after(pipeline, Granted(1), record(1))
+    pipeline.begin_write(0.0)
+    assert pipeline.next_time() == STALLED_SECONDS
+    pipeline.tick(STALLED_SECONDS)
+    assert pipeline.trouble is not None and "does not answer" in pipeline.trouble.what and not pipeline.refused
+    pipeline.written()
+    assert pipeline.take_secure(STALLED_SECONDS + AGAIN_SECONDS)
+    pipeline.secured(None, 12.0)
+    assert pipeline.trouble is None and pipeline.performable(12.0) == [Granted(1)]
+
+
+def test_the_ledgers_deadline_is_an_event_once_it_has_come() -> None:
+    ledger = Answers()
+    pipeline = Pipeline(ledger)
+    ledger.deadline = 10.0
+    pipeline.tick(9.0)
+    assert not pipeline.queue and pipeline.next_time() == 10.0
+    pipeline.tick(10.0)
+    assert [*pipeline.queue] == [Tick()] and pipeline.next_time() == float("inf"), "the next turn settles it"
+
+
+def test_in_a_hurry_nothing_waits_for_company_or_for_the_disk() -> None:
+    pipeline = Pipeline(Answers())
+    after(pipeline, record(1, soon=True))
+    pipeline.hurry()
+    assert pipeline.write_due(0.0)
+    pipeline.begin_write(0.0)
+    pipeline.refuse(FULL, 0.0)
+    pipeline.hurry()
+    assert pipeline.write_due(0.0)
+
+
+def test_what_waits_for_the_disk_does_not_grow_with_the_time() -> None:
+    view = [record(number).job.view(None) for number in (1, 2)]
+    launch = Launch(allocation="j-1.1", job="j-1", user="ann", epoch=1, grant=Grant(), spec=JobSpec(("true",)))
+    once: list[Command] = [
+        Accepted(7, ("j-1",), 1, 1),
+        Publish(view[0]),
+        Send("n1", launch),
+        AckExits("n1", ("j-0.1",)),
+        Send("n1", Stop(allocation="j-1.1")),
+        Publish(view[1]),
+    ]
+    newer = Publish(msgspec.structs.replace(view[0], started=3.0))
+    assert newest_commands([*once, *once[2:], newer]) == [once[0], newer, *once[2:]]
+    lines = [Audit("n1", str(number)) for number in range(3 * LINES_KEPT)]
+    records: list[Record] = [record(1), *lines, record(2), record(1)]
+    assert newest_records(records) == [record(1), record(2), *lines[-LINES_KEPT:]]
