@@ -39,8 +39,7 @@ EDGES: dict[str, set[str]] = {
     "runtime.unix": set(),
     "config": {"protocol", "config", "identity.member", "runtime.local"},
     "push": {"", "protocol", "push"},
-    "push.far_service": set(),
-    "push.far_side": {"push.far_service"},  # these are read by the Python of another host, which has nothing of ours
+    "push.remote": set(),  # it is read by the Python of another host, which has nothing of ours
     # What is shipped is opened as what jobs may have touched is: without following links.
     "coordinator.client": {
         "",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distributed_grid.cli.attach.results import get_options
-from distributed_grid.cli.completion import complete_jobs as complete_jobs
+from distributed_grid.cli.completion import complete_jobs
 from distributed_grid.cli.context import AWAY_SECONDS, Invocation, current
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 
 from distributed_grid import __version__
 from distributed_grid.cli import formatting
-from distributed_grid.cli.completion import complete_nodes as complete_nodes
+from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import BadValue

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.completion import complete_nodes as complete_nodes
+from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes

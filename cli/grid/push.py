@@ -1,154 +1,27 @@
-"""`grid node add` and `grid node remove`: hosts become nodes, and stop being nodes, by ssh. The coordinator is asked by
-the same connection as for every command, one for a question, in a thread, so that several hosts do not wait for each
-other.
-"""
+"""`grid node add` and `grid node remove`: hosts become nodes, and stop being nodes, by ssh."""
 
 import asyncio
 import os
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.completion import complete_nodes as complete_nodes
+from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, complain, current, printable
 from distributed_grid.cli.grid.access import label_of
-from distributed_grid.coordinator.client.blocking import Denied
+from distributed_grid.identity.member import contexts, current_context, read_member
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.identity import Role
-from distributed_grid.protocol.messages import (
-    Access,
-    DrainNodes,
-    ForgetNodes,
-    GetStatus,
-    ListAccess,
-    MakeToken,
-    MemberView,
-    Status,
-    TokenMade,
-    UndrainNodes,
-    Withdraw,
-)
-from distributed_grid.protocol.nodes import NodeState, NodeView
-from distributed_grid.push.plan import Known
-from distributed_grid.push.provisioning import Invited
-
-if TYPE_CHECKING:
-    from distributed_grid.push.plan import Target
-    from distributed_grid.push.provisioning import Added, Goods
-    from distributed_grid.push.ssh import Way
-
-
-TOKEN_SECONDS = 600.0
-"""A token is used within a minute of its making."""
-
-
-class Asking:
-    """It. `address`: where a node reaches it, as HOST:PORT."""
-
-    def __init__(self, invocation: Invocation, address: str) -> None:
-        self._invocation = invocation
-        self._address = address
-
-    def grid(self) -> str:
-        """The id of the grid."""
-        status: Status = self._invocation.ask(lambda number: GetStatus(id=number))
-        return status.grid
-
-    def me(self) -> str:
-        """Who we are to it."""
-        return self._invocation.user
-
-    async def known(self, name: str) -> Known:
-        """What it knows of a node."""
-        status: Status = await self._ask(lambda number: GetStatus(id=number))
-        view = _named(status, name)
-        mine = [one for one in await self._members() if one.role is Role.AGENT and one.name == name]
-        return Known(
-            grid=status.grid,
-            there=view is not None,
-            up=view is not None and view.state is NodeState.UP,
-            incarnation=view.facts.incarnation if view is not None else 0,
-            certified=any(not one.revoked and one.expires > time.time() for one in mine),
-        )
-
-    async def _members(self) -> Sequence[MemberView]:
-        """Who has certificates; nobody where there is no authority that gives any."""
-        try:
-            access: Access = await self._ask(lambda number: ListAccess(id=number))
-        except Denied as denied:
-            if denied.code != "no-authority":
-                raise
-            return ()
-        return access.members
-
-    async def seen(self, name: str) -> NodeView | None:
-        """A node as it is now."""
-        return _named(await self._ask(lambda number: GetStatus(id=number)), name)
-
-    async def invite(self, name: str, labels: Mapping[str, str]) -> Invited:
-        """A token with which a node of this name can join once, soon."""
-        made: TokenMade = await self._ask(
-            lambda number: MakeToken(
-                id=number, role=Role.AGENT, name=name, ttl=TOKEN_SECONDS, uses=1, labels=dict(labels)
-            )
-        )
-        return Invited(made.token.split(".")[2], f"grid://{self._address}/{made.token}")
-
-    async def withdraw(self, token: str) -> None:
-        """Take a token back."""
-        await self._ask(lambda number: Withdraw(id=number, token=token))
-
-    async def revoke(self, name: str) -> None:
-        """Take the certificates of a node back, if it has any."""
-        if (await self.known(name)).certified:
-            await self._ask(lambda number: Withdraw(id=number, role=Role.AGENT, name=name))
-
-    async def drain(self, name: str, now: bool) -> None:
-        """No new job there."""
-        deadline = 0.0 if now else -1.0
-        await self._ask(lambda number: DrainNodes(id=number, nodes=(name,), reason="to be removed", deadline=deadline))
-
-    async def undrain(self, name: str) -> None:
-        """Jobs there again."""
-        await self._ask(lambda number: UndrainNodes(id=number, nodes=(name,)))
-
-    async def forget(self, name: str) -> None:
-        """The node is no more."""
-        await self._ask(lambda number: ForgetNodes(id=number, nodes=(name,)))
-
-    async def _ask(self, make: Callable[[int], Any]) -> Any:
-        return await asyncio.to_thread(self._invocation.ask, make)
-
-
-def tls_address(invocation: Invocation) -> str:
-    """HOST:PORT at which we reach it by TLS, and so may others; where we use its Unix socket, the one that our context
-    names. Raises GridError where there is none: then nobody can join."""
-    from distributed_grid.identity.member import contexts, current_context, read_member
-
-    url = invocation.url()
-    if not url.startswith("wss://") and (name := current_context()):
-        member = read_member(contexts() / name)
-        url = member.url if member is not None else url
-    parts = urlsplit(url)
-    if parts.scheme != "wss" or not parts.hostname:
-        raise GridError(
-            "nodes cannot be added to this grid from here",
-            why=f"we reach its coordinator at {url}, and nodes join by TLS only",
-            hint="grid init, where it has no authority yet; else say where nodes reach it: --reached-at HOST:PORT",
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{parts.port or 443}"
-
-
-def _named(status: Status, name: str) -> NodeView | None:
-    return next((node for node in status.nodes if node.facts.name == name), None)
-
+from distributed_grid.push import provisioning
+from distributed_grid.push.coordinator import Coordinator
+from distributed_grid.push.plan import Target, parse_target
+from distributed_grid.push.provisioning import Added, Goods, Pushed
+from distributed_grid.push.ssh import Host, Remote, Way, library
+from distributed_grid.push.wheel import build_of, own_wheel
 
 AT_ONCE = 8
 """So many hosts are worked on at the same time."""
@@ -204,9 +77,6 @@ def add(
     already is brought to this version, if it has another one. Where a step fails, or you press ^C, the host and the
     grid are as they were.
     """
-    from distributed_grid.push.plan import parse_target
-    from distributed_grid.push.ssh import Way, library
-
     invocation = current()
     targets = list(dict.fromkeys(parse_target(host, port or 0) for host in hosts))
     if name and len(targets) > 1:
@@ -216,10 +86,8 @@ def add(
     address = _address(invocation, reached_at)
     with tempfile.TemporaryDirectory(prefix="grid-push-") as made:
         goods = _goods(Path(made), wheels)
-        work = _Work(invocation, Way(identity, accept_new), python)
-        results = asyncio.run(
-            work.together({target: _adding(work, target, goods, name, given, address) for target in targets})
-        )
+        work = _Work(invocation, Way(identity, accept_new), python, address)
+        results = asyncio.run(work.add_all(targets, goods, name, given))
     _show(invocation, results)
 
 
@@ -245,20 +113,11 @@ def remove(
     taken back, and the grid forgets it. With --forget nothing is asked of the host, which may be gone: what ran there
     counts as lost.
     """
-    from distributed_grid.push import provisioning
-    from distributed_grid.push.plan import parse_target
-    from distributed_grid.push.ssh import Way, library
-
     invocation = current()
-    pass
-
-    asking = Asking(invocation, "")
-    grid = asking.grid()
+    grid = Coordinator(invocation.ask, lambda: invocation.user).grid()
     known = provisioning.read_record(grid, node)
     if forgetting:
-        from distributed_grid.push.provisioning import forget
-
-        asyncio.run(forget(asking, node, lambda text: invocation.say(f"{node}: {text}")))
+        asyncio.run(_Work(invocation, Way(), "").forget(node))
         provisioning.remove_record(grid, node)
         where = f"on {known.target}" if known is not None else "on its host"
         invocation.say(
@@ -276,9 +135,9 @@ def remove(
     target = parse_target(host, port or 0) if host or known is None else known.target
     if port:
         target = target._replace(port=port)
-    own = known if known is not None and not host else provisioning.Pushed("")
-    way = Way(identity or own.identity, accept_new)
-    asyncio.run(_removing(_Work(invocation, way, python or own.python), target, asking, node, now))
+    own = known if known is not None and not host else Pushed("")
+    work = _Work(invocation, Way(identity or own.identity, accept_new), python or own.python)
+    asyncio.run(work.remove(target, node, now))
     provisioning.remove_record(grid, node)
     invocation.say(f"{node} is out of the grid, and nothing of it is left on {target}")
 
@@ -287,64 +146,49 @@ def remove(
 
 
 class _Work:
-    """How all hosts of one command are reached, and told of."""
+    """How the hosts of one command are reached, and where progress is reported."""
 
-    def __init__(self, invocation: Invocation, way: "Way", python: str) -> None:
-        self.invocation = invocation
-        self.way = way
-        self.python = python
+    def __init__(self, invocation: Invocation, way: Way, python: str, address: str = "") -> None:
+        self.coordinator = Coordinator(invocation.ask, lambda: invocation.user, address)
+        self._invocation = invocation
+        self._way = way
+        self._identity = os.path.abspath(os.path.expanduser(way.identity)) if way.identity else ""
+        self._python = python
+        host, _, port = address.rpartition(":")
+        self._place = (host.strip("[]"), int(port or 0))
+        self._limit = asyncio.Semaphore(AT_ONCE)
 
-    def say(self, what: str) -> Callable[[str], None]:
-        """Says lines of progress about this host or node."""
-        return lambda text: self.invocation.say(f"{what}: {text}")
+    def _say(self, what: object) -> Callable[[str], None]:
+        """What prints lines of progress about this host or node."""
+        return lambda text: self._invocation.say(f"{what}: {text}")
 
-    async def together(self, works: "dict[Target, Callable[[], Awaitable[Added]]]") -> "dict[Target, Any]":
-        """All of it, some at once: what came of each host."""
-        room = asyncio.Semaphore(AT_ONCE)
+    async def add_all(
+        self, targets: list[Target], goods: Goods, name: str, labels: dict[str, str]
+    ) -> dict[Target, Any]:
+        """Add these hosts, a few at the same time: the outcome of each."""
+        works = [self._add(target, goods, name, labels) for target in targets]
+        return dict(zip(targets, await asyncio.gather(*works, return_exceptions=True), strict=True))
 
-        async def one(work: "Callable[[], Awaitable[Added]]") -> "Added":
-            async with room:
-                return await work()
-
-        results = await asyncio.gather(*(one(work) for work in works.values()), return_exceptions=True)
-        return dict(zip(works, results, strict=True))
-
-
-def _adding(
-    work: _Work, target: "Target", goods: "Goods", name: str, labels: dict[str, str], address: str
-) -> "Callable[[], Coroutine[Any, Any, Added]]":
-    pass
-    from distributed_grid.push import provisioning
-    from distributed_grid.push.provisioning import add
-    from distributed_grid.push.ssh import Far, Host
-
-    host, _, port = address.rpartition(":")
-    place = (host.strip("[]"), int(port))
-    identity = os.path.abspath(os.path.expanduser(work.way.identity)) if work.way.identity else ""
-    pushed = provisioning.Pushed(target.host, target.user, target.port, identity, work.python)
-    asking = Asking(work.invocation, address)
-
-    async def go() -> "Added":
-        async with Host(target, work.way) as there:
-            added = await add(Far(there, work.python), asking, goods, name, labels, place, work.say(str(target)))
-        provisioning.write_record(await asyncio.to_thread(asking.grid), added.name, pushed)
+    async def _add(self, target: Target, goods: Goods, name: str, labels: dict[str, str]) -> Added:
+        async with self._limit, Host(target, self._way) as there:
+            remote = Remote(there, self._python)
+            say = self._say(target)
+            added = await provisioning.add(remote, self.coordinator, goods, name, labels, self._place, say)
+        pushed = Pushed(target.host, target.user, target.port, self._identity, self._python)
+        provisioning.write_record(await asyncio.to_thread(self.coordinator.grid), added.name, pushed)
         return added
 
-    return go
+    async def remove(self, target: Target, node: str, now: bool) -> None:
+        """Take a node out of the grid, and clean its host."""
+        async with Host(target, self._way) as there:
+            await provisioning.remove(Remote(there, self._python), self.coordinator, node, now, self._say(node))
+
+    async def forget(self, node: str) -> None:
+        """Take a node out of the grid without its host."""
+        await provisioning.forget(self.coordinator, node, self._say(node))
 
 
-async def _removing(work: _Work, target: "Target", asking: Any, node: str, now: bool) -> None:
-    from distributed_grid.push.provisioning import remove
-    from distributed_grid.push.ssh import Far, Host
-
-    async with Host(target, work.way) as there:
-        await remove(Far(there, work.python), asking, node, now, work.say(node))
-
-
-def _goods(made: Path, wheels: Path | None) -> "Goods":
-    from distributed_grid.push.provisioning import Goods
-    from distributed_grid.push.wheel import build_of, own_wheel
-
+def _goods(made: Path, wheels: Path | None) -> Goods:
     own = own_wheel(made, wheels)
     others = sorted(wheels.glob("*.whl")) if wheels is not None else []
     others = [path for path in others if not path.name.startswith("distributed_grid-")]
@@ -352,11 +196,8 @@ def _goods(made: Path, wheels: Path | None) -> "Goods":
 
 
 def _address(invocation: Invocation, reached_at: str) -> str:
-    """HOST:PORT where nodes reach the coordinator. Raises GridError where this grid is none that can be joined."""
-    from urllib.parse import urlsplit
-
-    pass
-
+    """HOST:PORT where nodes reach the coordinator: as given, or as we reach it by TLS; where we use its Unix socket,
+    as our context names it. Raises GridError where there is none: then nobody can join."""
     if reached_at:
         try:
             parts = urlsplit(f"wss://{reached_at}")
@@ -365,13 +206,25 @@ def _address(invocation: Invocation, reached_at: str) -> str:
         except ValueError:
             pass
         raise BadValue(f"--reached-at {reached_at!r} is no address", hint="write it as HOST:PORT")
-    return tls_address(invocation)
+    url = invocation.url()
+    if not url.startswith("wss://") and (name := current_context()):
+        member = read_member(contexts() / name)
+        url = member.url if member is not None else url
+    parts = urlsplit(url)
+    if parts.scheme != "wss" or not parts.hostname:
+        raise GridError(
+            "nodes cannot be added to this grid from here",
+            why=f"we reach its coordinator at {url}, and nodes join by TLS only",
+            hint="grid init, where it has no authority yet; else say where nodes reach it: --reached-at HOST:PORT",
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{parts.port or 443}"
 
 
 # --- what came of it --------------------------------------------------------------------------------------------------
 
 
-def _show(invocation: Invocation, results: "dict[Target, Added | BaseException]") -> None:
+def _show(invocation: Invocation, results: dict[Target, Added | BaseException]) -> None:
     failed = {target: result for target, result in results.items() if isinstance(result, BaseException)}
     for target, result in failed.items():
         if not isinstance(result, GridError):
@@ -402,7 +255,7 @@ def _show(invocation: Invocation, results: "dict[Target, Added | BaseException]"
         raise SystemExit(1)
 
 
-def _line(added: "Added") -> str:
+def _line(added: Added) -> str:
     view = added.view
     offers = f"offers {view.offered} now" if view.offered else f"offers nothing yet{_why(view.withheld)}"
     return f"{added.name} {SAID[added.verb]}: it lends up to {view.facts.lendable}, and {offers}"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.completion import complete_nodes as complete_nodes
+from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.boost import amounts, difference, ray_json, stray_words
 from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes

@@ -10,7 +10,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.attach.waiting import Waiting
-from distributed_grid.cli.completion import complete_jobs as complete_jobs
+from distributed_grid.cli.completion import complete_jobs
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.history import alternative_json, place_json, victim_json
 from distributed_grid.cli.jobs.groups import before_rows, group_json, group_lines, group_row, progress_words, tell_ends

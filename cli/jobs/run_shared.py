@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli.attach.results import get_options, here
-from distributed_grid.cli.completion import complete_nodes as complete_nodes
+from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.jobs.groups import many_of, many_options
 from distributed_grid.cli.options import Sectioned, limit_options, limits_of, placing, placing_fields

@@ -8,53 +8,16 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import NodeState, NodeView
 from distributed_grid.push import plan
-from distributed_grid.push.plan import Known, Target
-from distributed_grid.push.ssh import Far
-
-
-class Invited(NamedTuple):
-    """A token for one node: its id, and the invitation that the node joins with. The latter is a secret."""
-
-    token: str
-    invitation: str
-
-
-class Coordinator(Protocol):
-    """The coordinator, as an operator speaks to it. All of it raises GridError."""
-
-    async def known(self, name: str) -> Known:
-        """What it knows of a node."""
-
-    async def seen(self, name: str) -> NodeView | None:
-        """A node as it is now; None: there is none of this name."""
-
-    def me(self) -> str:
-        """Who asks it, by the name that the grid has for them."""
-
-    async def invite(self, name: str, labels: Mapping[str, str]) -> Invited:
-        """A token with which a node of this name can join once, soon."""
-
-    async def withdraw(self, token: str) -> None:
-        """Take a token back."""
-
-    async def revoke(self, name: str) -> None:
-        """Take the certificates of a node back, if it has any; that ends its connections."""
-
-    async def drain(self, name: str, now: bool) -> None:
-        """No new job there; with `now` those that run there are taken back."""
-
-    async def undrain(self, name: str) -> None:
-        """Jobs there again."""
-
-    async def forget(self, name: str) -> None:
-        """A node that is not connected is no more, with all that was ordered for it."""
+from distributed_grid.push.coordinator import Coordinator
+from distributed_grid.push.plan import Target
+from distributed_grid.push.ssh import Remote
 
 
 class Pushed(msgspec.Struct, frozen=True):
@@ -123,7 +86,7 @@ class Added(NamedTuple):
 
 
 async def add(
-    far: Far,
+    remote: Remote,
     coordinator: Coordinator,
     goods: Goods,
     name: str,
@@ -135,13 +98,13 @@ async def add(
     `address`: where it reaches the coordinator. Raises GridError; then all is as it was, or the error says what
     is not."""
     host, port = address
-    found = msgspec.convert(await far.call("survey", name=name, host=host, port=port), plan.Found)
+    found = msgspec.convert(await remote.call("survey", name=name, host=host, port=port), plan.Found)
     plan.judge(found, f"{host}:{port}")
     known = await coordinator.known(found.name)
     steps = plan.decide(found, known, goods.build)
     for note in steps.notes:
         say(f"note: {note}")
-    adding = _Adding(far, coordinator, goods, found, known, steps, dict(labels), say)
+    adding = _Adding(remote, coordinator, goods, found, known, steps, dict(labels), say)
     return Added(found.name, steps.verb, await adding.run())
 
 
@@ -149,7 +112,7 @@ async def add(
 class _Adding:
     """One host on its way. `begun`: the steps that something may be left of, in their order."""
 
-    far: Far
+    remote: Remote
     coordinator: Coordinator
     goods: Goods
     found: plan.Found
@@ -186,22 +149,22 @@ class _Adding:
     # --- there -------------------------------------------------------------------------------------------------------
 
     async def _do(self, step: plan.Step) -> None:
-        far, name, build = self.far, self.found.name, self.goods.build
+        remote, name, build = self.remote, self.found.name, self.goods.build
         match step:
             case plan.COPY:
                 self.staged = f"push-{secrets.token_hex(4)}"
-                await far.copy(self.goods.files, await far.call("stage", staged=self.staged))
+                await remote.copy(self.goods.files, await remote.call("stage", staged=self.staged))
             case plan.INSTALL:
-                await far.call("install", staged=self.staged, build=build, index=self.goods.online)
+                await remote.call("install", staged=self.staged, build=build, index=self.goods.online)
             case plan.INVITE:
                 self.token, self.invitation = await self.coordinator.invite(name, self.labels)
             case plan.JOIN:
-                await far.call("join", build=build, name=name, invitation=self.invitation)
+                await remote.call("join", build=build, name=name, invitation=self.invitation)
             case plan.SWITCH:
-                await far.call("switch", build=build)
+                await remote.call("switch", build=build)
             case plan.START:
                 # Who has the rights on the host to add it is an owner of the node.
-                await far.call("start", name=name, service=self.found.service, owner=self.coordinator.me())
+                await remote.call("start", name=name, service=self.found.service, owner=self.coordinator.me())
             case plan.AWAIT:
                 await self._heartbeat()
 
@@ -211,7 +174,7 @@ class _Adding:
         until = loop.time() + HEARTBEAT_SECONDS
         while not _is_up(view := await self.coordinator.seen(name), self.known.incarnation):
             if loop.time() > until:
-                said = await self.far.call("log", name=name, service=self.found.service)
+                said = await self.remote.call("log", name=name, service=self.found.service)
                 state = view.state.value if view is not None else "not heard of"
                 raise GridError(
                     f"{name} is {state} {HEARTBEAT_SECONDS:g} s after its agent was started", why=f"it said: {said}"
@@ -228,7 +191,7 @@ class _Adding:
         try:
             if self.todo.steps:
                 build, name = self.goods.build, self.found.name
-                await self.far.call("settle", staged=self.staged, build=build, name=name)
+                await self.remote.call("settle", staged=self.staged, build=build, name=name)
         except (GridError, asyncio.CancelledError) as error:
             self.say(f"note: the node is there; not all was tidied up ({error})")
 
@@ -246,32 +209,32 @@ class _Adding:
                 left.append(f"not undone: {step.name} ({error.what}: {error.why})")
         if plan.START in self.begun and self.found.agent:  # there was one, of what is in use again
             try:
-                await self.far.call("start", name=self.found.name, service=self.found.service)
+                await self.remote.call("start", name=self.found.name, service=self.found.service)
             except GridError as error:
                 left.append(f"not undone: its agent does not run any more ({error.what}: {error.why})")
         return left
 
     async def _take_back(self, step: plan.Step) -> None:
-        far, name = self.far, self.found.name
+        remote, name = self.remote, self.found.name
         match step:
             case plan.COPY if self.staged:
-                await far.call("unstage", staged=self.staged)
+                await remote.call("unstage", staged=self.staged)
             case plan.INSTALL:
-                await far.call("discard", build=self.goods.build)
+                await remote.call("discard", build=self.goods.build)
             case plan.INVITE if self.token:
                 await self.coordinator.withdraw(self.token)
             case plan.JOIN:
                 try:
                     found = self.found
-                    await far.call("unjoin", name=name, member=bool(found.grid), state_there=found.state_there)
+                    await remote.call("unjoin", name=name, member=bool(found.grid), state_there=found.state_there)
                 finally:  # the more so where the host cannot be reached any more
                     await self.coordinator.revoke(name)
                     if not self.known.there and await self.coordinator.seen(name) is not None:
                         await self.coordinator.forget(name)
             case plan.SWITCH:
-                await far.call("switch", build=self.found.current)
+                await remote.call("switch", build=self.found.current)
             case plan.START:
-                await far.call("stop", name=name, service=self.found.service)
+                await remote.call("stop", name=name, service=self.found.service)
 
     def _told(self, error: GridError, left: list[str]) -> GridError:
         if not left:
@@ -283,17 +246,14 @@ def _is_up(view: NodeView | None, before: int) -> bool:
     return view is not None and view.state is NodeState.UP and view.facts.incarnation != before
 
 
-DRAIN_POLL_SECONDS = 0.5
 FORGET_SECONDS = 150.0
 """So long what a silent node holds is waited for: longer than the default of `coordinator.lost_after`."""
 
-SayOfRemoval = Callable[[str], None]
 
-
-async def remove(far: Far, coordinator: Coordinator, name: str, now: bool, say: SayOfRemoval) -> None:
+async def remove(remote: Remote, coordinator: Coordinator, name: str, now: bool, say: Say) -> None:
     """Take a node out, on its host as well. Nothing changes where the host cannot be reached, or is not that node;
     until its jobs have ended, whoever interrupts has the node back. Raises GridError."""
-    found = await far.call("survey", name=name, host="", port=0)
+    found = await remote.call("survey", name=name, host="", port=0)
     known = await coordinator.known(name)
     if found["grid"] and found["grid"] != known.grid:
         raise GridError(f"{found['hostname']} is a node of another grid ({found['grid']})")
@@ -306,15 +266,15 @@ async def remove(far: Far, coordinator: Coordinator, name: str, now: bool, say: 
     if known.there:
         await _emptied(coordinator, name, now, say)
     say("stopping its agent")
-    await far.call("stop", name=name, service=found["service"])
+    await remote.call("stop", name=name, service=found["service"])
     say("taking its certificate back")
     await coordinator.revoke(name)
     say("removing what was installed, its identity and its state")
-    await far.call("remove", name=name)
+    await remote.call("remove", name=name)
     await _forgotten(coordinator, name)
 
 
-async def forget(coordinator: Coordinator, name: str, say: SayOfRemoval) -> None:
+async def forget(coordinator: Coordinator, name: str, say: Say) -> None:
     """Take a node out on our side only, at once: what runs there counts as lost. Raises GridError."""
     known = await coordinator.known(name)
     if not known.there and not known.certified:
@@ -327,7 +287,7 @@ async def forget(coordinator: Coordinator, name: str, say: SayOfRemoval) -> None
     await _forgotten(coordinator, name, say)
 
 
-async def _emptied(coordinator: Coordinator, name: str, now: bool, say: SayOfRemoval) -> None:
+async def _emptied(coordinator: Coordinator, name: str, now: bool, say: Say) -> None:
     """The node has no jobs any more, and gets none."""
     view = await coordinator.seen(name)
     drained = view is not None and view.orders.drain is not None
@@ -342,7 +302,7 @@ async def _emptied(coordinator: Coordinator, name: str, now: bool, say: SayOfRem
                     f"waiting for {told} job{'s' if told > 1 else ''} to end there"
                     + ("" if now else "; --now ends them")
                 )
-            await asyncio.sleep(DRAIN_POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
     except BaseException:
         if not drained:
             await coordinator.undrain(name)
@@ -350,7 +310,7 @@ async def _emptied(coordinator: Coordinator, name: str, now: bool, say: SayOfRem
         raise
 
 
-async def _forgotten(coordinator: Coordinator, name: str, say: SayOfRemoval | None = None) -> None:
+async def _forgotten(coordinator: Coordinator, name: str, say: Say | None = None) -> None:
     """The coordinator knows it no more; that may take until it has given up what the node held."""
     loop = asyncio.get_running_loop()
     until, told = loop.time() + FORGET_SECONDS, False
@@ -363,4 +323,4 @@ async def _forgotten(coordinator: Coordinator, name: str, say: SayOfRemoval | No
             if say is not None and not told:
                 told = True
                 say(f"waiting until what it holds ({view.jobs} jobs) counts as lost")
-            await asyncio.sleep(DRAIN_POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)

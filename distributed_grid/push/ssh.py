@@ -245,24 +245,11 @@ done
 echo "$seen" >&2
 exit 3
 """
-READ = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'far_side', 'exec'))"
+READ = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'remote', 'exec'))"
 UNPACK = 'import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode="r|").extractall(sys.argv[1])'
-HERE = "distributed_grid.push"
-PART = "far_service"
-MODULES = """
-import sys, types
-for name in ("distributed_grid", "{here}", "{here}.{part}"):
-    sys.modules[name] = types.ModuleType(name)
-exec({source!r}, sys.modules["{here}.{part}"].__dict__)
-"""
-"""What there is of our packages on the far side."""
-PROGRAM = (
-    MODULES.format(here=HERE, part=PART, source=(files(HERE) / f"{PART}.py").read_text())
-    + (files(HERE) / "far_side.py").read_text()
-)
 
 
-class Far:
+class Remote:
     """A host, and the Python there that does what is asked. `python` empty: the first one that is new enough."""
 
     def __init__(self, host: Host, python: str = "") -> None:
@@ -271,8 +258,10 @@ class Far:
         self._python = ""
 
     async def call(self, what: str, /, **told: Any) -> Any:
-        """Do one of the far side's `CALLS` there. Raises GridError."""
-        program = f"{PROGRAM}\nmain({what!r}, {json.dumps(told)!r})\n".encode()
+        """Do one of the remote program's `CALLS` there. Raises GridError."""
+        program = (
+            f"{files(__package__).joinpath('remote.py').read_text()}\nmain({what!r}, {json.dumps(told)!r})\n".encode()
+        )
         command = "exec " + shlex.join((await self._find(), "-c", READ, str(len(program))))
         ran = await self._host.run(command, program, hold=True)
         try:

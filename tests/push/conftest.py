@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.cli.context import Invocation
-from distributed_grid.cli.grid.push import Asking
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import GetStatus, ListAccess
+from distributed_grid.push.coordinator import Coordinator
 from distributed_grid.push.provisioning import Goods
 from distributed_grid.push.wheel import build_of, own_wheel, repack
 from tests.grid_fixture import Grid, until
@@ -36,7 +36,8 @@ class Scene:
         self.goods = Goods(build_of(own), (own, *others), online=False)
         self.target = f"root@{ADDRESS}"
         self.address = (MASTER, PORT)
-        self.asking = Asking(Invocation(coordinator=grid.url), f"{MASTER}:{PORT}")
+        invocation = Invocation(coordinator=grid.url)
+        self.coordinator = Coordinator(invocation.ask, lambda: invocation.user, f"{MASTER}:{PORT}")
         self.seen: set[str] = set()
 
     def known(self) -> tuple[list[str], list[str], int]:

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.nodes import NodeState, NodeView
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.push.coordinator import Invited
 from distributed_grid.push.plan import DISK, Known
-from distributed_grid.push.provisioning import Goods, Invited, add
-from distributed_grid.push.ssh import Far
+from distributed_grid.push.provisioning import Goods, add
+from distributed_grid.push.ssh import Remote
 from tests.coordinator.core.scene import facts
 
 GOODS = Goods("2-b", (Path("x.whl"),), True)
@@ -180,7 +181,7 @@ STARTS: dict[str, Callable[[], World]] = {
 
 async def go(world: World) -> str:
     said: list[str] = []
-    far, coordinator = cast(Far, world), cast(Any, world)
+    far, coordinator = cast(Remote, world), cast(Any, world)
     return (await add(far, coordinator, GOODS, "", {}, ("m", 1), said.append)).verb
 
 

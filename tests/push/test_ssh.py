@@ -13,7 +13,7 @@ from distributed_grid.identity.enrollment import pin_in
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.push.plan import Target
 from distributed_grid.push.provisioning import Added, add
-from distributed_grid.push.ssh import Far, Host, Way
+from distributed_grid.push.ssh import Host, Remote, Way
 from tests.grid_fixture import contents, until
 from tests.push.conftest import Scene
 from tests.push.hosts import ADDRESS
@@ -164,7 +164,7 @@ def test_what_cannot_be_installed_is_said_of_its_host_and_nothing_is_left(scene:
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-class Breaking(Far):
+class Breaking(Remote):
     """The far side, but that one thing that it is asked fails after it was done; or the connection breaks over it."""
 
     def __init__(self, host: Host, what: str, cut: Scene | None) -> None:
@@ -187,7 +187,7 @@ class Breaking(Far):
 async def adding(scene: Scene, breaks: str, cut: bool = False) -> Added:
     async with Host(TARGET, PLAIN) as there:
         far = Breaking(there, breaks, scene if cut else None)
-        return await add(far, scene.asking, scene.goods, "", {}, scene.address, print)
+        return await add(far, scene.coordinator, scene.goods, "", {}, scene.address, print)
 
 
 @pytest.mark.parametrize(("breaks", "cut"), [("join", False), ("switch", True), ("start", False)])

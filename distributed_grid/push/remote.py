@@ -1,7 +1,7 @@
-"""What is done on a host for `grid node add` and `grid node remove`. It is sent there as text, with one call at its
-end, and read by the host's own Python from its standard input: so what it is told, secrets too, is in no command line.
-It needs that Python (3.11 or newer) and nothing else, and tells how it went in one line of JSON. When its standard
-input ends, nobody waits for it any more, and it ends with all that it has started but the agent.
+"""The program that runs on a host for `grid node add` and `grid node remove`. It is sent there as text, with one call at
+its end, and the host's own Python reads it from its standard input, so that nothing it is told, secrets included, is on
+a command line. It needs that Python (3.11 or newer) and nothing else, and prints its result as one line of JSON. When
+its standard input ends, nobody waits for it any more, and it ends with all that it has started but the agent.
 
 Everything is in two places: ROOT, with one environment for each version (`builds/`) and a link to the one in use
 (`venv`); and the agent's state directory, as for every agent.
@@ -25,8 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distributed_grid.push.far_service import BUILDS, ROOT, UNIT, detached, foreign, kind, systemctl, unit, whose
-
+ROOT = Path.home() / ".local/share/grid"
+BUILDS = ROOT / "builds"
+UNIT = "grid-agent.service"
 LINK = ROOT / "venv"
 WHOLE = ".whole"
 """A file in an environment that was made to its end."""
@@ -335,6 +336,64 @@ def _run(command: list[Any], what: str, hint: str = "", told: str = "") -> None:
     if done.returncode:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise Failed(what, " | ".join(said[-4:]) or f"exit code {done.returncode}", hint)
+
+
+# --- the service ------------------------------------------------------------------------------------------------------
+
+
+def kind() -> str:
+    """Who can run it: `system` (root's own service), `user` (one's own), or `none`."""
+    if not Path("/run/systemd/system").is_dir():
+        return "none"
+    if os.geteuid() == 0:
+        return "system"
+    return "user" if systemctl("user", "show-environment") else "none"
+
+
+def whose(service: str) -> list[str]:
+    """The options of `grid agent install` by which the agent, and its jobs, run as who we are."""
+    return ["--user"] if service == "user" else ["--as", "root"]
+
+
+def unit(service: str) -> Path:
+    """The file that makes it a service."""
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user"
+    return (own if service == "user" else Path("/etc/systemd/system")) / UNIT
+
+
+def foreign(service: str, name: str) -> str:
+    """The unit of an agent that is not ours: of another environment, or of another node of this host."""
+    with contextlib.suppress(OSError):
+        text = unit(service).read_text() if service != "none" else ""
+        if text and not (str(BUILDS) in text and f"--name {name} " in text):
+            return str(unit(service))
+    return ""
+
+
+def systemctl(service: str, *words: str) -> bool:
+    """`systemctl …`, and whether it did it."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")  # sessions of ssh need not have it
+    command = ["systemctl", *(["--user"] if service == "user" else []), *words]
+    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
+
+
+def detached(command: list[Any], state: Path) -> "subprocess.Popen[bytes]":
+    """A process that outlives us, with its own log."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
+    with open(state / "agent.log", "ab") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+        )
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 
 def _end_when_left() -> None:
