@@ -25,15 +25,15 @@ from distributed_grid.runtime.faults import fault
 
 QUOTA = 10 << 30
 PART_OF_DISK = 4
-"""If nothing is configured: so many bytes, or 1/4 of what is free on the disk at the start, whichever is less."""
+"""The default quota: this many bytes, or a quarter of the disk that is free at the start, whichever is less."""
 RECENT = 3600.0
-"""Seconds after its last use in which a blob counts in any case."""
+"""Seconds after its last use during which a blob counts in any case."""
 LEAST_BYTES = 4096
-"""A blob counts for at least so many, as a file takes on a disk."""
+"""Minimum that a blob counts, as a file takes on a disk."""
 REMEMBERED = 10_000
-"""So many blobs of a user are remembered before it is looked which of them count no more."""
+"""Blobs of a user that are remembered before those that count no more are looked for."""
 LOOK_SECONDS = 1.0
-"""Interval between looks at what of a user that is over the quota counts no more."""
+"""Minimum interval between searches for blobs that count no more, of a user over the quota."""
 
 
 def default_quota(state_dir: Path) -> int:
@@ -43,7 +43,7 @@ def default_quota(state_dir: Path) -> int:
 
 
 class _Account:
-    """What counts for one user: blobs with their sizes and last uses, and bytes of blobs that are on their way."""
+    """What counts for one user: blobs with sizes and last uses, and bytes of uploads in progress."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, tuple[int, float]] = {}
@@ -89,7 +89,7 @@ class Quota:
         self._accounts: dict[str, _Account] = {}
 
     def owns(self, user: str, blob: str) -> bool:
-        """Whether the user has sent it, as far as that is remembered: while it counts, and mostly longer."""
+        """Whether the user has sent this blob, as far as that is remembered: while it counts, and mostly longer."""
         return blob in self._account(user).blobs
 
     def owns_all(self, user: str, bundle: str) -> bool:
@@ -117,8 +117,8 @@ class Quota:
             account.bundles.add(bundle)
 
     def arrives(self, user: str, size: int) -> None:
-        """More of a blob has come; negative: what came is kept (and counted by `refers`), or given up. Raises GridError
-        above the quota."""
+        """Bytes of an upload have come; negative: the upload is finished (and counted by `refers`) or given up. Raises
+        GridError above the quota."""
         account = self._account(user)
         account.arriving = max(0, account.arriving + size)
         if size > 0:
@@ -168,14 +168,14 @@ class Quota:
 BLOB_BYTES = 1 << 30
 """The largest blob."""
 CACHE_BYTES = 10 << 30
-"""All blobs together; above it those used longest ago go, unless a live job needs them. Beyond twice this no upload
-begins."""
+"""Size of the cache; above it the least recently used blobs go, unless a live job needs them. Above twice this, no
+upload begins."""
 UPLOADS = 16
 """Blobs one connection may be sending at the same time."""
 MANIFESTS = 16
-"""Manifests of which is remembered what they name."""
+"""Manifests that are kept decoded."""
 YOUNG = 3600.0
-"""Seconds after its last use in which a blob stays in any case: its job may not have been submitted yet."""
+"""Seconds after its last use during which a blob stays in any case: its job may not have been submitted yet."""
 
 log = structlog.get_logger("blobs")
 
@@ -189,8 +189,7 @@ class _Upload:
 
 
 class Uploads:
-    """What one connection is sending. Give it up with `close` when the connection ends. `refuse` raises while the disk
-    has no room for blobs."""
+    """The uploads of one connection, to be closed with it. `refuse` raises while the disk has no room for blobs."""
 
     def __init__(self, blobs: "Blobs", refuse: Callable[[], None] = lambda: None, user: str = "") -> None:
         self._blobs = blobs
@@ -199,7 +198,7 @@ class Uploads:
         self._open: dict[str, _Upload | None] = {}  # None: failed, the rest of it is not looked at
 
     async def put(self, part: PutBlob) -> bool:
-        """Take a part; true when that made the blob whole. Raises GridError once for an upload that cannot go on."""
+        """Take a part; whether the blob is complete. Raises GridError once for an upload that cannot go on."""
         if part.offset == 0:
             self._drop(part.blob)
         elif part.blob not in self._open:
@@ -244,7 +243,7 @@ class Uploads:
             upload.path.unlink()
 
     def close(self) -> None:
-        """Forget what was not finished."""
+        """Discard unfinished uploads."""
         for blob in list(self._open):
             self._drop(blob)
 
@@ -300,7 +299,7 @@ class Blobs:
             return decode_manifest(file.read(MANIFEST_BYTES + 1)).blobs
 
     def _named(self, bundle: str) -> frozenset[str]:
-        """The blobs that a manifest names, as of late; none where it cannot be read."""
+        """The blobs that a manifest names, from memory if possible; none where it cannot be read."""
         if (named := self._manifests.get(bundle)) is None:
             try:
                 named = self.contents(bundle)
@@ -312,9 +311,9 @@ class Blobs:
         return named
 
     def missing(self, blobs: Iterable[str], user: str = "") -> tuple[str, ...]:
-        """Those that the user is to send, in the order asked; the others count for the user. Also what is here is to be
-        sent by who has not sent it before: else a hash would be enough to find out that another has sent it, and to
-        have it laid out for a job. Raises BadValue for what is no hash, GridError above the user's quota."""
+        """The blobs that the user has to send, in the order asked; the others count for the user. A blob that another
+        user has sent counts as missing: else its hash would be enough to learn that it is here, and to have it laid out
+        for a job. Raises BadValue for a malformed hash, GridError above the user's quota."""
         wanted = tuple(dict.fromkeys(blobs))
         for blob in wanted:
             _check(blob)
@@ -323,7 +322,7 @@ class Blobs:
         return missing
 
     def read(self, want: WantBlob, bundles: Iterable[str]) -> BlobData:
-        """The answer to an agent that fetches for jobs with these manifests: its bytes, or an error in words."""
+        """The answer to an agent that fetches for jobs with these manifests: bytes, or an error."""
         if not is_blob_hash(want.blob) or want.offset < 0 or want.size < 0:
             return BlobData(id=want.id, error="not a blob's hash, offset and size")
         if not any(want.blob == bundle or want.blob in self._named(bundle) for bundle in bundles):
@@ -346,7 +345,7 @@ class Blobs:
     # --- uploads ------------------------------------------------------------------------------------------------------
 
     async def make_room(self) -> None:
-        """Raise GridError where there are twice as many bytes as the bound and none of them may go."""
+        """Raise GridError if the cache has twice its size and none of it may go."""
         if self._size is not None and self._size > 2 * self._most:
             self._size = await asyncio.to_thread(self._shrink, self._pinned())
             if self._size > 2 * self._most:
@@ -416,8 +415,8 @@ class Blobs:
         return pinned
 
     def _shrink(self, pinned: set[str]) -> int:
-        """Remove what was used longest ago until the bound is met; what is left, in bytes. A use in the future is one
-        that was noted before the wall clock was set back: it says nothing."""
+        """Remove the least recently used blobs down to the bound; the bytes left. A last use in the future was noted
+        before the wall clock was set back, and counts as none."""
         now = time.time()
         kept = [
             (entry.stat().st_mtime, entry.stat().st_size, entry.path)

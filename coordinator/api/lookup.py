@@ -43,9 +43,9 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.nodes import AllocationView, NodeView, OfferView
 
 LIST_BYTES = BULK_BYTES - (64 << 10)
-"""What one answer may hold; the rest is left out and said to be."""
+"""Maximum size of one answer; the rest is left out, and the answer says so."""
 REF_CHARS = 150
-"""What is longer is no job's id or name, and is not compared with them."""
+"""Maximum length of a reference; a longer one is not looked up."""
 REFS = 1000
 """Jobs one request may name."""
 
@@ -59,7 +59,7 @@ class Unanswerable(GridError):
 
 
 class Lookup:
-    """Finds jobs."""
+    """Resolves references and answers questions about jobs."""
 
     def __init__(self, state: GridState, store: Store, driver: Driver) -> None:
         self.state = state
@@ -80,7 +80,7 @@ class Lookup:
         return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
     def _some(self, sight: Sight, ref: str) -> list[str]:
-        """The members that are meant by `ARRAY_3-7,9`; none: it is something else."""
+        """The members named by `ARRAY_3-7,9`; none: the reference is something else."""
         group, _, which = ref.rpartition("_")
         if not group or not {"-", ","} & {*which} or self._find(sight, ref):
             return []
@@ -109,7 +109,7 @@ class Lookup:
         return list(dict.fromkeys(job.group or job.id for job in whose))
 
     def resolve_one(self, sight: Sight, ref: str) -> str:
-        """The id that a reference means. Of what is not to be seen the answer is that of what is not there."""
+        """The id that a reference means. A job that may not be seen is answered as one that does not exist."""
         if (ref in self.state.jobs or ref in self.state.groups) and sight.names(ref):
             return ref
         found = self._find(sight, ref)
@@ -197,8 +197,8 @@ class Lookup:
         return found
 
     def newest(self, sight: Sight, message: ListJobs) -> Jobs:
-        """Those that live and then those that ended, each newest first, as many as are asked for and fit an answer;
-        without what makes a list long."""
+        """Live jobs and then ended ones, each newest first, as many as are asked for and fit an answer, in short
+        form."""
         if sight.only:
             if message.user not in ("", sight.only):
                 return Jobs(message.id, ())
@@ -224,7 +224,7 @@ class Lookup:
         return dependencies.reason(self.state, job) if live else None
 
     def _groups(self, message: ListJobs, most: int) -> list[GroupView]:
-        """Groups as wholes, those that live and then those that have ended, each newest first."""
+        """Groups, live and then ended, each newest first."""
         living = [name for name, one in self.state.groups.items() if message.user in ("", one.group.user)]
         found = [self.group_view(name) for name in reversed(living[-most:])]
         if message.ended:
@@ -251,8 +251,7 @@ class Lookup:
                         yield job
 
     def _ending(self) -> list[Job]:
-        """Jobs that the ledger is done with and whose end is just being stored, as they were before: what is not on
-        disk is not told."""
+        """Ended jobs whose end is not committed yet, as they were before: nothing is shown before it is on disk."""
         ids = {record.job.id for record in self.driver.being_stored() if isinstance(record, RecordJob)}
         stored = (self.store.job(job) for job in ids if job not in self.state.jobs)
         return [job for job in stored if job is not None]
@@ -296,8 +295,8 @@ def shared_page(state: GridState, sight: Sight, now: float, number: int, only: s
 
 
 def boost_page(whole: Boosts, past: tuple[float, str] | None) -> Boosts:
-    """Of all boosts, and then of Ray's nodes, as many as fit behind that boost and that node. Of boosts the time is
-    told and not the id, which not everybody may know: those that were requested at one moment are in one answer."""
+    """As many boosts, and then nodes of Ray, as fit behind that boost and that node. A page of boosts ends at a time
+    and not at an id, which not everybody may know: boosts requested at the same moment are on one page."""
     after, node = past or (-1.0, "")
     size = 0
     found: list[BoostView] = []
@@ -334,7 +333,7 @@ def _page(of: Iterable[tuple[str, T]], past: str) -> tuple[list[T], str]:
 
 
 class JobWatches:
-    """`views` gives jobs as they stand."""
+    """Clients that watch jobs. `views` gives jobs as they stand."""
 
     def __init__(self, views: Callable[[Iterable[str]], list[JobView]]) -> None:
         self._views = views
@@ -344,14 +343,15 @@ class JobWatches:
         """How many have ended since the start, by cause."""
 
     def publish(self, view: JobView) -> None:
-        """A job changed: those who watch it hear."""
+        """A job changed: tell those who watch it."""
         if view.state is State.ENDED and view.outcome is not None:
             self.ended[view.outcome.cause] += 1
         if watchers := self.watched.get(view.id):
             self._tell(watchers, view)
 
     def over(self, job: str, cause: Cause) -> None:
-        """A job ended that nobody watched then; who began to while the end was being stored hears it from the store."""
+        """A job ended that nobody watched then; clients that began to while the end was being stored hear it from the
+        store."""
         self.ended[cause] += 1
         if watchers := self.watched.get(job):
             (view,) = self._views([job])
@@ -364,20 +364,20 @@ class JobWatches:
                 self.drop(one, view.id)
 
     def show(self, client: Client, jobs: Iterable[str]) -> None:
-        """Tell of these now, and whenever they change."""
+        """Send these jobs now, and whenever they change."""
         for view in self._views(jobs):
             if view.state is not State.ENDED:  # also one whose end is just being stored: that is still to be told
                 self.add(client, view.id)
             client.connection.send(JobUpdate(client.sight.job(view)))
 
     def add(self, client: Client, job: str) -> None:
-        """Tell of its changes from now on."""
+        """Send its changes from now on."""
         if not client.gone:
             client.watching.add(job)
             self.watched.setdefault(job, set()).add(client)
 
     def drop(self, client: Client, job: str) -> None:
-        """Tell of it no more."""
+        """Stop sending its changes."""
         client.watching.discard(job)
         if watchers := self.watched.get(job):
             watchers.discard(client)
@@ -391,12 +391,12 @@ class JobWatches:
 
 
 EVERY = 0.2
-"""Seconds between two looks at what is watched."""
+"""Interval between checks of the groups that are watched (s)."""
 
 
 class GroupWatches:
-    """`view` gives a group as it stands. A look costs what is watched, not its members, and what has not changed is not
-    sent."""
+    """Clients that watch groups. `view` gives a group as it stands. A check costs by groups, not by members, and only
+    changes are sent."""
 
     def __init__(self, view: Callable[[str], GroupView | None]) -> None:
         self._view = view
@@ -405,7 +405,7 @@ class GroupWatches:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, client: Client, name: str) -> None:
-        """Tell of this group now, and whenever it has changed until it has ended."""
+        """Send this group now, and whenever it has changed, until it has ended."""
         view = self._view(name)
         if view is None:
             return

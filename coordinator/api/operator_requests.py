@@ -24,7 +24,8 @@ class NoAuthority(GridError):
 
 
 class AccessRequests:
-    """Answers them. `cut` ends the live connections of a role and name, and of bearer tokens; how many there were."""
+    """Answers requests about tokens and certificates. `cut` ends the live connections of a role and name, and of bearer
+    tokens, and returns how many there were."""
 
     def __init__(self, pki: Pki | None, cut: Cut, renewals: Renewals | None) -> None:
         self._pki = pki
@@ -34,7 +35,7 @@ class AccessRequests:
     def answer(
         self, user: str, message: messages.MakeToken | messages.ListAccess | messages.Withdraw
     ) -> messages.TokenMade | messages.Access | messages.Done:
-        """Do one of them. Raises GridError, BadValue."""
+        """Answer one request. Raises GridError, BadValue."""
         if self._pki is None:
             raise NoAuthority(
                 "this grid has no authority, so there is nothing to give access to",
@@ -50,7 +51,7 @@ class AccessRequests:
                 return self._withdraw(self._pki, message)
 
     def renew(self, connection: Connection, asked: messages.WantCertificate) -> messages.NewCertificate:
-        """A new certificate for who is connected by one. From now on the connection holds as long as the new one."""
+        """A new certificate for a peer that is connected with one. The connection ends when the new one expires."""
         if self._renewals is None:
             return messages.NewCertificate(error="this grid has no authority", id=asked.id)
         answer = self._renewals.renew(connection.presented, asked)
@@ -120,7 +121,7 @@ def order(
     user: str,
     token: Callable[[], int],
 ) -> DrainAsked | UndrainAsked | LabelAsked | ForgetAsked:
-    """The event, with a `token` that is drawn once all is in order. Raises BadValue."""
+    """The event for the ledger, with a `token` that is drawn once the request has been checked. Raises BadValue."""
     if not message.nodes:
         raise BadValue("no node is named", hint="see `grid nodes`")
     if len(message.nodes) > NODES_MOST:

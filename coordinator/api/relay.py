@@ -27,20 +27,20 @@ from distributed_grid.protocol.nodes import NodeFacts
 
 CLIENT_BYTES = 1 << 20
 NODE_BYTES = 8 << 20
-"""Bytes asked for and not answered yet."""
+"""Limits on bytes that were asked for and not answered yet, by client and by node."""
 LEAST_BYTES = 4 << 10
 WANTS = 1024
-"""Wants of one client that may be unanswered."""
+"""Maximum number of unanswered questions of one client."""
 MOST_BYTES = 1 << 60
 """The largest offset that can be asked for."""
 WAIT_SECONDS = 60.0
-"""The longest that a node is let wait for output before it answers."""
+"""The longest that a node may wait for output before it answers."""
 OPEN_SECONDS = 5.0
 """How long an agent may take to open its data connection."""
 ANSWER_SECONDS = 60.0
 """How long a node may take to answer, beyond the wait that was asked for."""
 MOST_LATE = 1024
-"""Answers that may come late from one node before its data connection is cut."""
+"""Late answers that one node may owe before its data connection is cut."""
 
 log = structlog.get_logger("relay")
 
@@ -88,7 +88,7 @@ class Agent:
     opening: "asyncio.Future[None] | None" = None
     pending: dict[int, _Pending] = field(default_factory=dict)
     late: set[int] = field(default_factory=set)
-    """Questions on the data connection that were not answered in time; an answer that comes yet is dropped."""
+    """Questions on the data connection that timed out; an answer that still comes is dropped."""
     bytes: int = 0
 
     @property
@@ -107,8 +107,8 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def want(self, client: Client, want: Want, sight: Sight) -> str:
-        """Pass it on, or answer it at once; why it is refused, if it is. What is not to be seen is as what is not
-        there."""
+        """Forward a question to the node, or answer it at once; why it was refused, if it was. A job that may not be
+        seen is answered as one that does not exist."""
         if why := self._refuse(client, want, sight):
             client.connection.send(_error(want, why))
         return why
@@ -159,7 +159,7 @@ class Relay:
             task.add_done_callback(self._tasks.discard)
 
     def _expire(self, agent: Agent, number: int) -> None:
-        """The node does not answer, though it is connected."""
+        """The node is connected and has not answered in time."""
         pending = self._settle(agent, number)
         if pending is None:
             return
@@ -179,7 +179,7 @@ class Relay:
             self._fail_all(agent, f"unavailable: node {agent.name} does not open its data connection")
 
     def data_opened(self, agent: Agent, connection: Connection) -> None:
-        """The agent's data connection is there: what waited for it goes out."""
+        """The agent's data connection is open: send the questions that waited for it."""
         agent.data = connection
         agent.late.clear()
         for number, pending in agent.pending.items():
@@ -190,7 +190,7 @@ class Relay:
             agent.opening = None
 
     def data_closed(self, agent: Agent, connection: Connection) -> None:
-        """It is gone; questions on it are answered with that, and may be asked again."""
+        """The data connection is closed: its questions are answered with an error, and may be asked again."""
         if agent.data is connection:
             agent.data = None
             self._fail_all(agent, _away(agent.name))
@@ -205,8 +205,8 @@ class Relay:
         self._fail_all(agent, _away(agent.name))
 
     def answered(self, agent: Agent, answer: Answer, connection: Connection) -> str:
-        """An agent's answer: to the client that asked, under the client's own number. Returns why it does not fit the
-        question, if it does not: then the client is told so, and the connection is to be cut."""
+        """Forward an agent's answer to the client, under the client's own number. Returns why it does not fit the
+        question, if it does not: then the client gets an error, and the connection is to be cut."""
         if agent.data is not connection or answer.id in agent.late:
             agent.late.discard(answer.id)
             return ""  # what it answers was answered with an error, or is asked again
@@ -254,7 +254,7 @@ class Relay:
 
 
 def _recorded(want: Want, job: Job | None) -> Output | None:
-    """The answer from the job's record, where its tail holds all from the asked offset on."""
+    """The answer from the job's record, if the output stored there begins at the offset or before."""
     if not isinstance(want, WantOutput):
         return None
     if job is None or job.outcome is None or job.allocation != want.allocation:
@@ -273,7 +273,7 @@ def _recorded(want: Want, job: Job | None) -> Output | None:
 
 
 def _misfit(pending: _Pending, answer: Answer) -> str:
-    """Why this cannot be the answer to that question; empty: it can."""
+    """Why this cannot be the answer to that question; empty: it can be."""
     want = pending.want
     match want, answer:
         case (WantOutput(), Output()):

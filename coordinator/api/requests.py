@@ -56,9 +56,9 @@ from distributed_grid.protocol.messages.roles import reach
 from distributed_grid.protocol.resources import capped
 
 RECEIPTS = 1000
-"""The most that one answer holds."""
+"""Maximum number of receipts in one answer."""
 REASON_CHARS = 500
-"""What of the reason for a cancel is kept."""
+"""Maximum length of the reason for a cancel."""
 
 log = structlog.get_logger("requests")
 
@@ -99,7 +99,7 @@ class Requests:
     # --- from the server ----------------------------------------------------------------------------------------------
 
     async def handle(self, client: Client, message: Any) -> None:
-        """One request of a client. Whatever is wrong with it, the answer says so."""
+        """Handle one request of a client; any error becomes the answer."""
         asked = AuditedRequest(self._audit, client, message)
         reached = reach(client.role, type(message))
         if reached is None:
@@ -191,7 +191,7 @@ class Requests:
                 self._driver.put(order(message, client.user, lambda: self._answer_plainly(asked)))
 
     def _reply(self, client: Client, reply: Any) -> None:
-        """Send what may be large; above what a frame carries the answer is that."""
+        """Send an answer that may be large. Raises Unanswerable if it does not fit a frame."""
         size = len(msgspec.msgpack.encode(reply))
         if size > LIST_BYTES:
             raise Unanswerable(
@@ -245,7 +245,7 @@ class Requests:
     def _submitted(
         self, asked: AuditedRequest, client: Client, message: messages.Submit, ids: dict[str, str], fit: int, nodes: int
     ) -> None:
-        """The answer; who watches also gets the jobs that were there already as they stand."""
+        """Answer a submit; a client that watches also gets the jobs that existed already as they stand."""
         jobs = tuple(ids[submission.key] for submission in message.jobs)
         asked.done(ids=jobs[:NAMED])
         client.connection.send(messages.Submitted(message.id, jobs, fit, nodes))

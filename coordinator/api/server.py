@@ -70,11 +70,11 @@ from distributed_grid.protocol.nodes import NodeFacts
 from distributed_grid.runtime.local import SOCKET
 
 PROBE_SECONDS = 1.0
-"""How long a node's old connection has to show that it lives when an agent with its name comes."""
+"""How long the old connection of a node has to answer a ping when an agent with its name comes."""
 NAMES = 20_000
-"""Nodes of which it is remembered how much they said, before it is looked which of them have been quiet."""
+"""Nodes whose message budgets are remembered before those of quiet ones are dropped."""
 WORDS_PER_SECOND, WORDS_AT_ONCE = 20_000.0, 100_000.0
-"""What one node may say, over all of its connections: messages, and the allocations that they name."""
+"""Message budget of one node over all of its connections: messages, and allocations named in them."""
 HOST_CHARS = 255
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -111,7 +111,7 @@ class Server:
         renewals = Renewals(pki, audit, state.nodes, self._throttle) if pki is not None else None
         self._renewals = renewals
         self._doors: dict[str, Callable[[ServerConnection], Awaitable[None]]] = {}
-        """Where who has no identity is heard, by path."""
+        """Handlers of connections without an identity, by path."""
         access = self._access = AccessRequests(pki, self._cut, renewals)
         self._memory = Memory(memory_limit)
         boosts = self._boosts = boosts or BoostService(state, None, RayAuth.DISABLED, True, driver.put)
@@ -126,7 +126,7 @@ class Server:
         self._tls: ssl.SSLContext | None = None
         self._loopback = True
         self._hosts = set(LOOPBACK)
-        """What a request may say that it was sent to."""
+        """Accepted values of the Host header."""
         self._instance = secrets.token_hex(8)
         self._contradictions = Contradictions(store, state, driver.put, clock, self._instance)
         self._listener = Listener(self._serve, self._turn_away, self._throttle)
@@ -150,7 +150,7 @@ class Server:
         self._listener.take_from(ours)
 
     def take_certificate(self) -> None:
-        """Connections that are made from now on are made with the certificate that is there now. Raises GridError."""
+        """Use the certificate that is in the folder now for new connections. Raises GridError."""
         if self._pki is not None and self._tls is not None:
             own(self._tls, self._pki.folder)
 
@@ -163,7 +163,7 @@ class Server:
         await self._listener.close()
 
     def _turn_away(self, wire: ServerConnection, request: Request) -> Response | None:
-        """No web page may talk to us: browsers send Origin, and a name made to lead here is no name of ours."""
+        """Refuse web pages: browsers send Origin, and a name made to resolve to this machine is not in `_hosts`."""
         if "Origin" in request.headers:
             return wire.respond(HTTPStatus.FORBIDDEN, "Web pages may not connect to a grid.\n")
         host = host_of(request.headers.get("Host", ""))
@@ -373,8 +373,7 @@ class Server:
             await self._clients.serve(connection, hello.host[:HOST_CHARS])
 
     def _cut(self, role: Role | None, name: str, bearers: Collection[str] = ()) -> int:
-        """End the live connections of who may come no more, or came with one of these bearer tokens; how many there
-        were."""
+        """Cut the live connections of this role and name, and of these bearer tokens; how many there were."""
         live = self._clients.connections(role, name, bearers)
         if role is Role.AGENT and (agent := self._agents.get(name)) is not None:
             live += [agent.control] + ([agent.data] if agent.data is not None else [])
@@ -386,8 +385,8 @@ class Server:
     # --- what the ledger commands -------------------------------------------------------------------------------------
 
     def perform(self, command: Any) -> None:
-        """Do one command that is not a record. To a node that is not connected nothing is sent: its agent is told all
-        that it has to know when it comes back."""
+        """Perform one command that is not a record. Nothing is sent to a node that is not connected: its agent is told
+        all it has to know when it is back."""
         match command:  # the most frequent first
             case Send(node, message):
                 if type(message) is not messages.Launch:
@@ -412,8 +411,8 @@ class Server:
                 raise GridError(f"a command that nobody performs: {command!r}")
 
     def _in_time(self, node: str, launch: messages.Launch) -> bool:
-        """While a launch waited for the disk it may have been given up, or the node have begun another life, in which
-        what was granted before counts as over; or the store lost commits: then it is never to run."""
+        """Whether a launch that waited for the disk may still be sent: not if it was given up, the node was restarted
+        or replaced meanwhile, or the store has lost commits."""
         agent, granted = self._agents.get(node), self._state.allocations.get(launch.allocation)
         if agent is None or granted is None or self._state.loss:
             return False
@@ -425,7 +424,7 @@ class Server:
 
 
 def _weight(message: Any) -> int:
-    """How much is said by it."""
+    """What a message costs of its node's budget."""
     if type(message) is messages.Inventory:
         return 1 + len(message.known)
     return 1 + len(message.uses) if type(message) is messages.InUse else 1

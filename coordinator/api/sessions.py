@@ -1,4 +1,5 @@
-"""The connections of people: how many one may have, what is done in which order and how fast, and their end."""
+"""The sessions of clients: how many connections one user may have, in which order and how fast requests are handled,
+and their end."""
 
 import asyncio
 import time
@@ -17,13 +18,13 @@ from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import Failed, Refused
 
 CONNECTIONS_OF_ONE = 256
-"""Connections that one person may have open at once. A node has two, and who comes under its name replaces them."""
+"""Maximum number of connections of one user. (A node has two; an agent with the same name replaces them.)"""
 LAGGING = 64 << 10
-"""Bytes that wait for a peer to read, from which on it is let go when memory is short."""
+"""Bytes in a peer's outbox from which on it is cut when memory is short."""
 
 
 class ClientSessions:
-    """All who are connected."""
+    """All connected clients."""
 
     def __init__(self, requests: Requests, driver: Driver, throttle: LogThrottle, memory: Memory) -> None:
         self._requests = requests
@@ -35,14 +36,14 @@ class ClientSessions:
         memory.shed = self._shed
 
     def connections(self, role: Role | None, name: str, bearers: Collection[str] = ()) -> list[Connection]:
-        """Those of one person in a role, and those that came with one of these bearer tokens."""
+        """The connections of one user in a role, and those with one of these bearer tokens."""
         found = set(self._connections.get((role, name), ())) if role is not None else set()
         for connections in self._connections.values() if bearers else ():
             found |= {one for one in connections if one.wire.bearer is not None and one.wire.bearer.id in bearers}
         return list(found)
 
     def _shed(self) -> None:
-        """Let go of those that the grid can do without: viewers, and who does not read what it asked for."""
+        """Cut what the grid can do without: viewers, and clients that do not read."""
         for (role, _), connections in list(self._connections.items()):
             for connection in list(connections):
                 if role is Role.VIEWER or connection.wire.transport.get_write_buffer_size() > LAGGING:
@@ -50,7 +51,7 @@ class ClientSessions:
                     connection.abort()
 
     async def admits(self, connection: Connection) -> bool:
-        """Whether this one more connection is all right; if not, it is refused."""
+        """Whether one more connection is accepted; if not, it is refused."""
         if connection.rights is Role.VIEWER and self._memory.shortage is not Shortage.NONE:
             await connection.refuse(Refused("viewers are not let in now", self._memory.words(), "try again later"))
             return False
@@ -63,7 +64,8 @@ class ClientSessions:
         return False
 
     async def serve(self, connection: Connection, host: str) -> None:
-        """Do what a person asks for, until the connection ends. Raises BadFrame, ProtocolMismatch, ConnectionClosed."""
+        """Handle the requests of a client until the connection ends. Raises BadFrame, ProtocolMismatch,
+        ConnectionClosed."""
         identity = role, user = connection.rights, connection.name
         known = {"role": role.value, "via": connection.via, "peer": connection.wire.address}
         client = Client(connection, user=user, role=role, host=host, who=known)

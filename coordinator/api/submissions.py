@@ -42,7 +42,7 @@ COMMAND_BYTES = 1 << 20
 """Arguments and environment of one job together. (The kernel takes 128 KiB in one string and 2 MiB in all.)"""
 NAME_CHARS = 128
 PATH_BYTES = 4095
-"""What the kernel takes as a path."""
+"""Maximum length of a path in the kernel."""
 LONGEST = 10 * 366 * 86400.0
 
 
@@ -170,8 +170,8 @@ def _check_placing(request: Request) -> None:
 def same_jobs(
     jobs: Iterable[Submission], named: Callable[[str], str | None], job: Callable[[str], Job | Group | None]
 ) -> None:
-    """A key that was used stands for its job: with another command it would be a job that silently never runs. Raises
-    BadValue. `named` says which job has a key, `job` what that is."""
+    """Raise BadValue for a key that was used with another command, which would silently never run. `named` gives the
+    job of a key, `job` what that is."""
     said: dict[str, JobSpec] = {}
     for one in jobs:
         spec = said.setdefault(one.key, one.spec)
@@ -188,17 +188,17 @@ def same_jobs(
 
 
 def resolved(request: Request, host: str, bundle: str, policy: Policy) -> Request:
-    """The request as the ledger takes it. `host` is the machine that it comes from, `bundle` what is shipped with it:
-    both matter only where local goes first, and would else keep equal requests apart."""
+    """The request with what only the coordinator knows. `host` is the machine that it comes from, `bundle` what is
+    shipped with it: they matter only to local-first, and would else keep equal requests apart."""
     first = (request.strategy or policy.strategy) is Strategy.LOCAL_FIRST
     local = Local(host, bundle) if first and (host or bundle) else None
     return request if request.local == local else msgspec.structs.replace(request, local=local)
 
 
 def neighbours(request: Request, sight: Sight, own: str, homes: Affinity, beside: Mapping[str, str]) -> Request:
-    """The request with ids for the jobs that it is to be near to: of a name, the newest of the user's that live. Apart
-    from a name it stays, whoever bears it then. `own` is the name of the request's own job, `beside` are jobs that are
-    submitted with it, by name. Raises BadValue for who is not there, to be seen by who asks."""
+    """The request with ids in place of names: near to the newest live job of a name, apart from all that bear it. `own`
+    is the name of the request's own job, `beside` are jobs submitted with it, by name. Raises BadValue for a job that
+    does not exist or may not be seen."""
     asked = request.constraints
     if asked is None or not (asked.near or asked.apart):
         return request
@@ -313,7 +313,7 @@ class Submissions:
         return found
 
     def again(self, sight: Sight, key: str) -> Submission | None:
-        """What this user submitted under this key before, to be said again; None: nothing."""
+        """What this user submitted under this key before, to be submitted again; None: nothing."""
         name = self._state.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
         job = self._lookup.job(name) if name is not None else None
         return Submission(key, job.spec, job.request) if isinstance(job, Job) else None
@@ -325,7 +325,7 @@ class Submissions:
         return self._state.keys.get((sight.user, key)) or self._store.known(sight.user, (key,)).get(key)
 
     def _condition(self, sight: Sight, dependency: Dependency, before: dict[str, str]) -> Condition:
-        """What it waits for, found. Raises GridError where there is no such job."""
+        """A dependency with its job resolved. Raises GridError where there is no such job."""
         on = dependency.on
         name = before.get(on) or self._by_key(sight, on) or self._lookup.resolve_one(sight, on)
         other = self._lookup.job(name)
@@ -336,7 +336,7 @@ class Submissions:
 
 
 def _end(other: Job | Group) -> End | None:
-    """How it had ended, as the store says; None: it does not, so the ledger will."""
+    """How a job or group ended, as the store says; None: the ledger knows."""
     if isinstance(other, Group):
         return group_end(other) if other.ended else None
     outcome = other.outcome

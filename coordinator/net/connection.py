@@ -32,40 +32,40 @@ HELLO_SECONDS = 5.0
 OUTBOX_STRANGER = 64 << 10
 OUTBOX_CONTROL = 1 << 20
 OUTBOX_BULK = 8 << 20
-"""Bytes that may wait in the coordinator for a peer to read, by what the peer is."""
+"""Outbox limits: bytes that may wait for a peer to read, by kind of peer."""
 FRAMES_PER_SECOND = 5_000.0
 FRAMES_AT_ONCE = 10_000.0
-"""Our own agents and clients send far fewer: a frame carries what a turn of their loop had to say."""
+"""The grid's own agents and clients send far fewer: a frame carries all that one turn of their loop says."""
 FRAGMENTS = 64
-"""Pieces of a message. Ours send none in pieces, but something between us may."""
+"""Fragments of one message. The grid's own peers send none, but a proxy may."""
 TURN_SECONDS = 0.005
 """How long the messages of one frame may keep all other connections waiting."""
 DOUBT_SECONDS = 0.2
 CLOCK_SECONDS = 60.0
-"""How often the wall clock, which may be set, is compared with the end of what a peer was let in by."""
+"""Interval between comparisons of the wall clock, which may be set, with the expiry of a peer's credential."""
 CLIENT_SILENCE = 20.0
-"""Seconds after which a quiet client is asked by a ping whether it is there, and again until it counts as gone."""
+"""Seconds of silence after which a client is pinged, and again until it counts as gone."""
 
 log = structlog.get_logger("server")
 
 
 CONTROL_FRAMES_PER_SECOND = 20.0
 CONTROL_FRAMES_AT_ONCE = 100.0
-"""Pings and pongs. Ours ask one another every 20 seconds."""
+"""Pings and pongs. The grid's own peers send one every 20 seconds."""
 
 
 class Wire(ServerConnection):
-    """The library's connection, which also ends a peer that makes us write and does not read, and one that sends
-    control frames or fragments without end. Until the hello it takes no more than a hello's bytes."""
+    """The library's connection, which is also cut when its peer does not read, or sends control frames or fragments
+    without end. Until the hello a message may have a hello's bytes only."""
 
     outbox = OUTBOX_STRANGER
     address = ""
     accepted = 0.0
-    """When it was, by `peer.boot_clock`."""
+    """Time of acceptance (`unix.boot_clock`)."""
     bearer: Bearer | None = None
-    """The token that it came with, which was judged."""
+    """The bearer token of the HTTP request, verified."""
     let_in: Callable[[], None] = staticmethod(lambda: None)
-    """Called when the peer has said who it is."""
+    """Called when the peer has identified itself."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -76,7 +76,7 @@ class Wire(ServerConnection):
         Received.connection_made(self, transport)  # not the server's: who made this connection also serves it
 
     def known(self, most: int) -> None:
-        """The peer has said who it is: from now on its frames may have this many bytes."""
+        """The peer has identified itself: its messages may have this many bytes from now on."""
         for name in ("max_message_size", "max_size"):  # of the library's newer versions, and of its older ones
             if hasattr(self.protocol, name):
                 setattr(self.protocol, name, most)
@@ -101,7 +101,7 @@ class Wire(ServerConnection):
         super().process_event(event)
 
     def cut(self, why: str) -> None:
-        """End a connection whose peer breaks the rules; it is not answered."""
+        """Cut a connection whose peer breaks the rules, without an answer."""
         log.warning("cut", peer=self.address, why=why)
         self.transport.abort()
 
@@ -128,7 +128,7 @@ def _reply(wire: Wire, frame: bytes) -> None:
 
 
 class Connection:
-    """Feed on `receive`, speak by `send`."""
+    """A connection with its session: `receive` messages, `send` messages."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -138,9 +138,9 @@ class Connection:
         self.role = ""
         self.rights = Role.VIEWER
         self.presented: Presented | None = None
-        """The certificate that it came with."""
+        """The peer's certificate."""
         self.via = ""
-        """What tells who it is: a certificate, a bearer token, a user of this machine; empty: its word was taken."""
+        """What proves the peer's identity: a certificate, a bearer token, a user id; empty: nothing."""
         self._flush_due = False
         self._closed = False
         # Not by the loop's clock, which (uvloop's) stands still while one thing is done.
@@ -179,8 +179,8 @@ class Connection:
         return time.monotonic() - self._began > TURN_SECONDS
 
     async def turn(self) -> None:
-        """To be called after each message of a frame: a frame may have many thousands, and others have their turn in
-        between. Nor are its answers piled up. Raises ConnectionClosed, also where we have ended it meanwhile."""
+        """To be called after each message of a frame, which may have many thousands: others have their turn in between,
+        and answers do not pile up. Raises ConnectionClosed, also where this side has ended it."""
         if self._closed:
             raise ConnectionClosedError(None, None)
         if self.turn_is_over():
@@ -199,7 +199,8 @@ class Connection:
         self._flush_soon()
 
     def send(self, *messages: Any) -> None:
-        """Say this, with what else is said in this turn of the loop. To a connection that is gone: nothing happens."""
+        """Send messages, in one frame with all that this turn of the loop sends. On a closed connection nothing
+        happens."""
         if not self._closed:
             self.link.send(*messages)
             self._flush_soon()
@@ -235,7 +236,7 @@ class Connection:
     # --- ending -------------------------------------------------------------------------------------------------------
 
     async def refuse(self, error: GridError | Refused, final: bool = False) -> None:
-        """Say why, and close."""
+        """Send the reason and close."""
         if isinstance(error, GridError):
             error = Refused(what=error.what, why=error.why, hint=error.hint, final=final)
         if not self._closed:
@@ -245,7 +246,7 @@ class Connection:
         await self.wire.close()
 
     def end(self) -> None:
-        """Nothing more is sent; the socket is somebody else's to close."""
+        """Send nothing more; the caller closes the socket."""
         self._closed = True
         for pending in (self._watchdog, self._question, self._end_check):
             if pending:
@@ -259,8 +260,8 @@ class Connection:
     # --- how long it holds --------------------------------------------------------------------------------------------
 
     def holds_until(self, end: float, by: str) -> None:
-        """Close it at that moment (seconds since the epoch), when what the peer was let in by ends. A later call, after
-        a renewal, counts instead. A node's data connection ends with its control connection."""
+        """Close the connection when the peer's credential expires (seconds since the epoch). A later call, after a
+        renewal, replaces this one. A node's data connection ends with its control connection."""
         self._end, self._ends = end, by
         if self._end_check is not None:
             self._end_check.cancel()
@@ -290,7 +291,7 @@ class Connection:
         return True
 
     def _watch(self) -> None:
-        """An agent is heard every few seconds or its connection is dead; a client may be quiet, and is asked."""
+        """Watchdog: an agent that is silent for too long is cut; a client may be quiet, and is pinged."""
         if self._closed or self.role == "agent-data":  # lives as long as its control connection
             return
         deadline = self.link.deadline() if self.role == "agent" else self.link.heard + CLIENT_SILENCE

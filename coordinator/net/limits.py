@@ -17,7 +17,7 @@ from distributed_grid.protocol.groups import count
 
 
 class Bucket:
-    """Time is handed in, in seconds of any clock that does not run backwards."""
+    """A token bucket. Time is an argument, in seconds of any clock that does not run backwards."""
 
     def __init__(self, rate: float, most: float, now: float) -> None:
         self.rate = rate
@@ -26,17 +26,17 @@ class Bucket:
         self._at = now
 
     def take(self, cost: float, now: float) -> float:
-        """Take this, which is always given, and may be a debt; the seconds until it is paid (0: there was enough)."""
+        """Take this much, into debt if need be; the seconds until the debt is paid (0: none)."""
         self._tokens = min(self.most, self._tokens + max(0.0, now - self._at) * self.rate) - cost
         self._at = max(now, self._at)
         return max(0.0, -self._tokens / self.rate)
 
     def debt(self, now: float) -> float:
-        """The seconds until what was taken is paid."""
+        """Seconds until the debt is paid."""
         return self.take(0, now)
 
     def full(self, now: float) -> bool:
-        """Whether it is as if nothing had ever been taken."""
+        """Whether the bucket is full."""
         self.take(0, now)
         return self._tokens >= self.most
 
@@ -45,21 +45,21 @@ SHARE = 0.5
 """Seconds of the coordinator's time that a user gets for each second."""
 AT_ONCE = 10.0
 SECONDS_A_JOB = 20e-6
-"""Of a job that is submitted, what is not done while its request is answered: matching, storing, launching."""
+"""Cost of a submitted job beyond its request: matching, storing, launching."""
 SECONDS_A_BYTE = 2e-9
-"""Of a blob's part, which is written while others have their turn, so that its time cannot be measured."""
+"""Cost of a byte of a blob: it is written while others have their turn, so its time cannot be measured."""
 SLOWEST = 1.0
-"""The most seconds that a connection waits before its next request."""
+"""The longest wait of a connection before its next request."""
 FAR_OVER = 10.0
 """Seconds of debt from which on requests are refused. One connection alone never gets there: it waits."""
 USERS = 1024
-"""Users that are remembered when they are gone, at most."""
+"""Maximum number of users that are remembered without a debt."""
 
 AT_ONCE_DONE = (messages.Cancel, messages.SignalJob, messages.DrainNodes, messages.UndrainNodes, messages.Withdraw)
 SLOWED_ONLY = (messages.WantOutput, messages.WantFiles, messages.WantFile, messages.PutBlob)
-"""Parts of something that was begun, which would be spoilt by a refusal."""
+"""Parts of a transfer, which a refusal would spoil."""
 OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob)
-"""What does not wait for the user's other connections: orders, and what itself waits for the disk."""
+"""Requests that do not wait for the user's other connections: orders, and what waits for the disk itself."""
 
 
 class Pace(Bucket):
@@ -103,14 +103,14 @@ class Paces:
 
 
 FAILURES, PER = 10, 60.0
-"""Failed tries that one address may make in this many seconds."""
+"""Failed tries that one address may make within this many seconds."""
 ADDRESSES = 10_000
 """Addresses whose failures are remembered; beyond that the oldest is forgotten."""
 
 
 class FailedTries:
-    """Failed tries to join or renew, by address. Secrets have 256 bits, so this spares the log; and many nodes may share
-    an address."""
+    """Failed tries to join or renew, by address. Secrets have 256 bits, so this only spares the log. Many nodes may
+    share one address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -123,7 +123,7 @@ class FailedTries:
             raise GridError("too many tries from this address have failed", hint=f"wait for {PER:g} s")
 
     def failed(self, peer: str) -> None:
-        """This one did."""
+        """Count a failed try of this address."""
         self._failures[peer] = [*self._failures.pop(peer, []), self._clock()][-FAILURES:]
         if len(self._failures) > ADDRESSES:
             self._failures.popitem(last=False)
@@ -131,9 +131,9 @@ class FailedTries:
 
 LOG_SECONDS = 10.0
 LOG_LINES = 20
-"""The most lines about one address in that time, where a new thing is wrong with it each time."""
+"""Maximum number of different lines about one address in that time."""
 LOGGED_ADDRESSES = 10_000
-"""Addresses that are remembered; of more, the one whose time began the longest ago is forgotten."""
+"""Addresses that are remembered; beyond that the one whose interval began first is forgotten."""
 
 log = structlog.get_logger("door")
 
@@ -146,13 +146,15 @@ class _Said:
 
 
 class LogThrottle:
-    """Writes warnings. The first line of an address's next interval says how many were left out (`unsaid`)."""
+    """Writes warnings about peers, each only once in a while. The first line of an address's next interval has the
+    number of lines left out (`unsaid`)."""
 
     def __init__(self) -> None:
         self._said: OrderedDict[str, _Said] = OrderedDict()
 
     def warning(self, event: str, peer: str, now: float | None = None, **more: Any) -> bool:
-        """Log this about a peer, unless the same was said of it in this interval, or enough; whether it was logged."""
+        """Log a warning unless the same was logged for this peer in this interval, or too many; whether it was
+        logged."""
         now = time.monotonic() if now is None else now
         said = self._said.get(peer)
         unsaid = 0

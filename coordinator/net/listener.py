@@ -80,22 +80,22 @@ TLS_ERRORS = {
 
 
 OPEN_TO_PASS = 0o711
-"""The mode of a state directory when it is made: others may go through it to the socket, and not look around."""
+"""Mode of a state directory when it is created: others can pass through it to the socket, and list nothing."""
 TLS_SECONDS = 5.0
 UPGRADE_SECONDS = 5.0
-"""For the HTTP request that opens a websocket, from its first byte to its last."""
+"""Time-out of the HTTP request that opens a websocket, from its first byte to its last."""
 CLOSE_SECONDS = 2.0
 QUEUE = 4
-"""Frames of a connection that are read ahead of the one at work."""
+"""Frames of a connection that are read ahead of the one being handled."""
 FILES_KEPT = 256
-"""Of the files this process may open, those that connections do not get: its store, logs and blobs need some."""
+"""File descriptors that are kept back from connections, for store, logs and blobs."""
 LOOK_SECONDS = 0.25
 BACKLOG = 4096
 
 
 def bind_unix(state_dir: Path) -> socket.socket:
-    """The socket, bound and open to everybody. One that is there was left by a coordinator that was killed, since we
-    hold the directory's lock; something else is not ours to remove. Raises GridError, OSError."""
+    """Bind the Unix socket, open to everybody. An existing socket was left by a coordinator that was killed, since this
+    process holds the directory's lock; anything else is refused. Raises GridError, OSError."""
     path = state_dir / SOCKET
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -118,7 +118,7 @@ def bind_unix(state_dir: Path) -> socket.socket:
 
 @contextmanager
 def closed_to_others(state_dir: Path) -> Iterator[None]:
-    """Others may go through the state directory to the socket: nothing else in it, or made in it, is theirs to read."""
+    """Keep everything in the state directory but the socket closed to other users, who may pass through it."""
     before = os.umask(0o077)
     for entry in os.scandir(state_dir):
         mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
@@ -131,7 +131,7 @@ def closed_to_others(state_dir: Path) -> Iterator[None]:
 
 
 class Incoming:
-    """A connection from its first moment to its last."""
+    """An accepted connection, from the first moment to the last."""
 
     def __init__(self, sock: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
         self.sock = sock
@@ -153,7 +153,7 @@ class Incoming:
 
 
 class Listener:
-    """`serve` is given each connection that has been opened; `judge` may answer an HTTP request instead."""
+    """Accepts connections. `serve` is called with each websocket; `judge` may answer an HTTP request instead."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Listener:
         self._queue: HandshakeQueue[Incoming] = HandshakeQueue()
         self._peers: set[Incoming] = set()
         self._silent: OrderedDict[Incoming, float] = OrderedDict()
-        """Those that have not said anything, and since when."""
+        """Connections without a first byte, and since when."""
         self._listening: list[socket.socket] = []
         self._acceptors: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -178,7 +178,7 @@ class Listener:
     # --- listening ----------------------------------------------------------------------------------------------------
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Take connections at all addresses of a host; the port. Raises OSError, OverflowError."""
+        """Accept connections at all addresses of a host; the port. Raises OSError, OverflowError."""
         listening = await self._bound(host, port)
         for one in listening:
             self.take_from(one, tls)
@@ -186,7 +186,7 @@ class Listener:
         return bound
 
     def take_from(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Take connections from a socket that is bound. It is ours from now on."""
+        """Accept connections from a bound socket, which this listener closes."""
         self._listening.append(listening)
         listening.setblocking(False)
         listening.listen(BACKLOG)
@@ -215,7 +215,7 @@ class Listener:
         return bool(self._listening)
 
     async def close(self) -> None:
-        """Take no more, and end who is here, in order."""
+        """Accept no more, and close all connections in order."""
         for task in self._acceptors:
             task.cancel()
         await asyncio.gather(*self._acceptors, return_exceptions=True)
@@ -264,7 +264,7 @@ class Listener:
         self._look_soon()
 
     def _spoke(self, peer: Incoming) -> None:
-        """Its first byte is there, or its end."""
+        """The first byte has come, or the end."""
         self._silence_ends(peer)
         out = self._queue.enqueue(peer, peer.address, time.monotonic())
         if out is not None:

@@ -1,8 +1,6 @@
-"""The coordinator's own memory against a mark: what is given up first, so that what must not be lost has room.
-
-From four fifths of the mark on, viewers and those who lag behind with reading what they watch are let go; at the mark,
-no new jobs are taken. Results, and whatever else nodes say of their jobs, are taken always.
-"""
+"""Load shedding by the coordinator's own memory, so that what must not be lost has room. From four fifths of the limit
+on, viewers and clients that lag behind with reading are cut; at the limit, no new jobs are taken. Results, and all else
+that nodes report of their jobs, are always taken."""
 
 import asyncio
 import ctypes
@@ -19,9 +17,9 @@ from distributed_grid.protocol.errors import GridError
 
 SHED_AT, SHED_UNTIL = 0.80, 0.75
 REFUSE_AT, REFUSE_UNTIL = 1.00, 0.95
-"""Parts of the mark at which it begins and ends: apart, so that it does not come and go."""
+"""Fractions of the limit at which each level begins and ends, apart so that it does not oscillate."""
 PART = 0.80
-"""Of the memory that this process may have, the mark where none is given."""
+"""The limit as a fraction of the memory that this process may have, where none is configured."""
 SECONDS = 1.0
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -29,13 +27,13 @@ log = structlog.get_logger("memory")
 
 
 class Busy(GridError):
-    """There is no memory for more."""
+    """New jobs are refused for want of memory."""
 
     code = "busy"
 
 
 class Shortage(IntEnum):
-    """How short of memory we are."""
+    """What is given up for want of memory."""
 
     NONE = 0
     SHED = 1
@@ -43,7 +41,7 @@ class Shortage(IntEnum):
 
 
 def judge(used: int, mark: int, before: Shortage) -> Shortage:
-    """By the bytes that are used, and what was so before."""
+    """The level for this use, given the one before."""
     if used >= mark * (REFUSE_UNTIL if before is Shortage.REFUSE else REFUSE_AT):
         return Shortage.REFUSE
     if used >= mark * (SHED_UNTIL if before is not Shortage.NONE else SHED_AT):
@@ -52,13 +50,13 @@ def judge(used: int, mark: int, before: Shortage) -> Shortage:
 
 
 def resident() -> int:
-    """The bytes that this process has in memory."""
+    """Resident memory of this process, in bytes."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def allowed(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """The bytes that this process may have: of this machine's, what its control groups (v2) leave it."""
+    """Memory that this process may use, in bytes: of the machine's, what its control groups (v2) leave it."""
     found = [os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()]
     with suppress(OSError):
         lines = [line.partition("::")[2] for line in own.read_text().splitlines() if line.startswith("0::")]
@@ -72,7 +70,8 @@ def allowed(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> in
 
 
 class Memory:
-    """`mark` in bytes; 0: by what this process may have. `shed` is called every second from the first strain on."""
+    """`mark`: the limit in bytes, 0: by what this process may use. `shed` is called every second while memory is
+    short."""
 
     def __init__(self, mark: int = 0, used: Callable[[], int] = resident) -> None:
         self.mark = mark or int(allowed() * PART)
@@ -83,7 +82,7 @@ class Memory:
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
-        """Look now, and again in a second."""
+        """Check now, and again every second."""
         self.close()
         self._timer = asyncio.get_running_loop().call_later(SECONDS, self.look)
         self._bytes = self._used()
@@ -97,19 +96,19 @@ class Memory:
             _give_back()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def words(self) -> str:
-        """It in one sentence, for who asks how the grid is; empty: there is enough."""
+        """One-line status; empty: there is enough memory."""
         if self.shortage is Shortage.NONE:
             return ""
         what = "no new jobs are taken and viewers" if self.shortage is Shortage.REFUSE else "viewers"
         return f"{what} are turned away: {self._reason()}"
 
     def refuse(self) -> None:
-        """Raise Busy for who would have more kept in memory, if there is no room."""
+        """Raise Busy if no new jobs are taken."""
         if self.shortage is Shortage.REFUSE:
             hint = "try again when jobs have ended; what is there goes on (coordinator.memory_limit sets the mark)"
             raise Busy("the grid takes no new jobs now", self._reason(), hint)
@@ -119,6 +118,6 @@ class Memory:
 
 
 def _give_back() -> None:
-    """Hand what is free back to the system: the C library keeps it otherwise, and it would count as used for good."""
+    """Return free memory to the system: the C library keeps it otherwise, and it would count as used for good."""
     with suppress(OSError, AttributeError):  # other C libraries have no such call
         ctypes.CDLL(None).malloc_trim(0)
