@@ -1,7 +1,6 @@
-"""What the coordinator shows of itself to those who look after it. `grid doctor` on the master: whether it runs, its
-port, its certificates, its disk. `grid support-dump`: whether the state holds together, how much there is, and what
-happened last, by kinds and ids; never what jobs are, say or get.
-"""
+"""Diagnostics of a coordinator. For `grid doctor` on the master: whether it runs, its port, certificates and disk. For
+`grid support-dump`: whether the store is consistent, row counts, and the last events by kind and id; never what jobs
+are, say or get."""
 
 import re
 import socket
@@ -33,7 +32,7 @@ def is_master(state_dir: Path) -> bool:
 
 
 def look(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
-    """All of it, where a coordinator is at home."""
+    """All findings, if a coordinator is at home here."""
     if not is_master(state_dir):
         return
     running = told(state_dir / "coordinator.json")
@@ -51,7 +50,7 @@ def look(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
 
 
 def _store(state_dir: Path) -> Iterator[Finding]:
-    """Whether the store has lost anything, as far as that is seen without reading it through."""
+    """Whether the store has lost commits, as far as that shows without reading all of it."""
     try:
         outside, seen = look_outside(state_dir / STORE), evidence.find_traces(state_dir)
         found = [] if outside.there else missing(outside.mark, seen)
@@ -71,7 +70,7 @@ def _store(state_dir: Path) -> Iterator[Finding]:
 
 
 def _port(host: str, port: int) -> Finding:
-    """Whether it could listen."""
+    """Whether the port could be listened on."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family):
@@ -85,7 +84,7 @@ def _port(host: str, port: int) -> Finding:
 TURNS = 300
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _NAMED = ("job", "allocation", "node", "session")
-"""The fields of events and of messages of agents that are ids."""
+"""Fields of events and messages that are ids."""
 
 
 def store(state_dir: Path) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def store(state_dir: Path) -> dict[str, Any]:
 
 
 def last_events(state_dir: Path) -> Iterator[dict[str, Any]]:
-    """The end of the event log: when, what kinds of events about which ids, and what kinds of decisions."""
+    """The end of the event log: time, kinds and ids of events, and kinds of decisions."""
     try:
         names = files(state_dir / "events")
         turns = deque((one for one in read(names[-1]) if isinstance(one, Turn)), TURNS) if names else []

@@ -1,7 +1,6 @@
-"""Who is on a connection: told by its certificate, its bearer token, or the kernel (over the Unix socket of this
-machine), and never by what its hello says. Without an authority everybody who can connect is an operator, and
-only this machine can.
-"""
+"""Authentication: who a connection is from, by its certificate, its bearer token, or the kernel (over the Unix socket
+of this machine), and never by what its hello claims. Without an authority everybody who can connect is an operator, and
+only this machine can."""
 
 import asyncio
 import contextlib
@@ -44,7 +43,7 @@ class Admission:
         connection.name, connection.rights = _authorized(await self._identity(connection), hello)
 
     async def _identity(self, connection: Connection) -> Identity | None:
-        """Whom the connection proves its peer to be; None: there is no authority, so nobody has to prove anything."""
+        """The identity that the connection proves; None: there is no authority, so nothing has to be proved."""
         wire = connection.wire
         ours: socket.socket | None = wire.transport.get_extra_info("socket")
         if ours is not None and ours.family == socket.AF_UNIX:
@@ -138,12 +137,12 @@ def _authorized(identity: Identity | None, hello: Hello) -> tuple[str, Role]:
 
 
 def sane(name: str) -> bool:
-    """Whether a peer may be called so."""
+    """Whether this is a name that a peer may have."""
     return 0 < len(name) <= 64 and name.isprintable()
 
 
 def facts_of(hello: Hello) -> NodeFacts:
-    """What an agent's hello says of its node. Raises ProtocolMismatch for what no node is."""
+    """The node's facts from an agent's hello. Raises ProtocolMismatch for facts that no node can have."""
     facts, name = hello.facts, hello.name
     if facts is None or facts.name != name or not sane(name):
         raise ProtocolMismatch(f"an agent cannot be called {name[:80]!r}", why="1 to 64 printable characters")
@@ -155,7 +154,7 @@ def facts_of(hello: Hello) -> NodeFacts:
 
 
 def host_of(header: str) -> str:
-    """The name or address of a Host header, without a port and in small letters."""
+    """The name or address in a Host header, without the port, in lower case."""
     host = header.strip().lower()
     return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
 
@@ -199,7 +198,7 @@ def service_accounts() -> set[int]:
 
 
 def user_name(uid: int) -> str:
-    """The user's name; `uid-1234` where there is none, or none that could be written, or one that looks like that."""
+    """The user's name; `uid-1234` for an unknown user, an unprintable name, or a name that looks like that."""
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:

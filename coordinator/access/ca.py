@@ -1,6 +1,5 @@
-"""The grid's own certificate authority: one key, made by `grid init`, that says who is who, and the folder that it
-lies in with the coordinator's certificate and the record of identities.
-"""
+"""The grid's certificate authority, made by `grid init`, and its folder: key and certificate of the authority, the
+coordinator's own, and the record of tokens and certificates."""
 
 import datetime
 import ipaddress
@@ -35,12 +34,12 @@ from distributed_grid.protocol.identity import Identity, Role, parse_uri
 DAY = 86400.0
 AUTHORITY_DAYS = 3650
 EARLY = datetime.timedelta(minutes=5)
-"""Certificates hold from so long before they are made, but for a tenth of their life at most: clocks of other machines
+"""Certificates are valid from this long before they are made (a tenth of their life at most): other machines' clocks
 may be behind."""
 
 
 class Presented(NamedTuple):
-    """A certificate that somebody came with: whom it names, its serial number in hex, and how long it holds."""
+    """A peer's certificate: the identity in it, its serial number in hex, and its validity."""
 
     identity: Identity
     serial: str
@@ -68,7 +67,7 @@ class Authority:
 
     @staticmethod
     def create(grid: str, now: datetime.datetime) -> "Authority":
-        """A new one, for a grid of this id."""
+        """A new authority, for the grid with this id."""
         key = new_key()
         name = _name(f"grid {grid} authority")
         built = (
@@ -87,7 +86,7 @@ class Authority:
 
     @staticmethod
     def load(folder: Path, grid: str) -> "Authority":
-        """The one that `save` has written. Raises GridError."""
+        """The authority that `save` has written. Raises GridError."""
         key = serialization.load_pem_private_key(read_secret(folder / "ca.key"), None)
         certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
@@ -95,7 +94,7 @@ class Authority:
         return Authority(certificate, key, grid)
 
     def save(self, folder: Path) -> None:
-        """Write it: ca.key, which only its owner can read, and ca.crt, which is no secret."""
+        """Write ca.key, which only its owner can read, and ca.crt, which is public."""
         write_secret(folder / "ca.key", key_pem(self._key))
         (folder / "ca.crt").write_bytes(self.pem)
 
@@ -110,8 +109,8 @@ class Authority:
     def sign(
         self, request: bytes, identity: Identity, now: datetime.datetime, life: float, hosts: Iterable[str] = ()
     ) -> x509.Certificate:
-        """A certificate for who made this request, under the identity that we give it, for `life` seconds. `hosts`:
-        names and addresses that a coordinator is reached by. Raises BadValue for what is no request."""
+        """Sign a certificate request, for this identity and for `life` seconds. `hosts`: names and addresses of a
+        coordinator. Raises BadValue for a malformed request."""
         public = checked(request)
         if identity.grid != self.grid:
             raise ValueError(f"{identity.uri} is not of grid {self.grid}")
@@ -137,7 +136,7 @@ class Authority:
 
 
 def checked(request: bytes) -> ec.EllipticCurvePublicKey:
-    """The public key of a certificate request, signed by its private key. Raises BadValue for what is none."""
+    """The public key of a certificate request that is signed with its private key. Raises BadValue for others."""
     try:
         asked = x509.load_pem_x509_csr(request)
         if not asked.is_signature_valid:
@@ -178,13 +177,12 @@ def _usage(signs: bool) -> x509.KeyUsage:
 
 
 PKI = "pki"
-"""The folder, below the coordinator's state directory."""
+"""The authority's folder in the coordinator's state directory."""
 IDENTITIES = "identities.db"
 
 
 class Lives(NamedTuple):
-    """How long certificates hold, by whom they are for, and how long after its end a node that still has jobs may renew
-    its own: seconds."""
+    """Validity of certificates by role, and how long after expiry a node that still has jobs may renew its own (s)."""
 
     agent: float = 7 * DAY
     person: float = 90 * DAY
@@ -192,7 +190,7 @@ class Lives(NamedTuple):
     renew_expired: float = 30 * DAY
 
     def of(self, role: Role) -> float:
-        """That of a new certificate for this role."""
+        """The validity of a new certificate for this role."""
         return {Role.AGENT: self.agent, Role.COORDINATOR: self.server}.get(role, self.person)
 
 
@@ -200,7 +198,7 @@ LIVES = Lives()
 
 
 class Pki:
-    """The authority at work. Times are taken from the wall clock: certificates are for other machines to judge."""
+    """The authority in use. Times are those of the wall clock, as other machines check certificates."""
 
     def __init__(self, folder: Path, grid: str, lives: Lives = LIVES) -> None:
         self.folder = folder
@@ -210,7 +208,7 @@ class Pki:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether `create` was called for this folder."""
+        """Whether there is an authority in this folder."""
         return (folder / "ca.key").exists()
 
     @staticmethod
@@ -229,7 +227,7 @@ class Pki:
         return pki
 
     def certify_self(self, hosts: Iterable[str]) -> None:
-        """A new key and certificate for the coordinator, who is reached by these names and addresses."""
+        """Make a new key and certificate for the coordinator, for these names and addresses."""
         key = new_key()
         identity = Identity(self.authority.grid, Role.COORDINATOR)
         signed = self.authority.sign(request_for(key), identity, _now(), self.lives.server, hosts)
@@ -238,7 +236,7 @@ class Pki:
         replace_identity(self.folder, key_pem(key), chain.decode())
 
     def refresh_self(self) -> bool:
-        """Renew the coordinator's certificate if it is time, for the same names; whether it was."""
+        """Renew the coordinator's certificate if it is due, for the same names; whether it was."""
         old = certificate_in(self.folder)
         if time.time() < life_of(old).at(RENEW_AT):
             return False
@@ -251,7 +249,7 @@ class Pki:
         return [str(one).lower() for kind in (x509.DNSName, x509.IPAddress) for one in names.get_values_for_type(kind)]
 
     def certify(self, request: str, role: Role, name: str, token: str = "") -> str:
-        """A certificate (PEM) for an agent or a person, by its request (PEM), remembered. Raises BadValue."""
+        """Sign and record a certificate (PEM) for an agent or a person, by its request (PEM). Raises BadValue."""
         now = _now()
         identity = Identity(self.authority.grid, role, name)
         signed = self.authority.sign(request.encode(), identity, now, self.lives.of(role))

@@ -1,6 +1,5 @@
-"""Letting in who has a token, and founding: `grid init` makes the authority of a grid, its coordinator's certificate,
-and its first operator. Who joins can say nothing else: one frame is read, with the limits for strangers.
-"""
+"""Joining with a token, and founding: `grid init` makes a grid's authority, the coordinator's certificate and the first
+operator. A connection to join sends one frame, within the limits for strangers."""
 
 import asyncio
 import socket
@@ -33,7 +32,7 @@ log = structlog.get_logger("joining")
 
 
 class Joining:
-    """The door. `serve` is given each connection that comes to it."""
+    """Answers requests to join; `serve` gets each connection at the path for that."""
 
     def __init__(self, pki: Pki, audit: RequestLog, throttle: LogThrottle) -> None:
         self._pki = pki
@@ -74,7 +73,7 @@ class Joining:
 
 
 class Founded(NamedTuple):
-    """What was made: the grid's id, its authority's pin, and the names in the coordinator's certificate."""
+    """What founding has made: the grid's id, its authority's pin, and the names in the coordinator's certificate."""
 
     grid: str
     pin: str

@@ -1,6 +1,5 @@
-"""Renewing certificates: of who is connected, over the session; and of a node whose certificate expired while its jobs
-ran on (a long partition, a machine that slept), for which it proves that it holds the old key.
-"""
+"""Renewing certificates: of connected peers, over their session; and of a node whose certificate expired while its jobs
+ran on (after a long partition, or sleep), which proves that it holds the old key."""
 
 import asyncio
 import datetime
@@ -31,14 +30,14 @@ from distributed_grid.protocol.text import format_duration
 
 SECONDS = 10.0
 AT_MOST = 20
-"""Certificates that one name gets by renewals in the life of one: its owner may be on several machines."""
+"""Renewals of one name within the life of a certificate: its owner may be on several machines."""
 AGAIN = "grid agent join, with a token from `grid token create --node {name}` on the master"
 
 log = structlog.get_logger("renewing")
 
 
 class Renewals:
-    """Both ways. `nodes` are those the ledger knows, by name."""
+    """Answers both kinds of renewal. `nodes` are the ledger's, by name."""
 
     def __init__(self, pki: Pki, audit: RequestLog, nodes: Mapping[str, Node], throttle: LogThrottle) -> None:
         self._pki = pki
@@ -51,11 +50,11 @@ class Renewals:
     # --- over the session ---------------------------------------------------------------------------------------------
 
     def due_in(self, shown: Presented) -> float:
-        """Seconds until this certificate is to be renewed; 0 or less: it is time."""
+        """Seconds until this certificate is due for renewal; 0 or less: it is due."""
         return shown.life.at(RENEW_AT) - time.time()
 
     def renew(self, shown: Presented | None, asked: WantCertificate) -> NewCertificate:
-        """The answer to who is connected with this certificate."""
+        """The answer to a peer that is connected with this certificate."""
         try:
             if shown is None:
                 raise GridError("this connection has no certificate that could be renewed")
@@ -85,7 +84,7 @@ class Renewals:
     # --- of what has expired ------------------------------------------------------------------------------------------
 
     async def serve(self, wire: ServerConnection) -> None:
-        """Challenge who comes without a certificate, read one answer, and answer that."""
+        """Send a challenge, read one answer and reply to it."""
         peer = str(wire.remote_address[0]) if wire.remote_address else "?"
         nonce = secrets.token_hex(32)  # of this connection alone: what was said on another is worth nothing here
         try:
@@ -111,7 +110,7 @@ class Renewals:
             return Refused(error.what, error.why, error.hint, final=not isinstance(error, BadFrame))
 
     def _proved(self, asked: Renew, nonce: str) -> Presented:
-        """Whose certificate it is, once it is proved that we signed it and that its key has signed the nonce."""
+        """The certificate, once it is proved that this authority signed it and that its key has signed the nonce."""
         try:
             certificate = x509.load_pem_x509_certificate(asked.certificate.encode())
             certificate.verify_directly_issued_by(self._pki.authority.certificate)
@@ -133,7 +132,7 @@ class Renewals:
         return node is not None and bool(node.allocations or node.strays)
 
     def _judge(self, shown: Presented) -> None:
-        """Raise GridError where this certificate, expired or not, is not to be renewed by its key alone."""
+        """Raise GridError if this certificate may not be renewed by its key alone."""
         who, hint = shown.identity, AGAIN.format(name=shown.identity.name)
         if who.grid != self._pki.authority.grid or who.role is not Role.AGENT:
             raise GridError("only nodes renew a certificate that has expired", hint="ask for a token, then: grid login")

@@ -1,1 +1,1 @@
-"""The log of people's requests, and whether it is what was written."""
+"""The audit log of people's requests, and its verification."""

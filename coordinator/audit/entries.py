@@ -10,14 +10,14 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.protocol import messages
 
 NAMED = 20
-"""Jobs or nodes of a request that are named in its line."""
+"""Maximum number of jobs or nodes named in one entry."""
 CHARS = 100
-"""What is kept of a word that somebody chose."""
+"""Maximum length of a value that a user chose."""
 REASON_CHARS = 200
 
 
 def about(message: Any) -> dict[str, Any] | None:
-    """What is kept; None: it has no line."""
+    """The fields of a request's entry; None: it has no entry."""
     match message:
         case messages.WantOutput() | messages.WantFiles() | messages.WantFile():
             return {"allocation": message.allocation[:CHARS]}
@@ -63,17 +63,17 @@ def about(message: Any) -> dict[str, Any] | None:
 
 
 def named(names: Sequence[str], what: str = "jobs") -> dict[str, Any]:
-    """The first of them, and how many there are where that is more."""
+    """The first names, and how many there are if that is more."""
     found: dict[str, Any] = {what: [name[:CHARS] for name in names[:NAMED]]}
     return found if len(names) <= NAMED else found | {"count": len(names)}
 
 
 REMEMBERED = 10_000
-"""Allocations of one connection that are remembered as read from."""
+"""Maximum number of allocations of one connection that are remembered as read from."""
 
 
 class AuditedRequest:
-    """`later`: its answer comes from the ledger, and who brings it says what came of it."""
+    """A request and its entry. `later`: the answer comes from the ledger, and who sends it writes the entry."""
 
     __slots__ = ("_about", "_log", "client", "later", "message")
 
@@ -87,11 +87,11 @@ class AuditedRequest:
 
     @property
     def tag(self) -> str:
-        """What its kind is called on the wire."""
+        """The name of the message on the wire."""
         return str(self.message.__struct_config__.tag)
 
     def done(self, **more: Any) -> None:
-        """It was done. Of output and files there is a line for each allocation, not one per piece."""
+        """It was done. Reading output and files gives one entry for each allocation, not for each part."""
         if isinstance(self.message, messages.WantOutput | messages.WantFiles | messages.WantFile):
             if self.message.allocation in self.client.read_from:
                 return
@@ -101,11 +101,11 @@ class AuditedRequest:
         self._note("accepted", more)
 
     def refused(self, code: str, what: str) -> None:
-        """It was not done; whoever asked is told by somebody else."""
+        """It was not done; the caller has been told by somebody else."""
         self._note("refused", {"code": code, "why": what[:REASON_CHARS]})
 
     def fail(self, code: str, what: str, why: str = "", hint: str = "") -> None:
-        """It cannot be done: say so."""
+        """It cannot be done: answer with an error."""
         self.refused(code, what)
         self.client.connection.send(messages.Failed(getattr(self.message, "id", 0), code, what, why, hint))
 

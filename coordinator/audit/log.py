@@ -30,15 +30,15 @@ FILE_BYTES = 16 << 20
 FILES = 4
 SYNC_SECONDS = 2.0
 NOTHING = "0" * 64
-"""What the first line of all has for the hash of the one before."""
+"""`prev` of the very first line."""
 
 log = structlog.get_logger("audit")
 _encode = msgspec.json.Encoder().encode
 
 
 class Anchor(Protocol):
-    """Where the number and the hash of a line are kept, apart from the log, and the number of the oldest line that has
-    to be there (0: that is not known)."""
+    """Keeps number and hash of the last line on disk apart from the log, and the number of the oldest line that has to
+    be there (0: unknown)."""
 
     def read(self) -> tuple[int, str, int]: ...
 
@@ -46,7 +46,7 @@ class Anchor(Protocol):
 
 
 class NoAnchor:
-    """Nowhere."""
+    """No anchor is kept."""
 
     def read(self) -> tuple[int, str, int]:
         return 0, NOTHING, 0
@@ -55,12 +55,12 @@ class NoAnchor:
 
 
 def hashed(line: bytes) -> str:
-    """What the next line has of this one (without its newline)."""
+    """The hash of a line (without its newline), which the next line has as `prev`."""
     return hashlib.sha256(line).hexdigest()
 
 
 class RequestLog:
-    """Appends lines to a file that is turned over at a size: audit.log, audit.log.1, … the oldest goes."""
+    """Appends lines to a file that is rotated at a size: audit.log, audit.log.1, …; the oldest is removed."""
 
     def __init__(self, path: Path, anchor: Anchor | None = None) -> None:
         self._path = path
@@ -75,13 +75,13 @@ class RequestLog:
         self._open()
         self._number, self._hash = 0, NOTHING
         self._written = (0, NOTHING)
-        """The last line that is in the file."""
+        """Number and hash of the last line in the file."""
         self._go_on()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def expect(self) -> None:
-        """A line of this turn is to come: it is written before what is sent from now on."""
+        """A line will be added in this turn of the loop: it is written before anything that is sent from now on."""
         if not self._due:
             self._due = True
             try:
@@ -90,7 +90,7 @@ class RequestLog:
                 self._due = False
 
     def request(self, user: str, what: str, result: str = "accepted", **about: Any) -> None:
-        """One line."""
+        """Add one line."""
         self.expect()
         line = {"n": self._number + 1, "prev": self._hash, "at": self._now(), "event": what, "user": user}
         if self._missing:
@@ -113,7 +113,7 @@ class RequestLog:
         return f"{self._second[0]}.{int(now % 1 * 1000):03d}Z"
 
     def flush(self) -> None:
-        """Write what is waiting."""
+        """Write the lines that wait."""
         self._due = False
         lines, self._lines = self._lines, []
         if not lines:
@@ -161,7 +161,7 @@ class RequestLog:
         self._open()
 
     def _let_go(self) -> None:
-        """Where the oldest file goes: which line is the oldest from then on is kept before that."""
+        """If the oldest file is about to be removed, anchor first which line is the oldest from then on."""
         last, next_ = (self._path.with_name(f"{self._path.name}.{FILES - number}") for number in (1, 2))
         if last.exists() and next_.exists() and (oldest := first_number(next_)):
             self._oldest = oldest
@@ -173,7 +173,7 @@ class RequestLog:
     # --- the chain ----------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Begin behind the last line, with one that says how that was found."""
+        """Continue after the last line, with a line that says in which state the log was found."""
         number, anchored, self._oldest = self._anchor.read()
         self._anchored = number, anchored
         about: dict[str, Any] = {"software": __version__}
@@ -218,7 +218,7 @@ class RequestLog:
             asyncio.get_running_loop().run_in_executor(None, self._sync, ours, at)
 
     def _sync(self, file: int, at: tuple[int, str]) -> None:
-        """Have it on the disk, and then say so to the anchor: never the other way round."""
+        """Sync, and only then update the anchor."""
         try:
             os.fsync(file)
             self._anchor.write(*at, self._oldest)
@@ -231,7 +231,7 @@ class RequestLog:
             os.close(file)
 
     def close(self) -> None:
-        """Write and sync what there is."""
+        """Write and sync all lines."""
         self.flush()
         if self._syncing is not None:
             self._syncing.cancel()
@@ -250,7 +250,7 @@ def number_of(line: bytes) -> int:
 
 
 def first_number(path: Path) -> int:
-    """The number of the first line of a file that was turned over; 0: there is no such."""
+    """The number of the first line of a rotated file; 0: there is no such file."""
     with suppress(OSError), path.open("rb") as file:
         return number_of(file.readline(1 << 20).rstrip(b"\n"))
     return 0

@@ -1,7 +1,5 @@
-"""Whether the audit log is what was written: every line in its place and as it was, to the last that was anchored. The
-anchor is in the store: the number and the hash of a line that was on the disk, and the number of the oldest line that
-has to be there.
-"""
+"""Verification of the audit log: every line in its place and unchanged, up to the last that was anchored. The anchor is
+in the store: number and hash of a line that was on disk, and the number of the oldest line that has to be there."""
 
 import os
 import sqlite3
@@ -20,13 +18,13 @@ NAME = "audit"
 
 
 class StoreAnchor:
-    """Opens the store for each word: that is once in a few seconds, and from a thread of its own."""
+    """An anchor in the store, which is opened for each call: once in a few seconds, from a thread of its own."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
 
     def read(self) -> tuple[int, str, int]:
-        """What was written last; 0: nothing. Raises GridError."""
+        """The anchor; 0: there is none. Raises GridError."""
         with _opened(self._store, "ro") as db:
             row = db.execute("SELECT value FROM meta WHERE name = ?", (NAME,)).fetchone()
         parts = str(row[0]).split(" ") if row else []
@@ -36,7 +34,7 @@ class StoreAnchor:
         return int(number), hashed, int(oldest)
 
     def write(self, number: int, hashed: str, oldest: int) -> None:
-        """Keep this one. Raises GridError."""
+        """Replace the anchor. Raises GridError."""
         with _opened(self._store, "rw") as db:
             said = f"{number} {hashed} {oldest}"
             db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (NAME, said))
@@ -55,14 +53,14 @@ def _opened(store: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 
 class DoesNotFit(GridError):
-    """A line is not what was written there, or one is missing."""
+    """A line was changed or is missing."""
 
 
 @dataclass
 class Verified:
-    """What was found in order: how many lines, the numbers and times of the first and the last, the hash of the last,
-    and the number that is anchored (0: none in these lines). `missing` are lines that found no room on the disk,
-    `unfinished` bytes behind the last line."""
+    """What was verified: how many lines, number and time of the first and the last, hash of the last, and the number
+    that is anchored (0: none of these). `missing` lines found no room on the disk, `unfinished` bytes follow the last
+    line."""
 
     lines: int = 0
     first: int = 0
@@ -86,13 +84,13 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 def files_of(path: Path) -> list[Path]:
-    """A log with those that were turned over, the oldest first."""
+    """The files of a log, the oldest first."""
     older = (path.with_name(f"{path.name}.{number}") for number in range(FILES - 1, 0, -1))
     return [*(one for one in older if one.exists()), path]
 
 
 def read(paths: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
-    """The names and contents of these files, the oldest first, each once, also where they are turned over meanwhile."""
+    """Names and contents of these files, the oldest first, each once even if they are rotated meanwhile."""
     opened: dict[int, tuple[str, int]] = {}
     for path in reversed(list(paths)):
         try:
@@ -114,8 +112,8 @@ def verify_own(state_dir: Path) -> Verified:
 
 
 def verify(files: Iterable[tuple[str, bytes]], anchor: tuple[int, str, int] = (0, NOTHING, 0)) -> Verified:
-    """What is in these files, given from the oldest on. `anchor`: as the store has it. Raises DoesNotFit for the first
-    line that is not right."""
+    """Verify these files, given from the oldest on, against the anchor. Raises DoesNotFit for the first line that is
+    not right."""
     found, where = Verified(), ""
     for name, content in files:
         *lines, rest = content.split(b"\n")

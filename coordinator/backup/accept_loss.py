@@ -29,7 +29,7 @@ from distributed_grid.runtime.service import configure_logs, locked
 
 NAME = "accept-loss"
 LOOK_EVERY = 0.5
-"""Seconds between looks for it."""
+"""Interval between checks for the file (s)."""
 UNSURE = "the store had lost commits, so whether it ran is not known; submit it again if it should run"
 
 log = structlog.get_logger("store")
@@ -44,7 +44,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 def write(state_dir: Path, accepted: Accepted) -> None:
-    """Give the word, durably. Raises OSError."""
+    """Write the operator's word, durably. Raises OSError."""
     fresh = state_dir / f".{NAME}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -60,7 +60,7 @@ def write(state_dir: Path, accepted: Accepted) -> None:
 
 
 def read(state_dir: Path, loss: Loss | None) -> Accepted | None:
-    """The word about this loss; None: there is none."""
+    """The operator's word about this loss; None: there is none."""
     with suppress(OSError, msgspec.DecodeError):
         fd = os.open(state_dir / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(fd, "rb") as file:
@@ -71,14 +71,14 @@ def read(state_dir: Path, loss: Loss | None) -> Accepted | None:
 
 
 def remove(state_dir: Path) -> None:
-    """It was taken up, or is about a loss that is not there any more."""
+    """Remove the word: it was taken up, or is about another loss."""
     with suppress(OSError):
         (state_dir / NAME).unlink()
 
 
 def apply(store: Store, loss: Loss, accepted: Accepted, now: float, audit: RequestLog) -> None:
-    """Go on with the store as it is: what waits has ended as `restored`, unless it is to resume, and what holds
-    resources is left to the word of its node. Raises StoreFailed, and what a store raises that contradicts itself."""
+    """Go on with the store as it is: waiting jobs end as `restored` unless they are to resume, and what holds resources
+    is left to the report of its node. Raises StoreFailed, and what a store raises that contradicts itself."""
     living = store.load()
     said = f"{accepted.by} accepted that commits are lost: {'; '.join(loss.found)}"
     records: list[Record] = [Audit("", said)]
@@ -102,7 +102,7 @@ def apply(store: Store, loss: Loss, accepted: Accepted, now: float, audit: Reque
 
 
 PATIENCE = 30.0
-"""Seconds that a running coordinator has to take up what was accepted."""
+"""Time that a running coordinator has to take up what was accepted (s)."""
 
 
 class Known(NamedTuple):
@@ -115,7 +115,7 @@ class Known(NamedTuple):
 
 
 def known(state_dir: Path) -> Known:
-    """What is lost. Raises GridError where nothing is."""
+    """What is known of the loss. Raises GridError where nothing is lost."""
     if not state_dir.is_dir():
         raise GridError(f"there is no coordinator's state in {state_dir}", hint="name it with --state-dir")
     try:
@@ -135,7 +135,7 @@ def known(state_dir: Path) -> Known:
 
 
 def accept(state_dir: Path, by: str, resume: bool) -> str:
-    """Accept it: at once where no coordinator runs, else by the one that runs. In words what came of it. Raises
+    """Accept the loss: at once if no coordinator runs, else through the running one; the outcome in words. Raises
     GridError."""
     configure_logs("error")
     ours = False

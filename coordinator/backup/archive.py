@@ -41,7 +41,7 @@ from distributed_grid.runtime.service import configure_logs, locked, prepare
 
 
 class Backup(NamedTuple):
-    """What was written: where, what of, how many blobs, bytes in all, and live jobs that lack shipped files."""
+    """A backup that was written: where, of what, how many blobs, total bytes, and live jobs that lack shipped files."""
 
     path: Path
     content: Content
@@ -162,7 +162,7 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
 
 
 def _reached(state_dir: Path) -> Point:
-    """How far what is there now has come, as far as that can be read: its epoch, and the mark beside it."""
+    """The epoch and commits of what is there now, as far as they can be read."""
     marked = Point("", 0, 0, 0.0)
     with suppress(OSError):
         marked = evidence.read_mark(state_dir / STORE).point or marked
@@ -183,7 +183,7 @@ def _copy(source: Path, fresh: Path) -> None:
 
 
 def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored:
-    """Make of the copy a store that may be begun on."""
+    """Make the copy a store that a coordinator may start on."""
     now = max(time.time(), what.at)
     db = connect(fresh / STORE)
     point = read_head(db)
@@ -211,8 +211,8 @@ def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored
 
 
 def _put_in_place(fresh: Path, state_dir: Path) -> Path | None:
-    """Move aside what is there, and what was made to its place. The store is replaced at once and last: at no moment is
-    there none, since a start would then begin a new grid."""
+    """Move aside what is there, and put the restored state in its place. The store is replaced at once and last: at no
+    moment is there none, since a start would then begin a new grid."""
     sync(fresh / STORE)
     sync_tree(fresh)
     store = state_dir / STORE
@@ -237,7 +237,7 @@ def _put_in_place(fresh: Path, state_dir: Path) -> Path | None:
 
 
 def _is_of_another(state_dir: Path, fresh: Path) -> bool:
-    """Whether there is a mark that says nothing of the store that comes: it is damaged, or of another grid."""
+    """Whether the mark does not apply to the restored store: it is damaged, or of another grid."""
     marked, ours = evidence.read_mark(state_dir / STORE), evidence.read_mark(fresh / STORE)
     return marked.why == "damaged" or (
         marked.point is not None and marked.point.grid != (ours.point and ours.point.grid)

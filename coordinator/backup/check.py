@@ -1,5 +1,5 @@
-"""`grid coordinator check`: whether a store holds together, row by row and as the ledger that a start would make of it.
-Nothing is changed, so it can be asked of a running coordinator's store, of a stopped one's, and of a backup."""
+"""`grid coordinator check`: whether a store is consistent, row by row and as the ledger made from it. It changes
+nothing, and works on the store of a running coordinator, of a stopped one, and on a backup."""
 
 import sqlite3
 from collections import deque
@@ -32,13 +32,13 @@ from distributed_grid.protocol.nodes import NodeFacts, NodeOrders
 
 T = TypeVar("T")
 MOST = 100
-"""Findings that are listed; a damaged store has one for every row."""
+"""Maximum number of findings listed; a damaged store has one for every row."""
 
 RESTORE = "restore a backup, or report this if it came about without damage to the disk"
 
 
 class Finding(NamedTuple):
-    """Something that is not as it must be: where, what, and what to do about it."""
+    """A defect: where, what, and what to do about it."""
 
     where: str
     what: str
@@ -89,13 +89,13 @@ def _checked(db: sqlite3.Connection, folder: Path, outside: Outside, seen: Trace
 
 
 def _damage(db: sqlite3.Connection) -> list[Finding]:
-    """What SQLite itself has to say; where there is anything the rows are not worth looking at."""
+    """The defects that SQLite finds; if there are any, rows are not checked."""
     said = [row[0] for row in db.execute(f"PRAGMA integrity_check({MOST})")]
     return [] if said == ["ok"] else [Finding(STORE, text, "restore a backup: the file is damaged") for text in said]
 
 
 def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Finding]:
-    """What shows that commits are lost. A backup is of a moment of its own, and nothing is known of it outside."""
+    """Evidence of lost commits. Nothing outside of a backup tells of it."""
     if db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchone():
         return
     gone = examine(db, outside, seen).found
@@ -106,7 +106,7 @@ def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Fi
 
 
 def _blobs(db: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
-    """The shipped files of live jobs are there and are what their names say."""
+    """Check that the shipped files of live jobs are there and unchanged."""
     again = "cancel the job and submit it again from where its files are"
     needed, missing = blobs_of_the_living(db, folder)
     for blob, job in missing.items():
@@ -125,7 +125,7 @@ def _blobs(db: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
 
 
 class _Rows:
-    """Every row by itself, then what has to be true between them."""
+    """Checks every row by itself, then the relations between them."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -154,8 +154,8 @@ class _Rows:
         return self._found
 
     def _records(self, what: str, rows: sqlite3.Cursor, kind: type[T], *fields: str) -> Iterator[tuple[str, T, Any]]:
-        """The records that can be read, with the column before them. The first columns have to say what these fields of
-        the record say."""
+        """Readable records, each with the column before it. The first columns have to equal these fields of the
+        record."""
         for *values, more, body in rows:
             where = f"{what} {values[0]}"
             if (record := self._decoded(where, body, kind)) is not None:
@@ -205,7 +205,7 @@ class _Rows:
         self._allocations.append(allocation)
 
     def _as_a_ledger(self) -> Iterator[Finding]:
-        """What a start would do with it."""
+        """Check a ledger made from the rows, as a start makes it."""
         ledger = Ledger()
         try:
             facts = self._nodes.values()
@@ -216,8 +216,8 @@ class _Rows:
 
 
 def refuse_unsound(folder: Path) -> Content:
-    """What is in the store of a folder, if all is well with it; that it has lost commits is no matter to a restore.
-    Raises GridError with the first finding."""
+    """The content of a store that has no defects (lost commits do not matter to a restore). Raises GridError with the
+    first defect."""
     checked = check(folder)
     wrong = [one for one in checked.findings if one.hint != CHOOSE or checked.content is None]
     if checked.content is None or wrong:

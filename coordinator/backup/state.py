@@ -48,7 +48,7 @@ class Content(NamedTuple):
 
 @contextmanager
 def looking_into(folder: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to the store in a folder that only reads; a coordinator may be at work on it. Raises GridError."""
+    """A read-only connection to the store in a folder; a coordinator may be using it. Raises GridError."""
     path = folder / STORE
     if not path.is_file():
         raise GridError(
@@ -74,7 +74,7 @@ def looking_into(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 def content(db: sqlite3.Connection) -> Content:
-    """What is in it. Raises sqlite3.DatabaseError where its head is damaged."""
+    """The content of a store. Raises sqlite3.DatabaseError where its head is damaged."""
     point = read_head(db)
     backup = db.execute("SELECT value FROM meta WHERE name = 'backup'").fetchone()
     live = db.execute("SELECT count(*) FROM jobs WHERE state <> 'ended'").fetchone()[0]
@@ -85,7 +85,7 @@ def content(db: sqlite3.Connection) -> Content:
 
 @contextmanager
 def scratch(beside: Path) -> Iterator[Path]:
-    """A directory next to `beside` to make something in that is then renamed; what is left goes, whatever happens."""
+    """A temporary directory next to `beside`, to be renamed; what is left of it is removed in any case."""
     path = beside.with_name(f".{beside.name}.{secrets.token_hex(4)}")
     try:
         path.mkdir(mode=0o700)
@@ -95,7 +95,7 @@ def scratch(beside: Path) -> Iterator[Path]:
 
 
 def copy_store(db: sqlite3.Connection, to: Path) -> None:
-    """Write what the store has at this moment to an empty file. Raises GridError about that file."""
+    """Copy the store as it is at this moment to an empty file. Raises GridError about that file."""
     try:
         db.execute("VACUUM INTO ?", (str(to),))
     except sqlite3.Error as error:
@@ -111,7 +111,7 @@ def blob_path(folder: Path, blob: str) -> Path:
 
 
 def blobs_of_the_living(db: sqlite3.Connection, folder: Path) -> tuple[set[str], dict[str, str]]:
-    """The blobs that live jobs need, and of those that cannot be had the job that misses each. Raises GridError."""
+    """The blobs that live jobs need, and the missing ones with a job that needs each. Raises GridError."""
     needed: set[str] = set()
     missing: dict[str, str] = {}
     for (body,) in db.execute(LIVE):
@@ -137,7 +137,7 @@ def _named_in(manifest: Path) -> Iterable[str]:
 
 
 def copy_blobs(blobs: Iterable[str], from_: Path, to: Path) -> int:
-    """Copy blobs between folders, synced; their bytes. One that is gone meanwhile is left out."""
+    """Copy and sync blobs between folders; their bytes. A blob that has been removed meanwhile is left out."""
     size = 0
     for blob in blobs:
         target = blob_path(to, blob)
@@ -152,7 +152,7 @@ def copy_blobs(blobs: Iterable[str], from_: Path, to: Path) -> int:
 
 
 def sync_tree(folder: Path) -> None:
-    """Have the names in a folder and in all below it on the disk."""
+    """Sync a folder and all folders below it."""
     for place, _, _ in os.walk(folder):
         sync(Path(place))
 
@@ -162,8 +162,8 @@ RESTORE_PKI = "restore a backup, which has all of them"
 
 
 def copy_pki(source: Path, target: Path) -> int:
-    """Copy the authority of a state directory or backup to another, readable by its owner alone; its bytes, none where
-    the grid was not founded. Raises GridError, OSError."""
+    """Copy the authority of a state directory or backup, readable by its owner alone; its bytes, 0 where the grid was
+    not founded. Raises GridError, OSError."""
     if not Pki.exists(source / PKI):
         return 0
     place = target / PKI
@@ -180,8 +180,8 @@ def copy_pki(source: Path, target: Path) -> int:
 
 
 def update_pki(restored: Path, before: Path) -> None:
-    """What was taken back since the backup was taken stays so, as far as it is still known; and no token opens anything
-    any more, since it may have been used up since. Raises GridError."""
+    """Carry over revocations made since the backup, as far as they are known, and revoke all tokens, which may have
+    been used since. Raises GridError."""
     path, known = restored / PKI / IDENTITIES, before / PKI / IDENTITIES
     if not path.exists():
         return
@@ -197,7 +197,7 @@ def update_pki(restored: Path, before: Path) -> None:
 
 
 def pki_findings(folder: Path, grid: str) -> Iterator[tuple[str, str, str]]:
-    """What is not as it must be with the authority in a state directory or backup: where, what, and what to do."""
+    """Defects of the authority in a state directory or backup: where, what, and what to do."""
     place = folder / PKI
     if not Pki.exists(place):
         return

@@ -55,8 +55,8 @@ log = structlog.get_logger("boosts")
 
 
 class Groups:
-    """The groups of exclusive boosts, by boost. Made from those that live, as a coordinator before us may have left
-    them."""
+    """The placement groups of exclusive boosts, by boost; begun with the boosts that live, whose groups an earlier
+    coordinator may have left."""
 
     def __init__(self, bridge: Bridge | None, jobs: Iterable[Job]) -> None:
         self._bridge = bridge
@@ -65,11 +65,11 @@ class Groups:
         self._releasing: dict[str, asyncio.Task[None]] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any to look after."""
+        """Whether there are groups to look after."""
         return bool(self._there)
 
     def look(self, live: Iterable[Job], now: float) -> None:
-        """Have groups asked for and let go of, as these boosts stand at this moment of grid time."""
+        """Reserve and release groups, as these boosts stand at this moment of grid time."""
         wanted = {job.id: job for job in live if is_exclusive(job) and not _ends(job, now)}
         for name, job in wanted.items():
             if job.state is State.STARTING and job.started and _free(self._reserving, name):
@@ -80,7 +80,7 @@ class Groups:
                 self._releasing[name] = asyncio.create_task(self._release(name), name="groups")
 
     def rest(self, live: Iterable[Job], now: float) -> float:
-        """Seconds until the first of these boosts ends by its time, and its group is to go."""
+        """Seconds until the first of these boosts ends by its time limit."""
         ends = (_end(job) - now for job in live if job.id in self._there)
         return max(GROUPS_AT_LEAST, min((left for left in ends if left > 0), default=math.inf))
 
@@ -110,7 +110,7 @@ class Groups:
         self._reserving.pop(name, None)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Cancel what is in progress."""
         for task in (*self._reserving.values(), *self._releasing.values()):
             task.cancel()
 
@@ -120,17 +120,17 @@ def _free(tasks: dict[str, asyncio.Task[None]], name: str) -> bool:
 
 
 def is_exclusive(job: Job) -> bool:
-    """Whether this is a boost for programs that use its group alone."""
+    """Whether this is an exclusive boost."""
     return job.spec.boost is not None and job.spec.boost.exclusive
 
 
 def _ends(job: Job, now: float) -> bool:
-    """Whether its raylet is to end now: its node keeps its time by itself."""
+    """Whether its raylet ends now; its node keeps the time limit by itself."""
     return job.state is State.STOPPING or now >= _end(job)
 
 
 def _end(job: Job) -> float:
-    """When it ends by its time."""
+    """When it ends by its time limit."""
     limit = job.spec.time_limit
     return job.started + limit if job.started and limit else math.inf
 
@@ -160,13 +160,13 @@ class BoostService:
         self._clock = clock
         self._groups = Groups(bridge, state.jobs.values())
         self._unseen: dict[str, float] = {}
-        """Boosts that had joined and that Ray, which answers, does not show any more, and since when."""
+        """Boosts that had joined and that Ray shows no more, and since when."""
         self._boosts = {name: None for name, job in state.jobs.items() if job.spec.boost is not None}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     async def submission(self, asked: RequestBoost) -> Submission:
-        """The job that is to be submitted for this. Raises GridError, BadValue."""
+        """The job to submit for a boost. Raises GridError, BadValue."""
         if not self._lends:
             raise GridError("Resource sharing not enabled", hint="set resource_sharing.enabled: true, and start again")
         amount = parse_amount(asked.kind, asked.amount)
@@ -199,19 +199,18 @@ class BoostService:
         return Submission(asked.key, spec, request)
 
     def _with_ray(self, boost: Boost) -> Constraints | None:
-        """Only nodes whose Ray can join, where there are any. Else the node that is chosen says what it lacks."""
+        """Constrain to nodes whose Ray can join, if there are any; else the chosen node reports what it lacks."""
         wanted = boost.ray, boost.python.split(".")[:2]
         nodes = [node.facts for node in self._state.nodes.values()]
         others = tuple(facts.name for facts in nodes if (facts.ray, facts.ray_python.split(".")[:2]) != wanted)
         return Constraints(exclude=others) if 0 < len(others) < len(nodes) else None
 
     async def _known(self, target: str) -> None:
-        """Raise BadValue where nobody has this name: it is no node of ours, and none of Ray's has it as its name or
-        address, but perhaps as its machine's name."""
+        """Raise BadValue for an unknown target: no node of the grid, and no name, address or host name in Ray."""
         self._one_of(target, await self.nodes(), "Target node not found in cluster")
 
     def _one_of(self, name: str, nodes: Collection[RayNode], what: str = "") -> None:
-        """Raise BadValue where nobody has this name: neither a node of ours nor one of these of Ray's."""
+        """Raise BadValue for a name that neither a node of the grid nor one of these of Ray's has."""
         if name in self._state.nodes or any(name in (node.name, node.host, node.ip) for node in nodes):
             return
         names = sorted({*self._state.nodes, *(node.name or node.host or node.ip for node in nodes if not node.boost)})
@@ -233,8 +232,7 @@ class BoostService:
         return [ray_node(one) for one in (await self._there().ask("nodes", seconds=FIRST_SECONDS))["nodes"]]
 
     async def shown(self, asked: ListBoosts, sight: Sight, views: Callable[[list[str]], list[JobView]]) -> Boosts:
-        """The boosts that live, beside what Ray shows, for somebody who sees so much. Raises BadValue for a target that
-        nobody has the name of."""
+        """Live boosts beside what Ray shows, as this client may see them. Raises BadValue for an unknown target."""
         before = {job.id: job.state for job in self.live()}  # what comes or joins while Ray is asked is not judged
         nodes: tuple[RayNode, ...] | None = None
         seen: dict[str, Any] = {}
@@ -268,7 +266,7 @@ class BoostService:
 
     @property
     def address(self) -> str:
-        """Where Ray is; empty: there is none."""
+        """The address of the Ray cluster; empty: there is none."""
         return self._bridge.address if self._bridge is not None else ""
 
     def live(self) -> list[Job]:
@@ -278,7 +276,7 @@ class BoostService:
         return [known[name] for name in self._boosts]
 
     def begin(self) -> None:
-        """Look after those there are, and have the bridge up before the first is asked for: it takes a second."""
+        """Look after live boosts, and start the bridge before the first request: it takes a second."""
         self.stir()
         if self._bridge is not None:
             self._warming = asyncio.create_task(self._warm(self._bridge), name="ray")
@@ -288,21 +286,21 @@ class BoostService:
             await bridge.ask("cluster", seconds=FIRST_SECONDS)
 
     def stir(self, *jobs: str) -> None:
-        """Look after these as well, and after those there are."""
+        """Look after these boosts too, from now on."""
         self._boosts |= dict.fromkeys(jobs)
         self._stirred.set()
         if self._bridge is not None and self._boosts and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(), name="boosts")
 
     def stops(self, allocation: str) -> None:
-        """Its node is told to end this: if it is a boost, its group goes now."""
+        """The node of this allocation is told to end it: the group of a boost is released now."""
         held = self._state.allocations.get(allocation)
         if held is not None and held.job in self._boosts:
             self.stir()
 
     async def _look(self) -> None:
-        """Look at Ray as long as there are boosts, whether they are still there; after those that are to join, and
-        after the groups of exclusive ones as long as they are."""
+        """As long as there are boosts: watch whether Ray still shows them, whether starting ones have joined, and the
+        groups of exclusive ones."""
         clock, next_look = asyncio.get_running_loop().time, 0.0
         while (live := self.live()) or self._groups:
             self._stirred.clear()
@@ -320,15 +318,15 @@ class BoostService:
                     await self._stirred.wait()
 
     def _here(self) -> list[Job]:
-        """The boosts that live and are lent to the Ray that we can ask."""
+        """Live boosts that are lent to the Ray cluster of this coordinator."""
         return [job for job in self.live() if job.spec.boost is not None and job.spec.boost.address == self.address]
 
     def _awaited(self) -> list[Job]:
-        """Those of them that are on their way."""
+        """The boosts among them that have started and not joined yet."""
         return [job for job in self._here() if job.state is State.STARTING and job.started]
 
     async def _join(self) -> None:
-        """Tell the ledger of each boost that is on its way once Ray shows it as it was lent."""
+        """Tell the ledger of each starting boost once Ray shows it as it was lent."""
         clock = asyncio.get_running_loop().time
         since: dict[str, float] = {}
         shown: dict[str, RayNode] = {}
@@ -351,7 +349,7 @@ class BoostService:
                 await asyncio.sleep(max(wait, OF_LOOKING * (clock() - began)) if differs_yet else 0)
 
     async def _shown(self, what: str, **words: Any) -> dict[str, RayNode] | None:
-        """The raylets that Ray shows, by their boosts; None: it told nothing, or cannot be asked."""
+        """The raylets that Ray shows, by boost; None: there is none of those asked for, or Ray cannot be asked."""
         try:
             told = await self._there().ask(what, seconds=FIRST_SECONDS, **words)
         except NoRay as error:
@@ -365,7 +363,7 @@ class BoostService:
         return {node.boost: node for node in map(ray_node, told["nodes"]) if node.boost}
 
     async def _miss(self, running: list[Job]) -> None:
-        """Tell the ledger of those that Ray does not show any more."""
+        """Tell the ledger of running boosts that Ray shows no more."""
         known = {job.allocation: job.id for job in running}
         shown = await self._shown("nodes")
         if shown is None:
@@ -391,12 +389,12 @@ class BoostService:
 
 
 def pace(waited: float) -> float:
-    """Seconds between two looks for a raylet that has been on its way for so many."""
+    """Interval between looks for a raylet that has been starting for this long (s)."""
     return EARLY if waited < IMPORTED else max(AT_LEAST, OF_WAITING * waited)
 
 
 def no_other_boost(asked: RequestBoost, one: Submission) -> None:
-    """Raise BadValue where what this key stands for is not what is asked for."""
+    """Raise BadValue for a key that was used for something else."""
     boost = one.spec.boost
     if boost is None or (boost.target, boost.kind) != (asked.target, asked.kind):
         raise BadValue(
@@ -407,7 +405,7 @@ def no_other_boost(asked: RequestBoost, one: Submission) -> None:
 
 
 def no_boosts(message: Submit) -> None:
-    """Raise BadValue for a boost that comes as a job: what a raylet joins, and how, is the coordinator's to say."""
+    """Raise BadValue for a boost submitted as a job: the coordinator decides what a raylet joins, and how."""
     if any(one.spec.boost is not None for one in message.jobs):
         raise BadValue("a boost is not submitted as a job", hint="grid boost request")
 

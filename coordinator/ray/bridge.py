@@ -33,30 +33,30 @@ from distributed_grid.coordinator.ray.bridge_client import BEGUN, JOBS, NAMESPAC
 ALIVE = 0
 """The state of a node that is alive, in Ray's list of nodes."""
 STATE_SECONDS = 3.0
-"""How long the cluster may take to answer what it knows by heart."""
+"""Time-out of questions that the cluster answers from memory."""
 WAITING = 32
-"""So many reservations may wait for room at once. They have threads of their own: who waits keeps nobody from looking,
-or from letting go of what others wait for."""
+"""Reservations that may wait for room at once. They have threads of their own, so that they delay neither looks nor
+releases."""
 MAY_WAIT = ("reserve", "runs_on")
 AT_ONCE = 8
-"""So many other questions are answered at once."""
+"""Other questions that are answered at once."""
 OF_LOOKING = 3.0
-"""Between two looks for a node that is to join lies at least that many times what a look takes."""
+"""Minimum interval between looks for a node that is to join, as a multiple of what a look takes."""
 OF_GROUP = re.compile(r"(CPU|GPU|memory)_group_([0-9a-f]+)")
-"""What Ray calls the part of a node's resources that a group has reserved, all its bundles together."""
+"""Ray's name for the part of a node's resources that a placement group has reserved, all its bundles together."""
 Selector = GetAllNodeInfoRequest.NodeSelector
 
 ANOTHER = "WrongClusterID"
-"""What a head says to who knew the one before it, which had another memory."""
+"""The error of a head that was restarted without the memory of the one before."""
 STARTED_ANEW = "Ray's head was started anew"
 
 
 UNTOLD = {"name": "", "host": "", "port": 0, "head": False}
-"""Of a node that Ray's list of nodes does not have (yet)."""
+"""For a node that is not in Ray's list of nodes (yet)."""
 
 
 class Refused(Exception):
-    """It cannot be done: what, and why."""
+    """A question is refused: what, and why."""
 
 
 class Cluster:
@@ -70,13 +70,13 @@ class Cluster:
         self._counting = threading.Lock()
         self._heads: list[str] = []
         self._runs: dict[str, str] = {}
-        """The head, by its id, and what the cluster has run since it is there."""
+        """The versions that the cluster runs, which change with its head only."""
         self._of_jobs: dict[str, bool] = {}
-        """Of the groups that are there, by their id in Ray: whether it is one for a job of the grid."""
+        """Whether each placement group, by its id in Ray, is for a job of the grid."""
 
     def cluster(self, node: str = "") -> dict[str, Any]:
-        """Which cluster it is, and what it runs; beside that what runs here, and whether a node is alive there that has
-        this name or address (`knows`)."""
+        """Id and versions of the cluster; the versions here; and whether a live node has this name or address
+        (`knows`)."""
         meant = (Selector(node_name=node), Selector(node_ip_address=node)) if node else ()
         found = self._infos(Selector(is_head_node=True), *meant)
         heads = sorted(key for key, one in found.items() if one["head"])
@@ -92,8 +92,8 @@ class Cluster:
         }
 
     def nodes(self) -> dict[str, Any]:
-        """All nodes that are alive, with what they have and what of it is free (cores, GPUs, bytes), and what waits for
-        room: how many requests, of which shapes."""
+        """Live nodes with total and free amounts (cores, GPUs, bytes), and pending demand: how many requests of which
+        shapes."""
         state = self._state()
         alive = _nodes(state, self._infos())
         demand = [
@@ -119,8 +119,8 @@ class Cluster:
             time.sleep(min(end - now, max(pause, OF_LOOKING * (now - began))))
 
     def usage(self) -> dict[str, Any]:
-        """As `nodes`; beside that what the groups for jobs of the grid have of each node (`ours`), at the same moment:
-        a group that was just made or removed counts as long as its node says that it does."""
+        """As `nodes`, and what the groups for the grid's jobs have of each node (`ours`), at the same moment: a group
+        that was just made or removed counts as long as its node says so."""
         told = self.nodes()
         shares = {node["id"]: list(_shares(node["total"])) for node in told["nodes"]}
         mine = self._which_are_for_jobs({group for found in shares.values() for _, group, _ in found})
@@ -131,7 +131,7 @@ class Cluster:
         return told
 
     def _which_are_for_jobs(self, groups: set[str]) -> set[str]:
-        """Those of these groups, which are all there are. Ray is asked for the names of new ones only."""
+        """Which of these groups, which are all there are, are for jobs. Ray is asked for the names of new ones only."""
         with self._counting:
             if groups - self._of_jobs.keys():
                 names = {group: entry["name"] for group, entry in self._table().items()}
@@ -140,8 +140,7 @@ class Cluster:
             return {group for group, ours in self._of_jobs.items() if ours}
 
     def _infos(self, *meant: Any) -> dict[str, dict[str, Any]]:
-        """What Ray's list of nodes has of those that are alive, by their ids: of all, or of those that one of these
-        means."""
+        """Live nodes in Ray's list of nodes by id: all, or those that one of these selectors matches."""
         known = self._gcs.get_all_node_info(timeout=STATE_SECONDS, node_selectors=list(meant), state_filter=ALIVE)
         return {
             key.hex(): {
@@ -155,13 +154,13 @@ class Cluster:
         }
 
     def _state(self) -> Any:
-        """What Ray's scheduler has of all nodes, and what waits for room."""
+        """The scheduler's state of all nodes, and pending demand."""
         told = self._gcs.get_cluster_resource_state(timeout_s=STATE_SECONDS)
         return autoscaler_pb2.GetClusterResourceStateReply.FromString(told).cluster_resource_state
 
     def runs_on(self, selector: dict[str, str], within: float) -> str:
-        """Have a task run on a node with these labels, and the id of the one where it did. It asks for no core, as
-        others may use them all."""
+        """Run a task on a node with these labels; the id of that node. It asks for no core, as others may use them
+        all."""
         self._drive()
         task = ray.remote(_where).options(num_cpus=0, label_selector=selector)
         asked = task.remote()
@@ -199,7 +198,7 @@ class Cluster:
         return str(told["bundles_to_node_id"][0])
 
     def release(self, name: str) -> bool:
-        """Let go of the group of this name. False: there is none."""
+        """Remove the group of this name. False: there is none."""
         from ray.util.placement_group import get_placement_group, remove_placement_group
 
         self._drive()
@@ -210,7 +209,7 @@ class Cluster:
         return True
 
     def reserved(self) -> dict[str, str]:
-        """The groups that the grid made and that are there, by name: their state in Ray's words."""
+        """The groups that the grid has made, by name, with their state in Ray's words."""
         groups = (one for one in self._table().values() if one["state"] != "REMOVED")
         return {one["name"]: one["state"] for one in groups if one["name"].startswith(OURS)}
 
@@ -222,8 +221,8 @@ class Cluster:
         return dict(placement_group_table())
 
     def _drive(self) -> None:
-        """Be a driver of the cluster, which groups need and a look does not. Not in the main thread, where ray would
-        take the signal handlers."""
+        """Connect as a driver, which placement groups need and looks do not. Not in the main thread, where ray would
+        take over the signal handlers."""
         with self._driving:
             if not self._driven:
                 self._has_a_node_here()
@@ -245,7 +244,7 @@ class Cluster:
 
 
 def _nodes(state: Any, infos: dict[str, dict[str, Any]], only: bool = False) -> list[dict[str, Any]]:
-    """The nodes that are alive; `only`: that Ray's list of nodes has told of here."""
+    """Live nodes; `only`: those in Ray's list of nodes."""
     told = ((one, one.node_id.hex()) for one in state.node_states if one.status != autoscaler_pb2.NodeStatus.DEAD)
     return [
         {
@@ -278,7 +277,7 @@ def _is_mine(address: str) -> bool:
 
 
 def _shares(resources: dict[str, float]) -> Iterable[tuple[str, str, float]]:
-    """What groups have of a node with these resources: of which kind, which group, and how much."""
+    """What placement groups have of a node with these resources: kind, group and amount."""
     for name, amount in resources.items():
         if (found := OF_GROUP.fullmatch(name)) is not None:
             yield found[1], found[2], amount
@@ -323,7 +322,7 @@ def main(address: str) -> None:
         sys.exit(1)
 
     def respond(question: dict[str, Any]) -> None:
-        """Answer; and end if the cluster that we know is no more: to ask the next one takes another process."""
+        """Answer; exit if the cluster that was connected is gone: another process connects to the next one."""
         number, ask = question.pop("id"), question.pop("ask")
         answer = _answer(getattr(cluster, ask), question) if ask in ASKED else {"error": f"what is {ask!r}?", "why": ""}
         with writing:

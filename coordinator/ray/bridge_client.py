@@ -16,18 +16,18 @@ from distributed_grid.protocol.boosts import GROUP
 from distributed_grid.protocol.errors import GridError
 
 NAMESPACE = "grid"
-"""Where all groups of ours are in Ray."""
+"""The Ray namespace of the grid's placement groups."""
 OURS = "grid-"
 JOBS, BOOSTS = "grid-job-", GROUP
-"""How the names of groups begin: of all that the grid makes; of those for jobs, before the allocation's id; of those
-for exclusive boosts, before the boost's."""
+"""Prefixes of the names of placement groups: of all that the grid makes (`OURS`), of those for jobs (before the
+allocation's id), and of those for exclusive boosts (before the boost's)."""
 BEGUN = 0
-"""The number under which a bridge says why it could not begin."""
+"""The answer number under which a bridge says why it cannot start."""
 
 
 REACH_SECONDS = 3.0
 AGAIN = (0.5, 30.0)
-"""Seconds until a bridge that ended is started again, doubled from the one to the other."""
+"""Seconds until an ended bridge is started again, doubled from the first to the second."""
 LINE = 64 << 20
 """Bytes of one answer: a cluster of 10,000 nodes is told in some 10 MB."""
 
@@ -39,8 +39,8 @@ class NoRay(GridError):
 
 
 def environment(auth: str, token: str = "") -> dict[str, str]:
-    """What a process that talks to Ray has in its environment. `auth` is `disabled` or `token`, `token` the path of a
-    file. Without it ray guesses, and the guess depends on what was run on this machine before."""
+    """Environment of a process that talks to Ray. `auth` is `disabled` or `token`, `token` the path of a file. Without
+    it ray guesses by what was run on this machine before."""
     said = {
         "RAY_AUTH_MODE": auth,
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -51,7 +51,7 @@ def environment(auth: str, token: str = "") -> dict[str, str]:
 
 
 class Bridge:
-    """Ask Ray's cluster at `address` (HOST:PORT). Made once; nothing runs until somebody asks."""
+    """Asks the Ray cluster at `address` (HOST:PORT). The process is started by the first question."""
 
     def __init__(self, address: str, said: dict[str, str]) -> None:
         self.address = address
@@ -60,21 +60,21 @@ class Bridge:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        """Who waits for an answer of the process that runs."""
+        """Answers that are awaited from the running process."""
         self._asked = 0
         self._starting = asyncio.Lock()
         self._pause = AGAIN[0]
         self._not_before = 0.0
         self._last = self._gone("it was never started")
-        """Why it could not be asked, for who asks again at once."""
+        """Why Ray cannot be asked, for questions before the next attempt."""
         self._refused: NoRay | None = None
-        """What the one that runs has said why it cannot begin."""
+        """Why the running process says it cannot start."""
 
     def _gone(self, why: str) -> NoRay:
         return NoRay(f"Ray at {self.address} cannot be asked", why=f"of the process that asks it: {why}")
 
     def another(self) -> "Bridge":
-        """One like it, with a process of its own."""
+        """A bridge like this one, with a process of its own."""
         return Bridge(self.address, self._environment)
 
     async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:

@@ -1,5 +1,4 @@
-"""What we lent beside what Ray shows: in how many ways the one may not be the other, and what Ray has of ours that we
-know nothing of."""
+"""Comparison of what was lent with what Ray shows: the differences, and raylets in Ray that belong to no boost."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -33,7 +32,7 @@ def ray_node(one: dict[str, Any]) -> RayNode:
 
 
 def differs(job: Job | JobView, node: RayNode) -> str:
-    """How what Ray shows of a boost's raylet is not what we lent; empty: it is just that."""
+    """How a boost's raylet in Ray differs from what was lent; empty: it does not."""
     boost, grant = job.spec.boost, job.grant
     if boost is None or grant is None:
         return ""
@@ -53,7 +52,7 @@ def differs(job: Job | JobView, node: RayNode) -> str:
 
 
 def in_ray(boost: Boost, grant: Grant) -> dict[str, float]:
-    """What was lent, in Ray's words and units; kinds that a raylet has as a rule also where none of it was."""
+    """What was lent, in Ray's names and units; with the kinds that every raylet has, even where none was lent."""
     cores, gpus = float(len(grant.cores)), sum(gpu.milli for gpu in grant.gpus) / MILLI
     lent = {"CPU": cores, "GPU": gpus, custom_resource(boost.target): gpus or cores}
     return lent | ({"memory": float(boost.amount)} if boost.kind is ResourceType.MEMORY else {})
@@ -71,8 +70,8 @@ def _amount(what: str, amount: float) -> str:
 def compared(
     views: Iterable[JobView], nodes: Iterable[RayNode], address: str, ran: frozenset[str] | None
 ) -> tuple[BoostView, ...]:
-    """Boosts beside their raylets. `address`: the cluster that was asked; `ran`: which of them ran before it was, as
-    one that has joined since cannot be missed; None: it could not be asked."""
+    """Boosts with their raylets and differences. `address`: the cluster that was asked; `ran`: boosts that ran before
+    it was asked, as one that has joined since cannot be missed; None: it could not be asked."""
     raylets = _by_boost(nodes)
     return tuple(_compared(view, raylets.get(view.id, []), address, ran) for view in views)
 
@@ -101,6 +100,6 @@ def _compared(view: JobView, raylets: list[RayNode], address: str, ran: frozense
 
 
 def marked(nodes: Iterable[RayNode], live: frozenset[str]) -> tuple[RayNode, ...]:
-    """The same nodes, those marked that carry the label of a boost which is none of these."""
+    """The nodes, with a mark on those that carry the label of an unknown boost."""
     stray = "no boost of this grid has this id, or none any more"
     return tuple(replace(one, stray=stray) if one.boost and one.boost not in live else one for one in nodes)

@@ -17,20 +17,20 @@ from distributed_grid.protocol.boosts import LABEL
 from distributed_grid.protocol.resources import MILLI, Resources
 
 NODE = "grid-node"
-"""The label by which a node of Ray says which one of ours it is on."""
+"""The label with which a node of Ray names the node of the grid that it is on."""
 NODE_ID = "ray.io/node-id"
 WITHIN = 2.0
-"""Seconds for which Ray may wait for room: the ledger has seen that there was some."""
+"""Seconds that Ray may wait for room, which the ledger has seen to be there."""
 ANSWER = 25.0
-"""Seconds for an answer: the first one comes from a process that has to load Ray."""
+"""Time-out of an answer; the first comes from a process that has to load Ray (s)."""
 AT_ONCE = 32
-"""So many reservations are asked for at once."""
+"""Reservations that are in progress at once."""
 SOON, SELDOM = 0.5, 2.0
-"""Seconds between two looks at what Ray has, while somebody waits, and else while there are jobs."""
+"""Interval between looks at Ray's nodes, while jobs wait, and while there are jobs (s)."""
 FRESH = 1.0
-"""A look that is no older counts as now."""
+"""A look that is no older than this is current (s)."""
 COMPARED = 10.0
-"""Seconds between two looks at what Ray has reserved."""
+"""Interval between comparisons of what Ray has reserved with what jobs hold (s)."""
 LOOPBACK = ("127.", "::1")
 
 log = structlog.get_logger("placing")
@@ -48,15 +48,15 @@ class RayReservations:
         self._looking: asyncio.Task[None] | None = None
         self._looked = self._compared = -FRESH - COMPARED
         self._unsure = state.policy.by_ray or any(one.ray is not None for one in state.allocations.values())
-        """What Ray has reserved may not be what the ledger holds: a coordinator or Ray was not there to be told."""
+        """Reservations may differ from the ledger: the coordinator or Ray was away for a while."""
         self._regained: set[str] = set()
-        """Allocations for which that is put right just now."""
+        """Allocations whose reservation is being made again."""
         self._trouble = self._warned = ""
 
     # --- what the ledger commands -------------------------------------------------------------------------------------
 
     def perform(self, command: Reserve | Unreserve) -> None:
-        """Do it; what came of it is an event."""
+        """Perform a command; the outcome is an event."""
         doing = self._reserve(command) if isinstance(command, Reserve) else self._release(command.allocation)
         self._do(doing)
         self.stir()
@@ -106,17 +106,17 @@ class RayReservations:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def stir(self) -> None:
-        """Look at Ray as long as there are jobs, or something to put right."""
+        """Look at Ray as long as there are jobs, or reservations to correct."""
         if self._bridge is not None and self._busy() and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look_on(), name="placing")
 
     async def fresh(self) -> None:
-        """See to it that the ledger knows what Ray has now, for who is to be placed at once or not at all."""
+        """Make sure that the ledger has current figures of Ray, for a request that is placed now or never."""
         if self._bridge is not None and self._state.policy.by_ray and self._age(self._looked) > FRESH:
             await self._look()
 
     def _busy(self) -> bool:
-        """Where jobs are not placed by Ray (any more), only what was reserved before is let go of."""
+        """Whether there is something to look at. Without placement by Ray, only old reservations are released."""
         return self._unsure or (self._state.policy.by_ray and bool(self._state.jobs))
 
     def _age(self, since: float) -> float:
@@ -154,8 +154,8 @@ class RayReservations:
             self._put(RayLooked({}, why))
 
     async def _compare(self) -> None:
-        """Let go of what is reserved for nobody, and have reserved what is not any more: a head that is started anew
-        has forgotten it, and what was on a node that is gone waits for that one."""
+        """Release reservations of no job, and make lost ones again: a head that was restarted has forgotten them, and
+        those on a node that is gone wait for that node."""
         try:
             there = await self._ask("reserved")
             held = {JOBS + name: one for name, one in self._state.allocations.items() if one.ray is not None}
@@ -176,8 +176,8 @@ class RayReservations:
                 self._do(self._regain(one, name in there))
 
     async def _regain(self, lost: Allocation, waits: bool) -> None:
-        """Have reserved on the node of Ray that is there now what one holds that was launched. If Ray has given it to
-        others meanwhile, that is tried again at the next look."""
+        """Reserve again, on the node of Ray that is there now, what a launched allocation holds. If Ray has given it to
+        others, that is tried again at the next look."""
         on = self._state.nodes[lost.node].ray
         if lost.ray is None or on is None:
             return
@@ -196,7 +196,7 @@ class RayReservations:
             self._regained.discard(lost.id)
 
     async def close(self) -> None:
-        """Ask nothing more. What is reserved stays so, and is found again."""
+        """Stop asking. Reservations stay, and are found again."""
         tasks = [*self._tasks, *([self._looking] if self._looking is not None else [])]
         for task in tasks:
             task.cancel()
@@ -241,7 +241,7 @@ def _on_ray(one: dict[str, Any]) -> OnRay:
 
 
 def _bundle(resources: Resources) -> dict[str, float]:
-    """As Ray counts."""
+    """A bundle in Ray's units."""
     amounts = {"CPU": resources.cpu / MILLI, "memory": float(resources.memory), "GPU": resources.gpu / MILLI}
     return {kind: amount for kind, amount in amounts.items() if amount}
 
@@ -253,15 +253,15 @@ def _words(error: NoRay) -> str:
 
 
 SWEEP_FIRST, SWEEP_LONGEST = 10.0, 600.0
-"""Seconds until Ray is asked again where it could not be, doubled from the one to the other."""
+"""Seconds until Ray is asked again after a failure, doubled from the first to the second."""
 SWEEP_SECONDS = 60.0
 
 sweep_log = structlog.get_logger("ray")
 
 
 async def sweep_until_done(state: GridState, bridge: Bridge) -> None:
-    """Let go of them as soon as Ray can be asked. By a bridge of its own: one that asks for groups is a program of the
-    cluster, which few coordinators need."""
+    """Release leftover groups as soon as Ray can be asked. It takes a bridge of its own: one that asks for groups is a
+    driver of the cluster, which few coordinators need."""
     pause, own = SWEEP_FIRST, bridge.another()
     while True:
         try:
@@ -278,7 +278,7 @@ async def sweep_until_done(state: GridState, bridge: Bridge) -> None:
 
 
 async def sweep(state: GridState, bridge: Bridge) -> list[str]:
-    """Let go of the groups of jobs and boosts that hold none; their names. Raises NoRay."""
+    """Release groups of jobs and boosts that no longer exist; their names. Raises NoRay."""
     left = []
     for name in list(await bridge.ask("reserved", seconds=SWEEP_SECONDS)):
         if _is_for_nobody(state, name):
