@@ -18,8 +18,8 @@ import structlog
 
 from distributed_grid import __version__
 from distributed_grid.agent.cgroups.groups import described, survey, take_leaf
-from distributed_grid.agent.core.spare.lender import Limits, describe
-from distributed_grid.agent.core.spare.thresholds import OFF
+from distributed_grid.agent.core.spare.lender import describe
+from distributed_grid.agent.core.spare.thresholds import OFF, Limits
 from distributed_grid.agent.data.disk import Bounds
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.launch import raylet
@@ -35,7 +35,8 @@ from distributed_grid.agent.launch.launcher import Launcher, SupervisorGone
 from distributed_grid.agent.launch.raylet import RaySettings
 from distributed_grid.agent.launch.supervisor import start
 from distributed_grid.agent.runtime import Place, Runtime
-from distributed_grid.agent.sampling.probe import Probe, kin_roots
+from distributed_grid.agent.sampling.probe import Probe
+from distributed_grid.agent.sampling.trees import kin_roots
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT
 from distributed_grid.agent.supervisor.procs import become_subreaper
 from distributed_grid.agent.walls import forkserver

@@ -8,14 +8,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
 
 from distributed_grid import __version__
 from distributed_grid.agent.control import Control, described
-from distributed_grid.agent.core.spare.lender import Lender, Limits
+from distributed_grid.agent.core.spare.lender import Lender
+from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.core.table import (
     Command,
     Event,
@@ -28,7 +29,7 @@ from distributed_grid.agent.core.table import (
     SetLimit,
     Table,
 )
-from distributed_grid.agent.core.usage import EVERY, Spent, Using
+from distributed_grid.agent.core.usage import EVERY, UsageReporter
 from distributed_grid.agent.data.blobs import BlobCache
 from distributed_grid.agent.data.disk import Bounds, Disk, Retention
 from distributed_grid.agent.data.job_files import JobFiles
@@ -42,7 +43,7 @@ from distributed_grid.agent.launch.staging import Preparing
 from distributed_grid.agent.launch.supervisor import facts_after, facts_while
 from distributed_grid.agent.owner_policy import Owning
 from distributed_grid.agent.renewal import Renewal
-from distributed_grid.agent.sampling.probe import Measures, Meter, Usage
+from distributed_grid.agent.sampling.probe import Meter, Probe
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
 from distributed_grid.identity.credentials import IDENTITY
 from distributed_grid.protocol.errors import GridError
@@ -89,24 +90,17 @@ STEADY = 10.0
 log = structlog.get_logger("agent")
 
 
-class NodeProbe(Measures, Protocol):
-    """What the runtime wants of `agent.sampling.probe.Probe`."""
-
-    def usage(self) -> dict[int, Usage]:
-        """What each process tree below the supervisor uses, by its first pid."""
-
-
 class Runtime:
     """One agent. `run` until it is cancelled, or CannotConnect says that the coordinator will never have it."""
 
-    def __init__(self, place: Place, facts: NodeFacts, limits: Limits, probe: NodeProbe, launcher: Launcher) -> None:
+    def __init__(self, place: Place, facts: NodeFacts, limits: Limits, probe: Probe, launcher: Launcher) -> None:
         self._place = place
         self._facts = self._own_facts = facts
         self._dir = place.state_dir.absolute()  # jobs run elsewhere
         self.launcher = launcher
         self.table = Table(facts)
         self._lender = Lender(limits, facts)
-        self._using = Using(min(EVERY, 5 * place.interval))
+        self._usage = UsageReporter(min(EVERY, 5 * place.interval))
         self._probe = probe
         self._meter = Meter(probe, place.interval, boot_clock, self._measured, log.warning)
         self._outputs = Outputs(self._dir, self.table.runs)
@@ -312,9 +306,9 @@ class Runtime:
     def _measured(self, sample: Sample) -> None:
         trees = self._probe.usage()
         self.table.resident({pid: usage.rss for pid, usage in trees.items()})
-        spent = {key: Spent(trees[pid].cpu, trees[pid].rss) for key, pid in self.table.pids().items() if pid in trees}
+        usage = {key: trees[pid] for key, pid in self.table.pids().items() if pid in trees}
         grants = {holding.allocation: holding.grant for holding in self.table.holdings()}
-        used = self._using.observe(sample.at, spent, grants, sample.gpus)
+        used = self._usage.observe(sample.at, usage, grants, sample.gpus)
         if used is not None:
             self._say(used)
         offer = self._lender.observe(sample, self.table.holdings(), boot_clock())

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.agent.core.spare.lender import Limits, lendable
+from distributed_grid.agent.core.spare.thresholds import Limits, lendable
 from distributed_grid.protocol.messages import Launch
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample, NodeFacts, OwnerPolicy, Sample
 from distributed_grid.simulator.engine import Engine, Link, Process, Violation

@@ -7,17 +7,17 @@ An end is kept until the coordinator has acknowledged it, whatever happens to co
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 
 from distributed_grid.agent.core.owner import RunningJob
-from distributed_grid.agent.core.spare.lender import Holding
+from distributed_grid.agent.core.spare.claim import conflict
+from distributed_grid.agent.core.spare.thresholds import Holding
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Ack, Exited, Extend, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts, Stamp
 from distributed_grid.protocol.placement import unfit
-from distributed_grid.protocol.resources import MILLI, Grant, format_milli
+from distributed_grid.protocol.resources import Grant
 
 
 def was_over(cause: str) -> Outcome:
@@ -25,8 +25,6 @@ def was_over(cause: str) -> Outcome:
     known = Cause(cause) if cause in [*Cause] else Cause.CANCELLED
     return Outcome(known, text="it was over and acknowledged before; nothing is started twice", started=False)
 
-
-D = TypeVar("D")
 
 REMEMBERED = 10_000
 """Ends that were acknowledged and are still known as over (the supervisor remembers them as well), and launches that
@@ -175,9 +173,6 @@ class Table:
         self._facts = facts
         self.entries: dict[str, Entry] = {}
         self._held: dict[str, Holding] = {}
-        self._cores: dict[int, str] = {}
-        self._shared: dict[int, dict[str, int]] = {}
-        self._gpus: dict[str, dict[str, int]] = {}
         self._over: dict[str, None] = {}
         self._declined: dict[str, Stale] = {}
         self._lost: set[str] = set()
@@ -204,7 +199,7 @@ class Table:
             stage = Stopping if one.state is State.STOPPING else Running
             self._move(key, stage(now - one.started_for, pid, one.walls), launch)
             if launch is not None:
-                self._take(key, launch.grant)
+                self._held[key] = Holding(key, launch.grant)
 
     def refuses(self, grid: str, epoch: int, instance: str) -> str:
         """Why a coordinator is not obeyed; empty: it is. Of one grid only the newest life of its coordinator is, and of
@@ -332,7 +327,7 @@ class Table:
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
         heard = launch.heard if launch.heard <= now else 0.0
         self._move(key, Preparing(launch), launch, max(self.renewed, heard))
-        self._take(key, launch.grant)
+        self._held[key] = Holding(key, launch.grant)
         return [Prepare(launch)]
 
     def _as_it_stands(self, key: str, entry: Entry) -> list[Command]:
@@ -468,44 +463,11 @@ class Table:
         of = self._facts
         if of is not None and of.walls and (why := unfit(of.walls, of.owners, of.trusts, launch.user, launch.walls)):
             return why, ""
-        for core in (*grant.cores, grant.shared_core) if grant.shared_core >= 0 else grant.cores:
-            if core in self._cores:
-                return f"core {core} is held by {self._cores[core]}", str(core)
-            if core in self._shared and core != grant.shared_core:
-                return f"core {core} is shared by {', '.join(self._shared[core])}", str(core)
-        if len(set(grant.cores)) < len(grant.cores) or grant.shared_core in grant.cores:
-            return "a core is named twice", ""
-        shared = sum(self._shared.get(grant.shared_core, {}).values())
-        if shared + grant.shared_milli > MILLI:
-            return f"core {grant.shared_core} has only {format_milli(MILLI - shared)} left", str(grant.shared_core)
-        for share in grant.gpus:
-            holders = self._gpus.get(share.uuid, {})
-            if sum(holders.values()) + share.milli > MILLI:
-                return f"GPU {share.uuid} is held by {', '.join(holders) or 'nobody, and has less'}", share.uuid
-        if len({share.uuid for share in grant.gpus}) < len(grant.gpus):
-            return "a GPU is named twice", ""
-        return "", ""
-
-    def _take(self, key: str, grant: Grant) -> None:
-        self._held[key] = Holding(key, grant)
-        self._cores.update(dict.fromkeys(grant.cores, key))
-        if grant.shared_core >= 0:
-            self._shared.setdefault(grant.shared_core, {})[key] = grant.shared_milli
-        for share in grant.gpus:
-            self._gpus.setdefault(share.uuid, {})[key] = share.milli
+        return conflict(self.holdings(), grant)
 
     def _free(self, key: str) -> Grant | None:
         holding = self._held.pop(key, None)
-        if holding is None:
-            return None
-        grant = holding.grant
-        for core in grant.cores:
-            if self._cores.get(core) == key:
-                del self._cores[core]
-        _drop(self._shared, grant.shared_core, key)
-        for share in grant.gpus:
-            _drop(self._gpus, share.uuid, key)
-        return grant
+        return holding.grant if holding is not None else None
 
 
 def _pid(entry: Entry) -> int:
@@ -515,12 +477,3 @@ def _pid(entry: Entry) -> int:
 
 def _name(stage: type[Stage] | None) -> str:
     return stage.__name__ if stage is not None else "nothing"
-
-
-def _drop(holders: dict[D, dict[str, int]], device: D, key: str) -> None:
-    """Take one holder off a device, and the device off the books when it was the last."""
-    there = holders.get(device)
-    if there is not None:
-        there.pop(key, None)
-        if not there:
-            del holders[device]

@@ -16,12 +16,13 @@ MOST = 200
 """Allocations that are told of at once: the coordinator takes no frame of any length."""
 
 
-@dataclass(slots=True)
-class Spent:
-    """CPU seconds of a job's processes since they began, and their resident bytes."""
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process tree uses: resident bytes, CPU seconds since it began, processes alive."""
 
-    cpu: float
-    memory: int
+    rss: int = 0
+    cpu: float = 0.0
+    processes: int = 0
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Seen:
     """The percentages of each of its GPUs."""
 
 
-class Using:
+class UsageReporter:
     """Takes in every measurement; gives what is to be told, when it is time."""
 
     def __init__(self, every: float = EVERY) -> None:
@@ -50,7 +51,7 @@ class Using:
     def observe(
         self,
         now: float,
-        spent: Mapping[str, Spent],
+        spent: Mapping[str, Usage],
         grants: Mapping[str, Grant],
         gpus: Iterable[GpuSample],
     ) -> InUse | None:
@@ -64,10 +65,10 @@ class Using:
             return None
         return self._tell(now) if now - self._told >= self._every else None
 
-    def _look(self, key: str, now: float, one: Spent, grant: Grant | None, busy: Mapping[str, float]) -> None:
+    def _look(self, key: str, now: float, one: Usage, grant: Grant | None, busy: Mapping[str, float]) -> None:
         seen = self._seen.get(key)
         if seen is None:
-            self._seen[key] = Seen(since=now, at=now, cpu=one.cpu, began=one.cpu, memory=one.memory)
+            self._seen[key] = Seen(since=now, at=now, cpu=one.cpu, began=one.cpu, memory=one.rss)
             return
         if now - seen.at < APART:
             return
@@ -75,7 +76,7 @@ class Using:
         if one.cpu < seen.cpu:
             seen.began -= seen.cpu - one.cpu
         seen.peak = max(seen.peak, (one.cpu - seen.cpu) / (now - seen.at))
-        seen.memory = max(seen.memory, one.memory)
+        seen.memory = max(seen.memory, one.rss)
         for gpu in grant.gpus if grant is not None else ():
             if gpu.uuid in busy:
                 seen.gpus.setdefault(gpu.uuid, []).append(busy[gpu.uuid])

@@ -58,14 +58,11 @@ class _Watch:
 
 
 class Outputs:
-    """Outputs of all allocations of one agent. `running` says whether more may come of one; without it everything runs
-    until `ended` is called for it."""
+    """Outputs of all allocations of one agent. `running` says whether more may come of one."""
 
-    def __init__(self, state_dir: Path, running: Callable[[str], bool] | None = None) -> None:
+    def __init__(self, state_dir: Path, running: Callable[[str], bool]) -> None:
         self._dir = state_dir
-        self._ended: set[str] = set()
-        self._running = running or (lambda allocation: allocation not in self._ended)
-        self._keep_ended = running is None
+        self._running = running
         self._watches: dict[str, _Watch] = {}
         self._numbers: dict[int, _Watch] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -74,8 +71,6 @@ class Outputs:
 
     def ended(self, allocation: str) -> None:
         """It is over, nothing of it is alive: whoever waits for its output gets the end."""
-        if self._keep_ended:
-            self._ended.add(allocation)
         if (watch := self._watches.get(allocation)) is not None:
             for event in watch.waiting:
                 event.set()

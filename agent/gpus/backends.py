@@ -12,9 +12,6 @@ from distributed_grid.agent.gpus.amd import AmdBackend
 from distributed_grid.agent.gpus.base import GpuBackend, NoGpus, Patient, only
 from distributed_grid.agent.gpus.nvidia import GputilBackend, NvmlBackend
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.nodes import GpuFacts, GpuSample
-
-__all__ = ["NAMES", "GpuBackend", "open_backend"]
 
 NAMES = ("auto", "nvml", "gputil", "amd", "none")
 """What `gpu_backend` may be."""
@@ -28,8 +25,6 @@ def open_backend(name: str = "auto", wanted: Sequence[str] = (), root: Path = Pa
         meant = f"did you mean {close[0]}? " if close else ""
         raise BadValue(f"unknown gpu backend {name!r}", hint=f"{meant}there are {', '.join(NAMES)}")
     backend = _open(name, root)
-    if not wanted:
-        return backend
     chosen, missing = only(backend.facts(), wanted)
     if missing:
         there = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in backend.facts()) or "none"
@@ -38,10 +33,12 @@ def open_backend(name: str = "auto", wanted: Sequence[str] = (), root: Path = Pa
             why=backend.error or backend.note,
             hint=f"there are: {there}",
         )
-    return Chosen(backend, chosen)
+    if wanted and isinstance(backend, Patient):
+        backend.choose(chosen)
+    return backend
 
 
-def _open(name: str, root: Path) -> GpuBackend:
+def _open(name: str, root: Path) -> Patient | NoGpus:
     match name:
         case "nvml":
             return _nvml()
@@ -60,7 +57,7 @@ def _open(name: str, root: Path) -> GpuBackend:
     return nvml if nvml.error else NoGpus("auto", f"{nvml.note}, {amd.note}")
 
 
-def _nvml() -> GpuBackend:
+def _nvml() -> Patient:
     try:
         pynvml = importlib.import_module("pynvml")
     except ImportError as error:
@@ -70,7 +67,7 @@ def _nvml() -> GpuBackend:
     return Patient(NvmlBackend(pynvml, _system_memory))
 
 
-def _gputil() -> GpuBackend:
+def _gputil() -> Patient:
     try:
         gputil = importlib.import_module("GPUtil")
     except ImportError as error:
@@ -85,29 +82,3 @@ def _gputil() -> GpuBackend:
 def _system_memory() -> tuple[int, int]:
     memory = psutil.virtual_memory()
     return int(memory.total), int(memory.total - memory.available)
-
-
-class Chosen:
-    """Some of the GPUs of a backend."""
-
-    def __init__(self, backend: GpuBackend, chosen: tuple[GpuFacts, ...]) -> None:
-        self.name, self._backend, self._chosen = backend.name, backend, chosen
-        self._uuids = {gpu.uuid for gpu in chosen}
-
-    @property
-    def error(self) -> str:
-        """Why the driver cannot be read."""
-        return self._backend.error
-
-    @property
-    def note(self) -> str:
-        """Why there are no GPUs, where that is in order."""
-        return self._backend.note
-
-    def facts(self) -> tuple[GpuFacts, ...]:
-        """The chosen GPUs."""
-        return self._chosen
-
-    def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
-        """A measurement of the chosen GPUs."""
-        return tuple(gpu for gpu in self._backend.sample(own) if gpu.uuid in self._uuids)

@@ -105,14 +105,19 @@ class Patient:
         return self._inner.note
 
     def facts(self) -> tuple[GpuFacts, ...]:
-        """What GPUs there were at the start."""
+        """What GPUs there were at the start, of those that were chosen."""
         return self._facts
+
+    def choose(self, facts: tuple[GpuFacts, ...]) -> None:
+        """Show these only."""
+        self._facts = facts
 
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
         """A measurement; or, after the patience is over, GPUs that cannot be read."""
         seen = self._ask(lambda: self._inner.sample(own), self._patience)
         if seen is not None:
-            return seen
+            shown = {gpu.uuid for gpu in self._facts}
+            return tuple(gpu for gpu in seen if gpu.uuid in shown)
         return tuple(GpuSample(gpu.uuid, memory_total=gpu.memory, error=self._stuck) for gpu in self._facts)
 
     def _ask(self, what: Callable[[], tuple[T, ...]], patience: float) -> tuple[T, ...] | None:

@@ -12,22 +12,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import psutil
 
 from distributed_grid.agent.core.spare.thresholds import Limits, lendable
-from distributed_grid.agent.gpus.backends import GpuBackend
+from distributed_grid.agent.core.usage import Usage
+from distributed_grid.agent.gpus.base import GpuBackend
 from distributed_grid.agent.sampling import host, owner_signs
 from distributed_grid.agent.sampling.host import numa_nodes
-from distributed_grid.agent.sampling.trees import Spent, Trees, Usage, kin_roots
+from distributed_grid.agent.sampling.trees import Spent, Trees
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
 from distributed_grid.protocol.resources import format_ranges
 from distributed_grid.runtime.unix import boot_clock
-
-__all__ = ["Probe", "Usage", "kin_roots"]
 
 SPAN = 0.5
 """Rates are taken over at least this many seconds: the kernel counts CPU time in ticks of 10 ms."""
@@ -226,19 +224,12 @@ STUCK_AFTER = 6.0
 """Seconds after which a measurement counts as hanging."""
 
 
-class Measures(Protocol):
-    """What measures: `agent.sampling.probe.Probe`, called on a thread."""
-
-    def sample(self, at: float | None = None, read_gpus: bool = True) -> Sample:
-        """Measure now."""
-
-
 class Meter:
     """Samples of this node. `took` is called with each new one, on the loop; `clock` is the samples' own."""
 
     def __init__(
         self,
-        probe: Measures,
+        probe: Probe,
         interval: float,
         clock: Callable[[], float],
         took: Callable[[Sample], None],

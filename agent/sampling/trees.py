@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from distributed_grid.agent.core.usage import Usage
 from distributed_grid.runtime.unix import SUPERVISOR, boot_clock
 
 _SPAWNER = SUPERVISOR.encode()  # which forks them
@@ -35,15 +36,6 @@ class Process:
     cores: frozenset[int]
     top: int
     kin: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a tree uses: resident bytes, CPU seconds since it began, processes alive."""
-
-    rss: int = 0
-    cpu: float = 0.0
-    processes: int = 0
 
 
 class Trees:

@@ -19,7 +19,6 @@ STAND_IN = True
 NAME = "Stand-in GPU (no real device)"
 
 NVML_TEMPERATURE_GPU = 0
-NVML_DEVICE_MIG_DISABLE = 0
 NVML_DEVICE_MIG_ENABLE = 1
 
 _ERRORS = {
@@ -57,20 +56,12 @@ class NVMLError_NoPermission(NVMLError):
     value, words = _ERRORS["NO_PERMISSION"]
 
 
-class NVMLError_NotFound(NVMLError):
-    value, words = _ERRORS["NOT_FOUND"]
-
-
 class NVMLError_LibraryNotFound(NVMLError):
     value, words = _ERRORS["LIBRARY_NOT_FOUND"]
 
 
 class NVMLError_FunctionNotFound(NVMLError):
     value, words = _ERRORS["FUNCTION_NOT_FOUND"]
-
-
-class NVMLError_GpuIsLost(NVMLError):
-    value, words = _ERRORS["GPU_IS_LOST"]
 
 
 _CLASSES = {one.value: one for one in NVMLError.__subclasses__()}
@@ -114,10 +105,6 @@ def _figure(handle: str, name: str, default: float) -> Any:
 
 def nvmlInit() -> None:  # noqa: N802 - the library's names
     _read()
-
-
-def nvmlShutdown() -> None:
-    """Nothing was opened."""
 
 
 def nvmlDeviceGetCount() -> int:

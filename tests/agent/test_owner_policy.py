@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distributed_grid.agent.core.spare.lender import Limits
+from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.gpus.base import NoGpus
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.runtime import Place, Runtime

@@ -18,7 +18,7 @@ import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from distributed_grid.agent.core.spare.lender import Limits
+from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.gpus.base import NoGpus
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.runtime import Place, Runtime

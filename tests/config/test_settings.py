@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.agent.core.spare.lender import Limits
+from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.main import limits_for
 from distributed_grid.config import schema as config_text
 from distributed_grid.config.places import UntrustedConfig

@@ -1,11 +1,13 @@
-"""The second look: whether what an allocation is to get is really there now, in the agent's own books and in a fresh
-sample. The coordinator decides by offers that are a moment old; here the moment is over."""
+"""The second look: whether what an allocation is to get is really there now. The coordinator decides by offers that are
+a moment old; here the moment is over. The table asks for a `conflict` with what is held, as soon as a launch comes; the
+lender checks the rest by a fresh sample."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from distributed_grid.agent.core.spare.plan import memory_left
 from distributed_grid.agent.core.spare.thresholds import (
     Held,
+    Holding,
     Limits,
     clearly_busy,
     foreign_on,
@@ -19,11 +21,39 @@ from distributed_grid.protocol.nodes import GpuSample, NodeFacts, Sample
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, format_bytes, format_milli
 
 
+def conflict(holdings: Sequence[Holding], grant: Grant) -> tuple[str, str]:
+    """Why this cannot be given beside what is held, and the core or GPU it is about; empty: it can."""
+    cores = {*grant.cores, grant.shared_core} - {-1}
+    if len(cores) < len(grant.cores) + (grant.shared_core >= 0):
+        return "a core is named twice", ""
+    if len({share.uuid for share in grant.gpus}) < len(grant.gpus):
+        return "a GPU is named twice", ""
+    sharers: dict[int, list[Holding]] = {}
+    on_gpus: dict[str, dict[str, int]] = {}
+    for one in holdings:
+        if taken := cores.intersection(one.grant.cores):
+            core = min(taken)
+            return f"core {core} is held by {one.allocation}", str(core)
+        sharers.setdefault(one.grant.shared_core, []).append(one)
+        for share in one.grant.gpus:
+            on_gpus.setdefault(share.uuid, {})[one.allocation] = share.milli
+    for core in cores.intersection(sharers).difference((grant.shared_core,)):
+        return f"core {core} is shared by {', '.join(one.allocation for one in sharers[core])}", str(core)
+    left = MILLI - sum(one.grant.shared_milli for one in sharers.get(grant.shared_core, ()))
+    if grant.shared_core >= 0 and grant.shared_milli > left:
+        return f"core {grant.shared_core} has only {format_milli(left)} left", str(grant.shared_core)
+    for share in grant.gpus:
+        holders = on_gpus.get(share.uuid, {})
+        if sum(holders.values()) + share.milli > MILLI:
+            return f"GPU {share.uuid} is held by {', '.join(holders) or 'nobody, and has less'}", share.uuid
+    return "", ""
+
+
 def check(
     limits: Limits, facts: NodeFacts, sample: Sample, held: Held, grant: Grant, allocation: str,
     ours: Callable[[str], bool],
 ) -> Stale | None:  # fmt: skip
-    """None if the grant can be given; else what is in the way. `held` is all but this allocation."""
+    """None if the grant can be given; else what is in the way. `held` is all but this allocation, without conflict."""
     if not limits.can_share:
         return Stale(allocation, "this node shares nothing (can_share is false)")
     if grant.virtual != facts.virtual:
@@ -36,31 +66,16 @@ def check(
 
 
 def _cores(limits: Limits, facts: NodeFacts, sample: Sample, held: Held, grant: Grant, allocation: str) -> Stale | None:
-    wanted = grant.cores if grant.shared_core < 0 else (*grant.cores, grant.shared_core)
-    if len(set(wanted)) != len(wanted):
-        return Stale(allocation, f"a core is named twice in {wanted}")
-    for core in wanted:
-        why = _core(limits, facts, sample, held, core)
-        if not why and core in held.shared and core != grant.shared_core:
-            why = f"core {core} is shared by fractional jobs"
-        if why:
+    for core in grant.cores if grant.shared_core < 0 else (*grant.cores, grant.shared_core):
+        if core not in facts.cores:
+            return Stale(allocation, f"core {core} is not managed by this agent", device=str(core))
+        if why := clearly_busy(limits, sample, core):
             return Stale(allocation, why, device=str(core))
-    if grant.shared_core >= 0 and held.shared.get(grant.shared_core, 0) + grant.shared_milli > MILLI:
-        left = format_milli(MILLI - held.shared.get(grant.shared_core, 0))
-        return Stale(allocation, f"only {left} of core {grant.shared_core} is spare", device=str(grant.shared_core))
     cpu = grant.resources.cpu
     if limits.max_share_cpu is not None and cpu and held.cpu + cpu > limits.max_share_cpu:
         most, lent = format_milli(limits.max_share_cpu), format_milli(held.cpu)
         return Stale(allocation, f"{lent} cores are lent of {most} at most (max_share_cpu)")
     return None
-
-
-def _core(limits: Limits, facts: NodeFacts, sample: Sample, held: Held, core: int) -> str:
-    if core not in facts.cores:
-        return f"core {core} is not managed by this agent"
-    if core in held.cores:
-        return f"core {core} is held by {held.cores[core]}"
-    return clearly_busy(limits, sample, core)
 
 
 def _memory(limits: Limits, sample: Sample, held: Held, grant: Grant, allocation: str) -> Stale | None:
@@ -82,8 +97,6 @@ def _gpus(
     limits: Limits, facts: NodeFacts, sample: Sample, held: Held, grant: Grant, allocation: str,
     ours: Callable[[str], bool],
 ) -> Stale | None:  # fmt: skip
-    if len({share.uuid for share in grant.gpus}) != len(grant.gpus):
-        return Stale(allocation, "a GPU is named twice")
     most = limits.max_share_gpu
     if most is not None and grant.gpus and held.gpu + grant.resources.gpu > most * MILLI:
         return Stale(allocation, f"{format_milli(held.gpu)} GPUs are lent of {most} at most (max_share_gpu)")
@@ -99,8 +112,6 @@ def _gpu(
     uuid = share.uuid
     if all(uuid != gpu.uuid for gpu in facts.gpus):
         return Stale(allocation, f"GPU {uuid} is not managed by this agent", device=uuid)
-    if held.gpus.get(uuid, 0) + share.milli > MILLI:
-        return Stale(allocation, f"GPU {uuid} is held by {held.on_gpu[uuid]}", device=uuid)
     gpu = next((one for one in sample.gpus if one.uuid == uuid), None)
     why = gpu_trouble(limits, gpu, ours)
     if not why:

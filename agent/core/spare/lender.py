@@ -3,19 +3,17 @@ hold. All times are seconds of one clock, the one that samples are stamped with.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from distributed_grid.agent.core.spare import claim, thresholds
 from distributed_grid.agent.core.spare import plan as spare_plan
 from distributed_grid.agent.core.spare.plan import Idle, Plan, Standing
-from distributed_grid.agent.core.spare.thresholds import Held, Holding, Limits, lendable, slack, tally
+from distributed_grid.agent.core.spare.thresholds import Held, Holding, Limits, slack, tally
 from distributed_grid.protocol.messages import Stale
 from distributed_grid.protocol.nodes import NodeFacts, Offer, Sample, Withheld
 from distributed_grid.protocol.resources import Grant
-
-__all__ = ["Holding", "Lender", "Limits", "describe", "lendable"]
 
 SETTLE = 3.0
 """Seconds for which a GPU's utilisation is still that of the job that left it: drivers average over a second or so."""
@@ -115,8 +113,9 @@ class Lender:
     def _ours(self, uuid: str) -> bool:
         return self._sample is not None and self._ours_at(self._sample.at)(uuid)
 
-    def _ours_at(self, at: float) -> "Ours":
-        return Ours(self._on_gpu, at)
+    def _ours_at(self, at: float) -> Callable[[str], bool]:
+        """Whether what is seen on a GPU is put down to the grid: a job holds it, or did a moment before."""
+        return lambda uuid: uuid in self._on_gpu and at - self._on_gpu[uuid] < SETTLE
 
     def _judge(self, sample: Sample, now: float) -> None:
         limits, after, count = self.limits, self.limits.offer_after, len(self.facts.cores)
@@ -172,16 +171,6 @@ class Lender:
             withheld=plan.withheld,
             idle_since=self._cpu.idle_since or 0.0,
         )
-
-
-class Ours:
-    """Whether what is seen on a GPU is put down to the grid: a job holds it, or did less than SETTLE seconds ago."""
-
-    def __init__(self, held: dict[str, float], at: float) -> None:
-        self._held, self._at = held, at
-
-    def __call__(self, uuid: str) -> bool:
-        return uuid in self._held and self._at - self._held[uuid] < SETTLE
 
 
 def describe(limits: Limits, facts: NodeFacts, sample: Sample) -> Offer:

@@ -98,7 +98,7 @@ def _cpu(
         return (), ()
     if idle.busy_cores:
         withheld.append(Withheld("cpu", idle.busy_cores))
-    usable = min(idle.most, len(idle.cores | held.cores.keys() | held.shared.keys()))
+    usable = min(idle.most, len(idle.cores | held.cores | held.shared.keys()))
     if usable * MILLI < limits.cpu_min_cores:
         need = format_milli(limits.cpu_min_cores)
         withheld.append(Withheld("cpu", f"{max(0, usable)} idle cores < {need} (cpu_min_cores)"))

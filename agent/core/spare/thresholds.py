@@ -4,6 +4,7 @@ lent; or nothing.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -60,18 +61,17 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """All holdings added up. `cores` maps a core to the allocation that has it alone, `shared` a core to the
-    milli-cores given out of it, `gpus` a UUID to milli-GPUs, `shares` one to what was granted of it; `excess` is what
-    jobs use above their grants."""
+    """All holdings added up. `cores` are those that an allocation has alone, `shared` maps a core to the milli-cores
+    given out of it, `gpus` a UUID to milli-GPUs, `shares` one to what was granted of it; `excess` is what jobs use
+    above their grants."""
 
     ids: tuple[str, ...] = ()
-    cores: dict[int, str] = msgspec.field(default_factory=dict)
+    cores: frozenset[int] = frozenset()
     shared: dict[int, int] = msgspec.field(default_factory=dict)
     memory: int = 0
     excess: int = 0
     gpus: dict[str, int] = msgspec.field(default_factory=dict)
     shares: dict[str, list[GpuShare]] = msgspec.field(default_factory=dict)
-    on_gpu: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def cpu(self) -> int:
@@ -90,20 +90,24 @@ class Held(msgspec.Struct, frozen=True):
 
 def tally(holdings: Sequence[Holding]) -> Held:
     """Add up what is held."""
-    held = Held(ids=tuple(one.allocation for one in holdings))
-    memory = excess = 0
+    shared: Counter[int] = Counter()
+    gpus: Counter[str] = Counter()
+    shares: dict[str, list[GpuShare]] = {}
     for one in holdings:
-        grant = one.grant
-        held.cores.update(dict.fromkeys(grant.cores, one.allocation))
-        if grant.shared_core >= 0:
-            held.shared[grant.shared_core] = held.shared.get(grant.shared_core, 0) + grant.shared_milli
-        for share in grant.gpus:
-            held.gpus[share.uuid] = held.gpus.get(share.uuid, 0) + share.milli
-            held.shares.setdefault(share.uuid, []).append(share)
-            held.on_gpu[share.uuid] = one.allocation
-        memory += grant.memory
-        excess += max(0, one.rss - grant.memory)
-    return Held(held.ids, held.cores, held.shared, memory, excess, held.gpus, held.shares, held.on_gpu)
+        if one.grant.shared_core >= 0:
+            shared[one.grant.shared_core] += one.grant.shared_milli
+        for share in one.grant.gpus:
+            gpus[share.uuid] += share.milli
+            shares.setdefault(share.uuid, []).append(share)
+    return Held(
+        ids=tuple(one.allocation for one in holdings),
+        cores=frozenset(core for one in holdings for core in one.grant.cores),
+        shared=shared,
+        memory=sum(one.grant.memory for one in holdings),
+        excess=sum(max(0, one.rss - one.grant.memory) for one in holdings),
+        gpus=gpus,
+        shares=shares,
+    )
 
 
 def slack(memory: int) -> int:

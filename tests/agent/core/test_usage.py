@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed_grid.agent.core.usage import MOST, Spent, Using
+from distributed_grid.agent.core.usage import MOST, Usage, UsageReporter
 from distributed_grid.protocol.jobs import Use
 from distributed_grid.protocol.messages import InUse
 from distributed_grid.protocol.nodes import GpuSample
@@ -15,14 +15,14 @@ def busy(percent: float, error: str = "") -> list[GpuSample]:
     return [GpuSample("GPU-1", percent, error=error), GpuSample("GPU-2", 100.0)]
 
 
-def told(using: Using, now: float, cpu: float, memory: int = 0, gpu: float = 0.0) -> list[Use]:
-    spent = {"a.1": Spent(cpu, memory)}
+def told(using: UsageReporter, now: float, cpu: float, memory: int = 0, gpu: float = 0.0) -> list[Use]:
+    spent = {"a.1": Usage(memory, cpu)}
     said = using.observe(now, spent, {"a.1": GRANT}, busy(gpu))
     return list(said.uses) if isinstance(said, InUse) else []
 
 
 def test_mean_and_peak_of_cores_memory_and_the_gpus_it_holds() -> None:
-    using = Using(every=10.0)
+    using = UsageReporter(every=10.0)
     assert not told(using, 0.0, cpu=5.0)
     assert not told(using, 2.0, cpu=5.0, memory=100, gpu=0.0)
     assert not told(using, 4.0, cpu=9.0, memory=300, gpu=80.0)
@@ -36,7 +36,7 @@ def test_mean_and_peak_of_cores_memory_and_the_gpus_it_holds() -> None:
 
 
 def test_samples_in_a_burst_make_no_peak() -> None:
-    using = Using(every=10.0)
+    using = UsageReporter(every=10.0)
     told(using, 0.0, cpu=0.0)
     told(using, 0.01, cpu=0.02)  # two ticks of the kernel's
     (use,) = told(using, 10.0, cpu=0.5)
@@ -44,14 +44,14 @@ def test_samples_in_a_burst_make_no_peak() -> None:
 
 
 def test_a_gpu_that_cannot_be_read_is_not_taken_for_idle() -> None:
-    using = Using(every=2.0)
+    using = UsageReporter(every=2.0)
     for now in (0.0, 1.0, 2.0):
-        said = using.observe(now, {"a.1": Spent(now, 0)}, {"a.1": GRANT}, busy(0.0, error="lost"))
+        said = using.observe(now, {"a.1": Usage(0, now)}, {"a.1": GRANT}, busy(0.0, error="lost"))
     assert said is not None and said.uses[0].gpus == ()
 
 
 def test_time_that_goes_with_a_child_is_not_use_below_zero() -> None:
-    using = Using(every=4.0)
+    using = UsageReporter(every=4.0)
     for now, cpu in ((0.0, 0.0), (2.0, 2.0), (3.0, 0.5)):
         told(using, now, cpu)
     (use,) = told(using, 4.0, cpu=1.5)
@@ -59,17 +59,17 @@ def test_time_that_goes_with_a_child_is_not_use_below_zero() -> None:
 
 
 def test_what_has_ended_is_forgotten_and_an_idle_node_tells_nothing() -> None:
-    using = Using(every=1.0)
+    using = UsageReporter(every=1.0)
     told(using, 0.0, cpu=0.0)
     assert using.observe(5.0, {}, {}, []) is None
     assert not told(using, 5.5, cpu=100.0)
 
 
 def test_of_very_many_those_not_told_of_for_longest_come_first() -> None:
-    using = Using(every=1.0)
+    using = UsageReporter(every=1.0)
     names = [f"j{number}.1" for number in range(MOST + 50)]
     told_of = []
     for now in (0.0, 1.0, 2.0):
-        said = using.observe(now, {name: Spent(now, 0) for name in names}, {}, [])
+        said = using.observe(now, {name: Usage(0, now) for name in names}, {}, [])
         told_of += [use.allocation for use in said.uses] if said is not None else []
     assert len(told_of) == 2 * MOST and set(told_of) == set(names)

@@ -25,7 +25,7 @@ def told() -> list[str]:
 def data(tmp_path: Path, told: list[str]) -> Data:
     hello = Hello(protocol=(1, 0), software="t", role="agent-data", name="n1")
     places = SlotIndex(tmp_path), JobFiles(tmp_path)
-    return Data("wss://localhost:1", tmp_path, Outputs(tmp_path), *places, lambda _: hello, told.append)
+    return Data("wss://localhost:1", tmp_path, Outputs(tmp_path, lambda _: True), *places, lambda _: hello, told.append)
 
 
 async def test_a_job_whose_files_take_long_keeps_nobody_else_waiting(

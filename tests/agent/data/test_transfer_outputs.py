@@ -24,9 +24,22 @@ def made(state_dir: Path, name: str) -> Path:
     return path
 
 
+class Ends(Outputs):
+    """The outputs of jobs that run until they are ended here."""
+
+    def __init__(self, state_dir: Path) -> None:
+        over: set[str] = set()
+        super().__init__(state_dir, lambda allocation: allocation not in over)
+        self._over = over
+
+    def ended(self, allocation: str) -> None:
+        self._over.add(allocation)
+        super().ended(allocation)
+
+
 @pytest.fixture
 async def outputs(tmp_path: Path) -> AsyncIterator[Outputs]:
-    made = Outputs(tmp_path)
+    made = Ends(tmp_path)
     yield made
     made.close()
 
@@ -91,7 +104,7 @@ async def test_waiting_has_an_end_too(outputs: Outputs, folder: Path) -> None:
 
 
 async def test_without_inotify_the_file_is_looked_at_now_and_then(tmp_path: Path, folder: Path) -> None:
-    outputs = Outputs(tmp_path)
+    outputs = Ends(tmp_path)
     outputs.close()
     waiting = asyncio.create_task(outputs.read(want(wait=30)))
     await asyncio.sleep(0.02)

@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from distributed_grid.agent.core.spare.lender import Limits
+from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.sampling import host
-from distributed_grid.agent.sampling.probe import SPAN, Probe, foreign_seconds, kin_roots
-from distributed_grid.agent.sampling.trees import TICK, Trees, children
+from distributed_grid.agent.sampling.probe import SPAN, Probe, foreign_seconds
+from distributed_grid.agent.sampling.trees import TICK, Trees, children, kin_roots
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.runtime.unix import boot_clock
 

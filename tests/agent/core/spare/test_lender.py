@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_grid.agent.core.spare.lender import Holding, Lender, Limits, describe, lendable
+from distributed_grid.agent.core.spare.claim import conflict
+from distributed_grid.agent.core.spare.lender import Lender, describe
+from distributed_grid.agent.core.spare.thresholds import Holding, Limits, lendable
 from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import GIB, MIB, GpuShare, Grant, Resources
 
@@ -230,11 +232,14 @@ def test_what_is_too_little_to_be_lent_even_when_idle_is_no_part_of_what_a_node_
 
 # --- the claim -------------------------------------------------------------------------------------------------------
 
+NO_CONFLICT = "", ""
 WANTED = Grant(cores=(1,), memory=GIB, gpus=(GpuShare("GPU-0"),))
 
 
 def claim(grant: Grant = WANTED, held: tuple[Holding, ...] = (), limits: Limits = AT_ONCE, **said: Any) -> str:
     """What stands in the way of the grant; "" for nothing."""
+    if (found := conflict([one for one in held if one.allocation != "j-me.1"], grant)) != NO_CONFLICT:
+        return f"{found[1]}|{found[0]}"
     stale = Lender(limits, FACTS).verify(grant, sample(**said), held, "j-me.1")
     return f"{stale.device}|{stale.reason}" if stale else ""
 
@@ -260,7 +265,7 @@ def test_a_noisy_core_is_given_and_a_clearly_busy_one_is_not() -> None:
     ("held", "words"),
     [
         (holding(cores=(1,)), "1|core 1 is held by j-a.1"),
-        (holding(shared_core=1, shared_milli=1), "1|core 1 is shared by fractional jobs"),
+        (holding(shared_core=1, shared_milli=1), "1|core 1 is shared by j-a.1"),
         (holding(gpus=(GpuShare("GPU-0", 10),)), "GPU-0|GPU GPU-0 is held by j-a.1"),
         (holding(memory=14 * GIB), "memory|0B memory is spare now, 1G was to be had"),
     ],
@@ -278,7 +283,7 @@ def test_what_the_agent_does_not_manage_is_not_given() -> None:
 def test_fractions_share_a_core_up_to_the_whole_of_it() -> None:
     held = (holding(shared_core=1, shared_milli=700),)
     assert claim(Grant(shared_core=1, shared_milli=300), held) == ""
-    assert claim(Grant(shared_core=1, shared_milli=301), held) == "1|only 0.3 of core 1 is spare"
+    assert claim(Grant(shared_core=1, shared_milli=301), held) == "1|core 1 has only 0.3 left"
 
 
 def test_memory_within_the_slack_of_an_offer_is_given_and_beyond_it_not() -> None:
@@ -390,9 +395,12 @@ def test_what_is_offered_can_be_claimed_in_the_same_moment(
         gpus=tuple(GpuShare(gpu.uuid, gpu.milli) for gpu in offer.gpus),
     )
     if offer.resources:
+        assert conflict(held, all_of_it) == NO_CONFLICT
         assert lender.verify(all_of_it, one, held, "j-me.1") is None
     for core, milli in offer.shares.items():
-        assert lender.verify(Grant(shared_core=core, shared_milli=milli), one, held, "j-me.1") is None
+        share = Grant(shared_core=core, shared_milli=milli)
+        assert conflict(held, share) == NO_CONFLICT
+        assert lender.verify(share, one, held, "j-me.1") is None
 
 
 @settings(max_examples=100, deadline=None)
