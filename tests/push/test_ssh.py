@@ -165,7 +165,7 @@ def test_what_cannot_be_installed_is_said_of_its_host_and_nothing_is_left(scene:
 
 
 class Breaking(Remote):
-    """The far side, but that one thing that it is asked fails after it was done; or the connection breaks over it."""
+    """The remote program, but one of its calls fails after it was done, or the connection breaks over it."""
 
     def __init__(self, host: Host, what: str, cut: Scene | None) -> None:
         super().__init__(host)
