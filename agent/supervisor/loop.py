@@ -96,8 +96,8 @@ class Supervisor:
         self.survivors = Survivors(self.book, self.tree, self.slots, places, warn)
         self._take_signals()
         self._restore()
-        self.files = FilesDoor(state_dir, walls, forks, self.selector, warn)
-        who = self.tree.holds, self.starting.unreserve
+        self.files = FilesDoor(state_dir, walls, forks, self.selector, warn, self.tree.is_job)
+        who = self.tree.is_job, self.starting.unreserve
         self.agent = AgentSocket(state_dir, self.selector, self._greeting, self._hear, warn, *who)
         self._hears = self.agent
 

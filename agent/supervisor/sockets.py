@@ -32,8 +32,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class AgentSocket:
     """Listens at `supervisor.sock` in the state directory. `greet` makes the first message for a new agent, `hear`
     takes each message of it. `due` is when a flush has to be: NEVER without anything to send, 0 for at once; what the
-    agent does not take yet is sent when the selector tells that it does. A process for which `of_a_job` holds is
-    not let in, though it is of the right user. `gone` is called when an agent is."""
+    agent does not take yet is sent when the selector tells that it does. Who is a job's (`is_job`, as `judge` takes it)
+    is not let in, though it is of the right user. `gone` is called when an agent is."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class AgentSocket:
         greet: Callable[[], dict[str, Any]],
         hear: Callable[[dict[str, Any]], None],
         log: Callable[[str], None],
-        of_a_job: Callable[[int], bool],
+        is_job: Callable[[int], bool],
         gone: Callable[[], None],
     ) -> None:
         self.connected = False
         self.due = NEVER
         self._selector = selector
-        self._greet, self._hear, self._log, self._of_a_job = greet, hear, log, of_a_job
+        self._greet, self._hear, self._log, self._is_job = greet, hear, log, is_job
         self._gone = gone
         self._agent: socket.socket | None = None
         self._received = bytearray()
@@ -95,9 +95,7 @@ class AgentSocket:
         except OSError:
             return
         try:
-            pid = judge(peer, "this supervisor", job_roots()).pid
-            if self._of_a_job(pid):
-                raise PeerRefused(f"process {pid} is a job's")
+            judge(peer, "this supervisor", job_roots(), is_job=self._is_job)
         except PeerRefused as refused:
             self._log(f"a connection is refused: {refused}")
             peer.close()
@@ -171,9 +169,10 @@ class FilesDoor:
         forks: ForkServer,
         selector: selectors.BaseSelector,
         log: Callable[[str], None],
+        is_job: Callable[[int], bool],
     ) -> None:
         self._state, self._walls, self._forks = state_dir, walls, forks
-        self._selector, self._log = selector, log
+        self._selector, self._log, self._is_job = selector, log, is_job
         self._waiting: dict[socket.socket, None] = {}
         path = Path(state_dir, FILES_SOCKET)
         path.unlink(missing_ok=True)
@@ -188,7 +187,7 @@ class FilesDoor:
         except OSError:
             return
         try:
-            judge(peer, "this supervisor", job_roots())
+            judge(peer, "this supervisor", job_roots(), is_job=self._is_job)
         except PeerRefused as why:
             self._log(f"not let in at {FILES_SOCKET}: {why}")
             peer.close()

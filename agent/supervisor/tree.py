@@ -351,17 +351,12 @@ class Tree:
 
     # --- who is who ---------------------------------------------------------------------------------------------------
 
-    def holds(self, pid: int) -> bool:
-        """Whether this process is a job's, or below one: the chain of its parents leads to us, or over a job."""
+    def is_job(self, pid: int) -> bool:
+        """Whether this process itself is known as a job's, by the journal of an earlier supervisor or by its user. So
+        is one that is gone or hidden from us: nobody can say what it is."""
         watched = {job.pid for job in self.watched} | {job.place.pid for job in self.watched if job.place is not None}
-        while pid > 1:
-            if pid == os.getpid() or pid in watched or accounts.is_slot_uid(accounts.uid_of_process(pid)):
-                return True
-            seen = procs.stat(pid)
-            if seen is None:
-                return True  # who sends another and is gone does not want to be known
-            pid = seen.parent
-        return False
+        uid = accounts.uid_of_process(pid)
+        return pid in watched or accounts.is_slot_uid(uid) or (uid < 0 and pid > 1)
 
     def members(self, job: Job) -> dict[int, procs.Stat]:
         """All that lives of a job. Of an adopted one its spawner is among it, which leaves after it."""

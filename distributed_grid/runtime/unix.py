@@ -10,7 +10,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -114,13 +114,18 @@ def credentials(connection: socket.socket) -> Peer:
 
 
 def judge(
-    connection: socket.socket, owned: str = "", roots: Collection[int] = (), accepted: float | None = None
+    connection: socket.socket,
+    owned: str = "",
+    roots: Collection[int] = (),
+    accepted: float | None = None,
+    is_job: Callable[[int], bool] = lambda pid: False,
 ) -> Peer:
     """The peer of a connection that was accepted, if it is no job. Raises PeerRefused.
 
     `owned`: what only our own user and root may connect to, such as "this agent"; empty: every user may. `roots`:
     processes whose descendants are jobs, besides those of every agent and supervisor that is not above us.
-    `accepted`: when the connection was, by `boot_clock`; by default now.
+    `accepted`: when the connection was, by `boot_clock`; by default now. `is_job`: what else is known of the peer and
+    of each of its ancestors, up to the first one that is above us, too.
     """
     try:
         peer = credentials(connection)
@@ -135,7 +140,7 @@ def judge(
             raise PeerRefused(f"user {peer.uid} does not run {owned}")
         if _in_another_namespace(peer.pid):
             raise PeerRefused("it is in another user namespace, as jobs and containers are")
-        if _is_below(peer.pid, roots):
+        if _is_of_job(peer.pid, roots, is_job):
             raise PeerRefused("it is a job's process, or was started by one", job=True)
         _check_alive(fd)  # so all that was read was about this process
     finally:
@@ -237,13 +242,15 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _is_below(pid: int, roots: Collection[int]) -> bool:
+def _is_of_job(pid: int, roots: Collection[int], is_job: Callable[[int], bool]) -> bool:
+    if is_job(pid):
+        return True
     above_us = {above for above, _ in lineage(os.getpid())}
     for above, name in lineage(pid):
         if above in roots:
             return True
         if above in above_us:  # we are below it as well, be it what it may
             return False
-        if name in (AGENT, SUPERVISOR):
+        if name in (AGENT, SUPERVISOR) or is_job(above):
             return True
     return False

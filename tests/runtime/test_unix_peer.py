@@ -136,6 +136,24 @@ def test_what_is_below_a_root_is_a_job_though_we_are_below_it_too(door: Door) ->
             judge(theirs, roots={root})
 
 
+def test_what_else_is_known_of_a_peer_or_of_who_started_it_counts(door: Door) -> None:
+    theirs = door.come(BELOW, STAY, "some-shell")
+    peer, above = int(door.said), door.process.pid
+    for known in (peer, above):
+        with pytest.raises(PeerRefused, match="job's process") as refused:
+            judge(theirs, is_job=known.__eq__)
+        assert refused.value.job
+    asked: list[int] = []
+
+    def nobody(pid: int) -> bool:
+        asked.append(pid)
+        return False
+
+    assert judge(theirs, is_job=nobody).pid == peer
+    assert asked == [peer, above, os.getpid()], "not of what is above us, too"
+    os.kill(peer, signal.SIGKILL)
+
+
 def test_an_agent_may_run_in_a_job_of_another(door: Door) -> None:
     """What is above us as well makes nobody a job of ours."""
     inside = (

@@ -19,8 +19,8 @@ class Talk:
 
     def __init__(self, state_dir: Path) -> None:
         self.selector = selectors.DefaultSelector()
-        greet, hear, of_a_job = (lambda: {"op": "hello"}), (lambda _: None), (lambda _: False)
-        self.ours = AgentSocket(str(state_dir), self.selector, greet, hear, print, of_a_job, lambda: None)
+        greet, hear, is_job = (lambda: {"op": "hello"}), (lambda _: None), (lambda _: False)
+        self.ours = AgentSocket(str(state_dir), self.selector, greet, hear, print, is_job, lambda: None)
         self.agent = socket.socket(socket.AF_UNIX)
         folder = os.open(state_dir, os.O_RDONLY)
         self.agent.connect(f"/proc/self/fd/{folder}/supervisor.sock")

@@ -53,6 +53,32 @@ print("reaped", tree.alive(one), tree.alive(other), tree.alive(later))
 """
 
 
+KNOWN = """
+import os, subprocess
+from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups
+from distributed_grid.agent.supervisor.job import Job, Place
+from distributed_grid.agent.supervisor.tree import Tree
+from distributed_grid.agent.walls import accounts
+
+ungrouped = SlotGroups(Cgroups({}, print), "/", print)
+tree = Tree(lambda _: None, lambda *_: None, lambda: (set(), False), lambda _: False, ungrouped)
+stays = subprocess.Popen(["sleep", "1000"])
+print(tree.is_job(stays.pid), tree.is_job(os.getpid()), tree.is_job(1))
+job = Job("j-a.1")
+job.pid = stays.pid
+tree.watched.add(job)
+print(tree.is_job(stays.pid))
+tree.watched.clear()
+job.pid, job.place = 0, Place("s", "none", 0, 0, False, stays.pid, 0, 0)
+tree.watched.add(job)
+print(tree.is_job(stays.pid))
+stays.kill()
+stays.wait()
+tree.watched.clear()
+print(tree.is_job(stays.pid))
+"""
+
+
 def told(scene: str) -> list[str]:
     """What comes of it in a process of its own: the tests' one may have children of which a tree knows nothing."""
     done = subprocess.run([sys.executable, "-c", scene], capture_output=True, text=True, check=True, timeout=100)
@@ -67,3 +93,7 @@ def test_a_job_is_not_gone_while_a_child_that_turned_zombie_may_have_left_anothe
 def test_a_job_is_not_gone_while_what_hid_whose_it_was_is_dying() -> None:
     """It came to light while several ran, and may have been of any of these; not of one that began afterwards."""
     assert told(HIDDEN) == ["killed True True False", "reaped False False False"]
+
+
+def test_a_process_is_known_as_a_jobs_by_the_journal_and_one_that_is_gone_is_taken_for_one() -> None:
+    assert told(KNOWN) == ["False False False", "True", "True", "True"]
