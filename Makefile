@@ -5,12 +5,13 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 ARGS   ?=
 
-.PHONY: help demo test test-all lint format types wheel bench chaos abuse fuzz docs install clean
+.PHONY: help demo test test-all deep lint format types wheel bench chaos abuse fuzz docs install clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     the whole grid on this machine, with a job run on borrowed capacity"
-	@echo "make test     all tests this machine can run (pytest's arguments: ARGS='-k name'; two at once: ARGS='-n 2')"
+	@echo "make test     all tests this machine can run, several at once (pytest's arguments: ARGS='-k name'; one by one: ARGS='-n 0')"
+	@echo "make deep     the random tests of what is pure with forty times as many examples, seeds and states"
 	@echo "make test-all the tests with Python 3.11, 3.12 and 3.13, those that are here"
 	@echo "make lint     ruff: rules and format       make format   put both right"
 	@echo "make types    mypy --strict, tests too     make wheel    build wheel and sdist into dist/ and try the wheel"
@@ -35,7 +36,12 @@ $(VENV)/.ray: $(STAMP)
 
 test: $(STAMP) $(VENV)/.ray
 	@scripts/system-packages.sh || true
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n auto $(ARGS)
+
+PURE := tests/protocol tests/coordinator/core tests/agent/core tests/simulator
+
+deep: $(STAMP)
+	@GRID_DEEP=1 $(PY) -m pytest -n logical --timeout 3600 $(PURE) $(ARGS)
 
 test-all:
 	@scripts/test-all.sh

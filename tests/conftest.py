@@ -19,6 +19,7 @@ from tests.side_by_side import (  # noqa: F401 (hooks)
     pytest_configure,
     pytest_runtest_protocol,
     pytest_unconfigure,
+    pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
 from tests.systemd import booted

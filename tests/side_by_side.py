@@ -1,7 +1,8 @@
-"""How the tests run in several processes at once (`pytest -n 2`, by pytest-xdist): what shares a scene stays together,
-what takes longest begins first, and a test that measures how busy the machine is has it to itself.
+"""How the tests run in several processes at once (`pytest -n auto`, by pytest-xdist): what shares a scene, or must not
+share the machine, stays together, what takes longest begins first, and a test that measures how busy the machine is has
+it to itself.
 
-Most tests wait for something more than they compute, so that two processes take little more than half of the time.
+Most tests wait for something more than they compute, so that three processes keep two cores busy.
 """
 
 import contextlib
@@ -15,16 +16,47 @@ from typing import IO, Any
 
 import pytest
 
-TOGETHER = ("tests/ray/",)
-"""Folders whose tests share one scene, which is dear. Everywhere else no scene is shared between files."""
+TOGETHER = {
+    "Ray": ("tests/ray/",),
+    "machines": ("tests/systemd/", "tests/test_packaging.py"),
+    "groups": ("tests/agent/cgroups/", "tests/e2e/test_limits.py"),
+    "sieges": ("tests/abuse/", "tests/chaos/", "tests/e2e/test_siege.py", "tests/e2e/test_abuse.py"),
+}
+"""Folders and files that one process takes one after another: their tests share a Ray cluster or a wheel, or they want
+so much of the machine that two at once would measure each other. Everywhere else no scene is shared between files."""
 
-FIRST = ("tests/ray/", "tests/push/", "tests/chaos/", "tests/simulator/", "tests/systemd/")
+FIRST = (
+    *(path for paths in TOGETHER.values() for path in paths),
+    "tests/e2e/test_faults.py",
+    "tests/push/",
+    "tests/agent/supervisor/",
+    "tests/simulator/",
+    "tests/e2e/",
+)
 """What takes long as a whole: begun last, one process would still be at it when the others are done."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Processes for `-n auto`: as most tests wait, half as many again as there are cores."""
+    if config.option.numprocesses != "auto":
+        return None
+    cores = len(os.sched_getaffinity(0))
+    return cores + (cores + 1) // 2
+
+
+def together(nodeid: str) -> str:
+    """What is run with this test in one process: its group, or its file."""
+    for group, paths in TOGETHER.items():
+        if nodeid.startswith(paths):
+            return group
+    return nodeid.partition("::")[0]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+        items.sort(
+            key=lambda item: next((n for n, path in enumerate(FIRST) if item.nodeid.startswith(path)), len(FIRST))
+        )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -35,7 +67,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         """Hands out file by file, in the order in which they were collected."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
+            return together(nodeid)
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

@@ -18,6 +18,7 @@ from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.server import Server
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.driver import Clock, Driver
 from distributed_grid.coordinator.ray.boosts import BoostService
 from distributed_grid.coordinator.ray.bridge_client import Bridge
@@ -57,6 +58,10 @@ _here: dict[str, "Coordinator"] = {}
 _numbers = itertools.count(1_000_000)  # tests choose smaller ones by hand
 
 
+PATIENT = Policy(suspect_after=600.0, disconnected_after=1200.0)
+"""The agents that are played here send no heartbeats, and a busy machine may take longer than those last for a test."""
+
+
 class Coordinator:
     """A coordinator in this process, on a free port."""
 
@@ -68,7 +73,7 @@ class Coordinator:
             self.pki = Pki(state_dir / PKI, self.store.grid)
         self.clock = Clock(self.store.clock)
         living = self.store.load()
-        self.ledger = Ledger(self.store.epoch)
+        self.ledger = Ledger(self.store.epoch, policy=PATIENT)
         restored = self.ledger.restore(
             living.jobs,
             living.allocations,

@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from distributed_grid.cli.main import main
 from distributed_grid.simulator import KINDS, Shape, make, run, shrink, story
 from distributed_grid.simulator.judge import Judge
+from tests.depth import tries
 
-SEEDS = 150
+SEEDS = tries(40)
 
 
-def test_some_hundred_grids_keep_their_promises() -> None:
+def test_many_grids_keep_their_promises() -> None:
     runs = [run(seed) for seed in range(SEEDS)]
     assert [(one.seed, one.about, one.what) for one in runs if one.what] == []
     assert min(one.events for one in runs) >= 200
@@ -26,7 +27,7 @@ def test_some_hundred_grids_keep_their_promises() -> None:
 
 
 def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
-    program = "from distributed_grid.simulator import run\nfor seed in range(20, 35): print(run(seed).trace)"
+    program = "from distributed_grid.simulator import run\nfor seed in range(20, 28): print(run(seed).trace)"
     traces = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -39,7 +40,7 @@ def test_the_same_seed_is_the_same_grid_whatever_the_hash_seed() -> None:
         for hash_seed in ("1", "2")
     ]
     assert traces[0] == traces[1]
-    assert len(set(traces[0].split())) == 15
+    assert len(set(traces[0].split())) == 8
     assert run(20).trace == traces[0].split()[0]
 
 
@@ -64,12 +65,12 @@ def test_what_is_violated_is_cut_down_and_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_command_counts_faults_and_says_how_fast_it_is() -> None:
-    result = CliRunner().invoke(main, ["simulate", "--seed", "7", "--seeds", "60", "--jobs", "2", "-o", "json"])
+    result = CliRunner().invoke(main, ["simulate", "--seed", "7", "--seeds", "20", "--jobs", "2", "-o", "json"])
     assert result.exit_code == 0, result.output
     said = json.loads(result.output[result.output.index("{") :])
-    assert (said["seeds"], said["violations"]) == (60, [])
+    assert (said["seeds"], said["violations"]) == (20, [])
     assert said["seeds_per_second"] > 0 and said["fewest_events"] >= 200
-    assert sum(said["faults"].values()) > 60
+    assert sum(said["faults"].values()) > 20
 
 
 def test_a_violation_is_told_with_the_command_that_shows_it_again(monkeypatch: pytest.MonkeyPatch) -> None:

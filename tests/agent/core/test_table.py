@@ -34,6 +34,7 @@ from distributed_grid.protocol.messages import Ack, Exited, Launch, Signal, Stal
 from distributed_grid.protocol.nodes import Known, Stamp
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import GIB, GpuShare, Grant
+from tests.depth import tries
 from tests.protocol.samples import FACTS
 
 DONE = Outcome(Cause.EXITED, code=3)
@@ -557,4 +558,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=tries(40), stateful_step_count=40, deadline=None)

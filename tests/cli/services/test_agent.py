@@ -19,10 +19,10 @@ def test_walls_and_owners_come_from_flags_over_the_configuration(tmp_path: Path)
     file = tmp_path / "grid.yaml"
     file.write_text("agent: {name: n1, walls: landlock, owners: [ann, bob], trust: everyone}\n")
     told = _settings(Invocation(config_path=str(file)), options(), "info")
-    assert (told.walls, told.owners, told.trust) == ("landlock", ("ann", "bob"), "everyone")
+    assert (told.own.walls, tuple(told.own.owners), told.own.trust) == ("landlock", ("ann", "bob"), "everyone")
     given = options(walls="none", owners=("eve",), trust="owner")
     told = _settings(Invocation(config_path=str(file)), given, "info")
-    assert (told.walls, told.owners, told.trust) == ("none", ("eve",), "owner")
+    assert (told.own.walls, tuple(told.own.owners), told.own.trust) == ("none", ("eve",), "owner")
 
 
 def test_a_mistyped_level_of_walls_is_refused_with_what_was_meant(tmp_path: Path) -> None:
@@ -51,6 +51,6 @@ def test_how_far_jobs_stand_back_comes_from_the_configuration(tmp_path: Path, mo
     file.write_text("agent: {name: n1}\n")
     said = Invocation(config_path=str(file))
     monkeypatch.delenv("GRID_AGENT__NICE")
-    assert _settings(said, nothing, "info").nice == 15
+    assert _settings(said, nothing, "info").own.nice == 15
     file.write_text("agent: {name: n1, nice: 3}\n")
-    assert _settings(said, nothing, "info").nice == 3
+    assert _settings(said, nothing, "info").own.nice == 3

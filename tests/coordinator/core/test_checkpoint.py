@@ -21,6 +21,7 @@ from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, offer
 from tests.coordinator.core.test_honest_agents import Grid, play
+from tests.depth import tries
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -85,7 +86,7 @@ def canonical(ledger: Ledger) -> Any:
     return plain
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(tries(8)))
 def test_a_ledger_that_was_written_down_and_made_again_answers_the_same_for_ever(seed: int) -> None:
     rng = random.Random(seed)
     grid = Twins(rng)

@@ -33,6 +33,7 @@ from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale,
 from distributed_grid.protocol.nodes import GpuOffer, Known, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import GIB, MILLI, Grant, Resources
 from tests.coordinator.core.scene import facts, job
+from tests.depth import tries
 
 CORES, GPUS, MEMORY = 3, 2, 4 * GIB
 
@@ -340,7 +341,7 @@ def play(grid: Grid, rng: random.Random) -> None:
 
 def test_many_seeded_runs_with_more_traffic_than_trouble() -> None:
     totals: Counter[str] = Counter()
-    for seed in range(120):
+    for seed in range(tries(30)):
         rng = random.Random(seed)
         grid = Grid()
         for _ in range(200):
@@ -349,10 +350,10 @@ def test_many_seeded_runs_with_more_traffic_than_trouble() -> None:
         grid.teardown()
         totals.update(outcome.cause.value for outcome in grid.results.values())
         totals.update(runs=sum(len(agent.runs) for agent in grid.agents.values()))
-    assert totals["runs"] > 1000 and totals["exited"] > 1000 and totals["cancelled"] > 100 and totals["node-lost"] > 10
+    assert totals["runs"] > 250 and totals["exited"] > 250 and totals["cancelled"] > 25 and totals["node-lost"] > 2
 
 
 Grid.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=tries(40), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestHonestAgents = Grid.TestCase

@@ -15,6 +15,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Inventory, Stop
 from distributed_grid.protocol.nodes import Known, NodeFacts
 from tests.coordinator.core.test_honest_agents import Agent, Grid, play
+from tests.depth import tries
 
 EVENTS = 250
 
@@ -95,7 +96,7 @@ class Restorable(Grid):
         return begun
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(tries(12)))
 def test_nothing_is_run_twice_or_stopped_after_a_restore(seed: int) -> None:
     rng = random.Random(seed)
     grid = Restorable()

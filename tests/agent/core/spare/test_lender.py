@@ -13,6 +13,7 @@ from distributed_grid.agent.core.spare.lender import Lender, describe
 from distributed_grid.agent.core.spare.thresholds import Holding, Limits, lendable
 from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample, NodeFacts, Offer, Sample
 from distributed_grid.protocol.resources import GIB, MIB, GpuShare, Grant, Resources
+from tests.depth import tries
 
 GPUS = ("GPU-0", "GPU-1", "GPU-2")
 FACTS = NodeFacts(
@@ -338,7 +339,7 @@ def holdings_any(draw: st.DrawFn) -> tuple[Holding, ...]:
     return tuple(held)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(limits_any, st.lists(samples_any, min_size=1, max_size=4), holdings_any())
 def test_an_offer_never_names_what_is_held_nor_exceeds_what_there_is(
     limits: Limits, samples: list[Sample], held: tuple[Holding, ...]
@@ -381,7 +382,7 @@ def _amounts(resources: Resources) -> tuple[int, int, int]:
     return resources.cpu, resources.memory, resources.gpu
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(limits_any, samples_any, holdings_any())
 def test_what_is_offered_can_be_claimed_in_the_same_moment(
     limits: Limits, one: Sample, held: tuple[Holding, ...]
@@ -403,7 +404,7 @@ def test_what_is_offered_can_be_claimed_in_the_same_moment(
         assert lender.verify(share, one, held, "j-me.1") is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(limits_any, samples_any, holdings_any())
 def test_what_returns_was_offered_again_by_the_lender_itself(
     limits: Limits, one: Sample, held: tuple[Holding, ...]

@@ -12,6 +12,7 @@ from distributed_grid.protocol.jobs import After, Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, step
+from tests.depth import tries
 
 AMOUNT = st.builds(
     Resources,
@@ -33,7 +34,7 @@ def grid(nodes: list[tuple[int, int, int, bool]], running: list[Resources]) -> L
     return ledger
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(75), deadline=None)
 @given(NODES, st.lists(AMOUNT, max_size=4), AMOUNT)
 def test_a_dry_run_foretells_what_the_submit_does(
     nodes: list[tuple[int, int, int, bool]], running: list[Resources], wanted: Resources

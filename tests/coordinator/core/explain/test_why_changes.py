@@ -22,8 +22,9 @@ from distributed_grid.protocol.messages import Stale, Started
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, LabelRule, Sign
 from distributed_grid.protocol.resources import GIB, MIB, Resources, parse_cpu, parse_gpu, parse_memory
 from tests.coordinator.core.scene import facts, job, join
+from tests.depth import tries
 
-STATES = 10_000
+STATES = tries(2500)
 PARTS = 10
 
 

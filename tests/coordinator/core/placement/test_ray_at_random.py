@@ -32,6 +32,7 @@ from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale,
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, offer
+from tests.depth import tries
 
 NODES = tuple(facts(name, gpus=1) for name in ("a", "b", "c"))
 TOTAL = Resources(4000, 8 << 30, 1000)
@@ -205,7 +206,7 @@ class Play:
                 self.node_acts(ends=True)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(tries(8)))
 def test_nothing_runs_unreserved_and_all_is_let_go_of_in_the_end(seed: int) -> None:
     play = Play(seed)
     for _ in range(STEPS):

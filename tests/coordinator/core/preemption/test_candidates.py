@@ -33,6 +33,7 @@ from tests.coordinator.core.preemption.test_execute import (
     urgent,
 )
 from tests.coordinator.core.scene import facts, job, join, step
+from tests.depth import tries
 
 PATIENT = Policy(suspect_after=1e6, disconnected_after=2e6, preempting=RULES)
 
@@ -40,7 +41,7 @@ PATIENT = Policy(suspect_after=1e6, disconnected_after=2e6, preempting=RULES)
 @pytest.mark.parametrize("part", range(2))
 def test_whom_a_dry_run_names_gives_way_in_the_next_pass_and_nobody_else(part: int) -> None:
     seen = Counter[str]()
-    for seed in range(part, 1600, 2):
+    for seed in range(part, tries(600), 2):
         lot = random.Random(seed)
         ledger = grid(lot, PATIENT)
         wanted = msgspec.structs.replace(request(lot), priority=Priority.URGENT)
@@ -59,7 +60,7 @@ def test_whom_a_dry_run_names_gives_way_in_the_next_pass_and_nobody_else(part: i
         ), f"seed {seed}"  # fmt: skip
         kept = ledger.state.jobs["asked"].kept
         assert kept is not None and kept.ends == 50.0 + said.within
-    assert seen["preempts"] > 20 and seen["Fits"] > 50 and seen["Resources"] > 20, seen
+    assert seen["preempts"] > 5 and seen["Fits"] > 12 and seen["Resources"] > 5, seen
 
 
 def test_a_dry_run_says_who_would_lose_what_and_by_when_and_changes_nothing() -> None:
@@ -105,7 +106,7 @@ def ask_of(ledger: Ledger, name: str, wanted: Request, now: float) -> None:
 def test_whoever_could_make_room_is_found_however_few_nodes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "NODES", 1)
     found = Counter[bool]()
-    for seed in range(250):
+    for seed in range(tries(60)):
         lot = random.Random(seed)
         ledger = many(lot)
         parts = (lot.choice((500, 1000, 2000, 4000)), lot.choice((0, 2 * GIB)), lot.choice((0, 0, 1000)))
@@ -115,7 +116,7 @@ def test_whoever_could_make_room_is_found_however_few_nodes_are_compared(monkeyp
         assert any(one.makes_room(wanted) for one in candidates.views(ledger.state, wanted, 60.0)) == there, (
             f"seed {seed}"
         )
-    assert min(found[True], found[False]) > 30, found
+    assert min(found[True], found[False]) > 7, found
 
 
 def could(ledger: Ledger, name: str, wanted: Request) -> bool:

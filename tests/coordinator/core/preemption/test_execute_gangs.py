@@ -31,6 +31,7 @@ from tests.coordinator.core.preemption.test_execute import (
     urgent,
 )
 from tests.coordinator.core.scene import facts, offer, step
+from tests.depth import tries
 
 DONE = Outcome(cause=Cause.EXITED)
 
@@ -195,7 +196,7 @@ def test_where_no_port_is_left_to_meet_at_nobody_gives_way() -> None:
 
 def test_whom_a_dry_run_of_a_gang_names_gives_way_in_the_next_pass_and_nobody_else() -> None:
     seen = Counter[str]()
-    for seed in range(1200):
+    for seed in range(tries(300)):
         lot = random.Random(f"gang {seed}")
         ledger = grid(lot, PATIENT)
         wanted = msgspec.structs.replace(request(lot), priority=Priority.URGENT, gang=lot.choice((2, 2, 3)))
@@ -216,4 +217,4 @@ def test_whom_a_dry_run_of_a_gang_names_gives_way_in_the_next_pass_and_nobody_el
         ), f"seed {seed}"  # fmt: skip
         kept = ledger.state.jobs["asked_0"].kept
         assert kept is not None and kept.ends == 50.0 + said.within
-    assert seen["preempts"] > 20 and seen["Fits"] > 20 and seen["Resources"] > 20, seen
+    assert seen["preempts"] > 5 and seen["Fits"] > 5 and seen["Resources"] > 5, seen

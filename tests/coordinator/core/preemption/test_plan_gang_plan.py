@@ -12,6 +12,7 @@ from distributed_grid.protocol.jobs import Priority, Request
 from distributed_grid.protocol.messages.operator import Victim
 from distributed_grid.protocol.resources import GIB, MILLI, Grant, Resources
 from tests.coordinator.core.scene import facts, offer
+from tests.depth import tries
 
 RULES = Preempting()
 Unit = list[tuple[str, Victim]]
@@ -95,7 +96,7 @@ def least(rooms: dict[str, Room], units: list[Unit], request: Request) -> Cost |
 def test_no_set_of_jobs_and_gangs_that_makes_room_for_all_members_loses_less(seed: int, alone: bool) -> None:
     chance = random.Random(f"{seed} {alone}")
     planned = several = 0
-    for _ in range(250):
+    for _ in range(tries(60)):
         rooms, units, request = lot_of(chance, alone)
         views = [
             View(name, room, tuple(one for held in units for at, one in held if at == name))

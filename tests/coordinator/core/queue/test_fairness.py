@@ -20,6 +20,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Priority, Request, pa
 from distributed_grid.protocol.messages import Exited, Launch, Started
 from distributed_grid.protocol.resources import GIB, Resources
 from tests.coordinator.core.scene import facts, job, join, step
+from tests.depth import tries
 
 DAY = 86_400.0
 CPU = Request(Resources(cpu=1000))
@@ -214,7 +215,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(ACTS)
 def test_nobody_is_served_before_one_who_is_owed_more(acts: list[tuple[object, ...]]) -> None:
     """Each grant goes to the highest class that waits, there to the smallest share, there to the oldest. So a grant
@@ -270,7 +271,7 @@ def _lacks_room(ledger: Ledger, other: Job) -> bool:
     return isinstance(reservations.places_for(ledger.state, ledger.state.reservations, ask, ledger.state.now), Refusal)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from((0.001, 1.0, 100.0, DAY)), st.booleans()), max_size=40))
 def test_a_share_is_never_below_zero_nor_above_all_there_is(moves: list[tuple[float, bool]]) -> None:
     shares, policy, now, taken = Shares(), Sharing(), 0.0, list[float]()

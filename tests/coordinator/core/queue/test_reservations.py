@@ -28,6 +28,7 @@ from distributed_grid.protocol.messages import Exited, Launch, Started, Suspende
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.scene import facts, job, join, step
+from tests.depth import tries
 
 PATIENT = Policy(suspect_after=1e9, disconnected_after=1e9, lost_after=1e9)
 """Nobody sends heartbeats here."""
@@ -234,7 +235,7 @@ class Day:
         self.submit(f"s{self.number}", self.lot.choice((0.5, 1, 1, 2)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(tries(12)))
 def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
     """When it was said at any time that a job starts at some moment at the latest, it does: of one user, whose jobs
     come by their turn."""
@@ -253,7 +254,7 @@ def test_what_starts_behind_the_first_never_delays_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("limited", [True, False])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(tries(6)))
 def test_a_big_job_starts_within_a_bounded_time_under_an_endless_stream_of_small_ones(seed: int, limited: bool) -> None:
     day = Day(random.Random(seed), limited)
     most = max(len(node.facts.cores) for node in day.ledger.state.nodes.values())
