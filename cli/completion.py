@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from distributed_grid.cli.context import Invocation, client
+
 TIMEOUT = 0.3
 
 
@@ -28,14 +30,11 @@ def complete_nodes(ctx: Any, param: Any, incomplete: str) -> list[str]:
 
 
 def _ask(make: Any) -> Any:
-    from distributed_grid.cli.context import Invocation
     from distributed_grid.protocol.errors import GridError
 
     try:
-        from distributed_grid.coordinator.client.blocking import Connection
-
-        connection = Connection(Invocation().url(), TIMEOUT)
-        return connection.call(make(connection.number()), TIMEOUT)
+        with client(Invocation().url(), connect_seconds=TIMEOUT, answer_seconds=TIMEOUT) as grid:
+            return grid.call(make(grid.number()))
     except (GridError, OSError):
         return None
 

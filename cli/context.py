@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,10 @@ import click
 
 if TYPE_CHECKING:
     from distributed_grid.config.settings import ClusterConfig
-    from distributed_grid.coordinator.client.blocking import Connection
+    from distributed_grid.coordinator.client.blocking import GridClient
+    from distributed_grid.protocol.errors import GridError
 
+ANSWER_SECONDS = 30.0
 AWAY_SECONDS = 60.0
 """How long a coordinator that is away is waited for by a command that rejoins a job."""
 FORMS = ("table", "json", "jsonl", "quiet")
@@ -71,47 +72,25 @@ class Invocation:
 
         return near_address()
 
-    def connect(self) -> "Connection":
-        """An open connection to it."""
-        from distributed_grid.coordinator.client.blocking import Connection
+    def connect(self, patience: float = 0.0) -> "GridClient":
+        """An open connection to it; a coordinator that is away, perhaps because it restarts, is waited for so many
+        seconds. Raises GridUnavailable."""
+        grid = client(self.url()).connect(patience, self._away)
+        self.user = grid.user
+        return grid
 
-        connection = Connection(self.url())
-        self.user = connection.user
-        return connection
-
-    def connect_patiently(self, seconds: float = AWAY_SECONDS) -> "Connection":
-        """The same; a coordinator that is away is waited for, which it may be because it restarts. Raises Unreachable
-        where it is away for so long, or where waiting cannot help."""
-        from distributed_grid.coordinator.client.blocking import Unreachable
-
-        until, pause, told = time.monotonic() + seconds, 0.05, False
-        while True:
-            try:
-                return self.connect()
-            except Unreachable as error:
-                left = until - time.monotonic()
-                if error.lasting or left <= 0:
-                    raise
-                if not told:
-                    self.say(f"{error.what} ({error.why}); waiting for it for up to {left:.0f} s")
-                    told = True
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, 1.0)
+    def _away(self, error: "GridError", seconds: float) -> None:
+        self.say(f"{error.what} ({error.why}); waiting for it for up to {seconds:.0f} s")
 
     def ask(self, make: Callable[[int], Any]) -> Any:
         """The answer to one request, made by `make` from its number; to one for a list, over as many as it takes."""
-        from distributed_grid.protocol.messages import joined, next_page
+        from distributed_grid.coordinator.client.requests import pages
 
-        connection = self.connect()
+        grid = self.connect()
         try:
-            request = make(connection.number())
-            answer = page = connection.call(request)
-            while (request := next_page(request, page, connection.number())) is not None:
-                page = connection.call(request)
-                answer = joined(answer, page)
-            return answer
+            return grid.do(pages(make(grid.number())))
         finally:
-            connection.close()
+            grid.close()
 
     def say(self, text: str) -> None:
         """A line of ours, on stderr, unless we are to be quiet."""
@@ -124,6 +103,13 @@ class Invocation:
             return self.color == "always"
         stream = stream or sys.stdout
         return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def client(url: str, **options: Any) -> "GridClient":
+    """The client of a command: one connection, which is not made again, and answers within half a minute."""
+    from distributed_grid.coordinator.client.blocking import GridClient
+
+    return GridClient(url, **{"patience": 0.0, "answer_seconds": ANSWER_SECONDS, "strict": False, **options})
 
 
 def printable(text: str) -> str:

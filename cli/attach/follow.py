@@ -1,18 +1,12 @@
 """`grid attach` and `grid logs`: the output of a job that is there already."""
 
 import sys
-import time
-from typing import TYPE_CHECKING
 
 import click
 
 from distributed_grid.cli.attach.results import get_options
 from distributed_grid.cli.completion import complete_jobs
-from distributed_grid.cli.context import AWAY_SECONDS, Invocation, current
-
-if TYPE_CHECKING:
-    from distributed_grid.coordinator.client.blocking import Connection
-    from distributed_grid.protocol.groups import GroupView
+from distributed_grid.cli.context import AWAY_SECONDS, current
 
 GRID_FAILED = 125
 
@@ -30,7 +24,7 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
     followed, those beside the first behind their rank, and ^C ends it.
     """
     from distributed_grid.cli.attach.attached import Attached
-    from distributed_grid.cli.attach.gang import AttachedGang
+    from distributed_grid.cli.attach.gang import AttachedGang, gang_of
     from distributed_grid.protocol.globs import parse_glob
 
     invocation = current()
@@ -38,32 +32,18 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
     for glob in globs:
         parse_glob(glob)
     owner = on_exit == "cancel"
-    connection, gang = _found(invocation, job)
-    attached = Attached(invocation, job=job, owner=owner)
+    grid = invocation.connect(AWAY_SECONDS)
+    grid.session.patience = AWAY_SECONDS
+    gang = gang_of(grid, job)
+    attached = Attached(invocation, grid, job=job, owner=owner)
     if gang is not None:
-        attached = AttachedGang(invocation, gang.id, gang.count, owner=owner)
-    code = attached.run(connection)
+        attached = AttachedGang(invocation, grid, gang.id, gang.count, owner=owner)
+    code = attached.run()
     if globs:
         from distributed_grid.cli.attach.results import bring_back
 
         code = bring_back(attached, globs, force, executable, code)
     sys.exit(code)
-
-
-def _found(invocation: Invocation, job: str) -> "tuple[Connection, GroupView | None]":
-    """A connection, and the gang that is meant, if it is one. A coordinator that is away is waited for: it may be
-    restarting."""
-    from distributed_grid.cli.attach.gang import gang_of
-    from distributed_grid.coordinator.client.blocking import ConnectionLost
-
-    until = time.monotonic() + AWAY_SECONDS
-    while True:
-        connection = invocation.connect_patiently(until - time.monotonic())
-        try:
-            return connection, gang_of(connection, job)
-        except ConnectionLost:
-            if time.monotonic() >= until:
-                raise
 
 
 @click.command()
@@ -83,7 +63,13 @@ def logs(job: str, follow: bool, only: str | None, exit_code: bool) -> None:
     invocation = current()
     streams = (only,) if only else ("stdout", "stderr")
     attached = Attached(
-        invocation, job=job, owner=False, interactive=False, until_now=not follow, streams=streams, verdicts=exit_code
+        invocation,
+        invocation.connect(),
+        job=job,
+        owner=False,
+        interactive=False,
+        until_now=not follow,
+        streams=streams,
+        verdicts=exit_code,
     )
-    code = attached.run(invocation.connect())
-    sys.exit(code)
+    sys.exit(attached.run())

@@ -2,28 +2,21 @@
 their rank in brackets. ^C ends all of it: members that wait for one another do not end by themselves when one does.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Mapping
 
-from distributed_grid.cli.attach.attached import BEGUN, HOLD_SECONDS, TRIES, Attached
-from distributed_grid.cli.attach.terminal import Signals, Sink, Stream
+from distributed_grid.cli.attach.attached import Attached
+from distributed_grid.cli.attach.terminal import Sink
 from distributed_grid.cli.context import Invocation
 from distributed_grid.cli.formatting import verdict
 from distributed_grid.cli.jobs.groups import status_of_all
-from distributed_grid.coordinator.client.blocking import Connection, ConnectionLost, Denied
+from distributed_grid.coordinator.client.blocking import GridClient
+from distributed_grid.coordinator.client.output import JobOutput, Piece
+from distributed_grid.coordinator.client.session import RequestRefused
+from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.groups import GroupKind, GroupView, member_id
 from distributed_grid.protocol.jobs import JobView, State
-from distributed_grid.protocol.messages import (
-    Jobs,
-    JobUpdate,
-    Output,
-    ShowJobs,
-    Submission,
-    Submit,
-    Submitted,
-    WantOutput,
-    Watch,
-)
+from distributed_grid.protocol.messages import Jobs, Output, ShowJobs, Submission, Submit, Submitted
 
 LONGEST_LINE = 64 << 10
 """A line of a member that has no end by then is broken here."""
@@ -55,104 +48,70 @@ class Prefixed(Sink):
 class Mate:
     """A member beside the first, and how far its output is read."""
 
-    def __init__(self, job: str, rank: int, sinks: Sequence[Stream]) -> None:
-        self.job = job
-        self.view: JobView | None = None
+    def __init__(self, rank: int, sinks: Mapping[str, Sink]) -> None:
+        self.output = JobOutput()
         prefix = f"[{rank}] ".encode()
-        self._sinks = [Prefixed(one.sink, prefix) for one in sinks]
-        self.streams = [Stream(one.name, sink) for one, sink in zip(sinks, self._sinks, strict=True)]
+        self.sinks = {name: Prefixed(sink, prefix) for name, sink in sinks.items()}
 
-    def update(self, view: JobView) -> None:
-        """It has changed. Of another attempt the output is read from its beginning."""
-        if self.view is None or view.allocation != self.view.allocation:
-            for stream in self.streams:
-                stream.begin_anew()
-        self.view = view
-        if view.state is State.ENDED:
-            for stream in self.streams:
-                stream.ended(view)
-            self._finish()
-
-    def ask(self, number: Any) -> list[WantOutput]:
-        """The next piece of each stream that is not asked for, unless what came before is still to be written."""
-        view = self.view
-        if view is None or not view.allocation or view.state not in BEGUN:
-            return []
-        both = zip(self.streams, self._sinks, strict=True)
-        return [q for stream, to in both for q in stream.question(number, view.allocation, HOLD_SECONDS, to.to.size)]
-
-    def take(self, answer: Output) -> bool:
-        """A piece of output; whether it is ours."""
-        stream = next((one for one in self.streams if one.asked == answer.id), None)
-        if stream is None:
-            return False
-        stream.asked = 0
-        if answer.error:
-            stream.failed()
-            ended = self.view is not None and self.view.state is State.ENDED
-            stream.done = ended and (stream.failures > TRIES or not answer.error.startswith("unavailable"))
-        else:
-            stream.failures = 0
-            stream.take(answer.offset, answer.data)
-            stream.done = stream.done or answer.end
-        self._finish()
-        return True
+    def put(self, pieces: list[Piece]) -> None:
+        """Pieces of its output have come."""
+        for piece in pieces:
+            self.sinks[piece.stream].put(piece.data)
+        for name, stream in self.output.streams.items():
+            if stream.done:
+                self.sinks[name].finish()
 
     def over(self) -> bool:
         """Whether it has ended and all of its output was read."""
-        ended = self.view is not None and self.view.state is State.ENDED
-        return ended and all(stream.done for stream in self.streams)
-
-    def _finish(self) -> None:
-        for stream, sink in zip(self.streams, self._sinks, strict=True):
-            if stream.done:
-                sink.finish()
+        view = self.output.view
+        return view is not None and view.state is State.ENDED and self.output.done
 
 
 class AttachedGang(Attached):
     """`gang` has `count` members. `owner` and `keep` as for a job: whether it ends if we are ended."""
 
     def __init__(
-        self, invocation: Invocation, gang: str, count: int, *, owner: bool = True, keep: bool = False
+        self,
+        invocation: Invocation,
+        grid: GridClient,
+        gang: str,
+        count: int,
+        *,
+        owner: bool = True,
+        keep: bool = False,
     ) -> None:
-        super().__init__(invocation, job=member_id(gang, 0), owner=owner, keep=keep)
+        super().__init__(invocation, grid, job=member_id(gang, 0), owner=owner, keep=keep)
         self._gang = gang
-        names = {rank: member_id(gang, rank) for rank in range(1, count)}
-        self._mates = {name: Mate(name, rank, self._streams) for rank, name in names.items()}
+        self._mates = {member_id(gang, rank): Mate(rank, self.sinks) for rank in range(1, count)}
 
-    def _greet(self) -> None:
-        super()._greet()
+    def _begin(self) -> None:
+        super()._begin()
         names = list(self._mates)
-        try:
-            for at in range(0, len(names), 100):
-                connection = self.connection
-                connection.send(Watch(id=connection.number(), jobs=tuple(names[at : at + 100])))
-        except ConnectionLost:
-            pass  # the next turn finds out
+        for at in range(0, len(names), 100):
+            self.grid.watch(*names[at : at + 100])
 
-    def _heard(self, message: Any) -> None:
-        match message:
-            case JobUpdate(view) if view.id in self._mates:
-                self._mates[view.id].update(view)
-            case Output() if any(mate.take(message) for mate in self._mates.values()):
-                pass
-            case _:
-                super()._heard(message)
+    def _update(self, view: JobView) -> None:
+        if (mate := self._mates.get(view.id)) is not None:
+            mate.put(mate.output.update(view))
+        else:
+            super()._update(view)
+
+    def _output(self, number: int, answer: Output) -> None:
+        for mate in self._mates.values():
+            if mate.output.awaits(number):
+                mate.put(mate.output.take(answer, time.monotonic()))
+                return
+        super()._output(number, answer)
 
     def _ask_for_output(self) -> None:
         super()._ask_for_output()
-        questions = [one for mate in self._mates.values() for one in mate.ask(self.connection.number)]
-        if questions:
-            self.connection.send(*questions)
+        now = time.monotonic()
+        ready = {name for name, sink in self.sinks.items() if sink.size < PART_BYTES}
+        for mate in self._mates.values():
+            self.grid.ask(*mate.output.questions(self.grid.number, now, ready.__contains__))
 
     def _over(self) -> bool:
         return super()._over() and all(mate.over() for mate in self._mates.values())
-
-    def _reconnect(self, signals: Signals, lost: ConnectionLost) -> None:
-        for mate in self._mates.values():
-            for stream in mate.streams:
-                stream.asked = 0
-        super()._reconnect(signals, lost)
 
     def _interrupted(self) -> None:
         if self._interrupts > 1:
@@ -164,23 +123,23 @@ class AttachedGang(Attached):
 
     def _verdict(self) -> int:
         code = super()._verdict()
-        views = [view for view in (self.view, *(mate.view for mate in self._mates.values())) if view is not None]
+        views = [view for view in (self.view, *(mate.output.view for mate in self._mates.values())) if view is not None]
         for view in views[1:]:
             if text := verdict(view):
                 self.invocation.say(text)
         return code if self._code is not None else status_of_all(views) or code
 
 
-def begin_gang(invocation: Invocation, connection: Connection, submission: Submission, keep: bool) -> AttachedGang:
+def begin_gang(invocation: Invocation, grid: GridClient, submission: Submission, keep: bool) -> AttachedGang:
     """Submit a gang, to stand by it."""
-    reply: Submitted = connection.call(Submit(id=connection.number(), jobs=(submission,)))
-    return AttachedGang(invocation, reply.jobs[0], submission.request.gang, keep=keep)
+    reply: Submitted = grid.call(Submit(id=0, jobs=(submission,)))
+    return AttachedGang(invocation, grid, reply.jobs[0], submission.request.gang, keep=keep)
 
 
-def gang_of(connection: Connection, ref: str) -> GroupView | None:
+def gang_of(grid: GridClient, ref: str) -> GroupView | None:
     """The gang that is meant by this; None: it is something else, or not known."""
     try:
-        answer: Jobs = connection.call(ShowJobs(id=connection.number(), jobs=(ref,)))
-    except Denied:
+        answer: Jobs = grid.call(ShowJobs(id=0, jobs=(ref,)))
+    except RequestRefused:
         return None  # who attaches to it is told why
     return next((one for one in answer.groups if one.kind is GroupKind.GANG), None)

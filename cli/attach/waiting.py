@@ -1,13 +1,15 @@
 """Waiting for jobs and groups to end, and the progress line meanwhile."""
 
+import math
 import sys
 import time
-from typing import Any
 
 from distributed_grid.cli.context import Invocation, complain, printable
+from distributed_grid.coordinator.client.session import Answer, Event, Lost
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import Cause, JobView, State, exit_status
-from distributed_grid.protocol.messages import Failed, GroupUpdate, Jobs, JobUpdate, ShowJobs, Watch
+from distributed_grid.protocol.messages import GroupUpdate, Jobs, JobUpdate, ShowJobs
 from distributed_grid.protocol.text import format_duration
 
 LIVE_EVERY = 0.2
@@ -111,32 +113,23 @@ class Waiting:
         self._invocation = invocation
         self._until = until
         self._progress = Progress(invocation) if progress else None
-        self._connection = invocation.connect()
-        answer: Jobs = self._connection.call(ShowJobs(id=self._connection.number(), jobs=refs))
+        self._grid = invocation.connect()
+        answer: Jobs = self._grid.call(ShowJobs(id=0, jobs=refs))
         self.jobs = {view.id: view for view in answer.jobs}
         self.groups = {view.id: view for view in answer.groups}
 
     def wait(self) -> bool:
         """Wait for the end of all. False: the time is up."""
-        from distributed_grid.coordinator.client.blocking import ConnectionLost
-
-        watched = False
+        self._grid.session.patience = math.inf
         try:
+            if not self._over():
+                self._grid.watch(*self.jobs, *self.groups, whole=True)
             while not self._over():
-                left = self._left()
-                if left is not None and left <= 0:
+                left = math.inf if self._until is None else self._until - time.monotonic()
+                if left <= 0:
                     return False
-                try:
-                    if not watched:
-                        names = (*self.jobs, *self.groups)
-                        self._connection.send(Watch(id=self._connection.number(), jobs=names, whole=True))
-                        watched = True
-                    for message in self._connection.receive(min(left, 1.0) if left is not None else 1.0):
-                        self._heard(message)
-                except ConnectionLost as lost:
-                    watched = False
-                    if not self._reconnect(lost.why):
-                        return False
+                for event in self._grid.receive(min(left, 1.0)):
+                    self._heard(event)
                 self._show()
             self._show(over=True)
             return True
@@ -146,16 +139,12 @@ class Waiting:
 
     def members(self) -> list[JobView]:
         """The jobs, and the members of groups that are not too large, as they ended."""
-        small = tuple(view.id for view in self.groups.values() if view.count <= MEMBERS_TOLD)
-        found = list(self.jobs.values())
-        for name in small:
-            ask = ShowJobs(id=self._connection.number(), jobs=(name,), members=True)
-            found += self._connection.call(ask).jobs
-        return found
+        small = [view.id for view in self.groups.values() if view.count <= MEMBERS_TOLD]
+        return [*self.jobs.values(), *(view for name in small for view in self._grid.members(name))]
 
     def close(self) -> None:
         """Leave."""
-        self._connection.close()
+        self._grid.close()
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -163,19 +152,16 @@ class Waiting:
         ended = all(view.state is State.ENDED for view in self.jobs.values())
         return ended and all(view.ended for view in self.groups.values())
 
-    def _left(self) -> float | None:
-        return None if self._until is None else self._until - time.monotonic()
-
-    def _heard(self, message: Any) -> None:
-        match message:
+    def _heard(self, event: Event) -> None:
+        match event:
             case JobUpdate(view) if view.id in self.jobs:
                 self.jobs[view.id] = view
             case GroupUpdate(view):
                 self.groups[view.id] = view
-            case Failed():
-                from distributed_grid.coordinator.client.blocking import Denied
-
-                raise Denied(message)
+            case Answer(_, GridError() as error):
+                raise error
+            case Lost(why):
+                self._invocation.say(f"connection lost ({why}), trying again")
 
     def _show(self, over: bool = False) -> None:
         if self._progress is not None:
@@ -185,21 +171,3 @@ class Waiting:
             for group in self.groups.values():
                 count.add(group)
             self._progress.show(count, over)
-
-    def _reconnect(self, why: str) -> bool:
-        from distributed_grid.coordinator.client.blocking import Unreachable
-
-        self._invocation.say(f"connection lost ({why}), trying again")
-        self._connection.close()
-        pause = 0.05
-        while True:
-            left = self._left()
-            if left is not None and left <= 0:
-                return False
-            time.sleep(pause if left is None else max(0.0, min(pause, left)))
-            pause = min(2 * pause, 2.0)
-            try:
-                self._connection = self._invocation.connect()
-                return True
-            except Unreachable:
-                continue

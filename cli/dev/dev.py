@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distributed_grid.cli.context import Invocation, current
+from distributed_grid.cli.context import Invocation, client, current
 from distributed_grid.cli.dev import processes
 from distributed_grid.cli.dev.plan import Plan, make_plan
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import GridError
 
 if TYPE_CHECKING:
-    from distributed_grid.coordinator.client.blocking import Connection
+    from distributed_grid.coordinator.client.blocking import GridClient
     from distributed_grid.protocol.messages import Shared
 
 DEFAULT_PORT = 7433
@@ -201,13 +201,12 @@ def _grid(*words: str) -> list[str]:
 
 def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[str, processes.Process]) -> None:
     """Wait until every node is up and offers; one that is up and withholds is told, one that is not up is an error."""
-    from distributed_grid.coordinator.client.blocking import Connection
 
     began = time.monotonic()
-    connection = Connection(url)
+    grid = client(url).connect()
     try:
         while True:
-            offers = _offers(connection, {agent.name for agent in plan.agents if agent.stand_ins or agent.gpus})
+            offers = _offers(grid, {agent.name for agent in plan.agents if agent.stand_ins or agent.gpus})
             missing = [name for name in plan.names if offers.get(name, "not up")]
             if not missing:
                 return
@@ -217,18 +216,17 @@ def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[st
                 break
             time.sleep(0.05)
     finally:
-        connection.close()
+        grid.close()
     for name in died or missing:
         if offers.get(name, "not up") == "not up":
             raise _not_started(name, plan.home / f"{name}.log", 0)
         invocation.say(f"{name} is up and does not offer all it has now: {offers[name]}")
 
 
-def _offers(connection: "Connection", with_gpus: set[str]) -> dict[str, str]:
+def _offers(grid: "GridClient", with_gpus: set[str]) -> dict[str, str]:
     """For each node what is wrong with it: nothing, that it is not up, or why it offers no CPU or no GPU."""
-    from distributed_grid.protocol.messages import GetShared
 
-    answer: Shared = connection.call(GetShared(id=connection.number()))
+    answer: Shared = grid.shared()
     found = {}
     held = {one.node for one in answer.allocations}
     for offer in answer.offers:
@@ -294,19 +292,17 @@ def _end(home: Path) -> int:
 
 def _end_jobs(home: Path) -> None:
     """Let the jobs end as jobs do, SIGTERM first, so that their records say so; not longer than a moment."""
-    from distributed_grid.coordinator.client.blocking import Connection
-    from distributed_grid.protocol.messages import Cancel, ListJobs
 
     try:
-        connection = Connection(str(json.loads((home / "coordinator" / "coordinator.json").read_text())["url"]), 1.0)
+        url = str(json.loads((home / "coordinator" / "coordinator.json").read_text())["url"])
+        grid = client(url, connect_seconds=1.0).connect()
         until = time.monotonic() + JOBS_SECONDS
-        live = connection.call(ListJobs(id=connection.number())).jobs
+        live = grid.jobs()
         if live:
-            ids = tuple(view.id for view in live)
-            connection.call(Cancel(id=connection.number(), jobs=ids, reason="grid dev down", grace=2.0))
+            grid.cancel(*(view.id for view in live), reason="grid dev down", grace=2.0)
         while live and time.monotonic() < until:
             time.sleep(0.05)
-            live = connection.call(ListJobs(id=connection.number())).jobs
-        connection.close()
+            live = grid.jobs()
+        grid.close()
     except (GridError, OSError, ValueError, KeyError):
         return  # they are ended without it

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import current, printable
+from distributed_grid.cli.context import client, current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.identity import PEOPLE, Role
@@ -201,7 +201,7 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
     config = invocation.whole_config({"coordinator.state_dir": state_dir})
     from distributed_grid.cli import formatting
     from distributed_grid.coordinator.access.joining import found, hosts_of
-    from distributed_grid.coordinator.client.blocking import user_name
+    from distributed_grid.coordinator.client.session import user_name
     from distributed_grid.identity.member import contexts, use_context
 
     folder = config.coordinator_state_dir()
@@ -232,7 +232,7 @@ def login(context: str, invitation: str) -> None:
 
     With - instead of the invitation it is read from stdin, where nobody else can see it.
     """
-    from distributed_grid.coordinator.client.blocking import user_name
+    from distributed_grid.coordinator.client.session import user_name
 
     pass
     from distributed_grid.identity.credentials import has_identity
@@ -256,21 +256,19 @@ def _keep_bearer(asked: Any, name: str, folder: Path) -> None:
     """Log in by a bearer token: it is tried first, and kept only if it opens."""
     import shutil
 
-    from distributed_grid.coordinator.client.blocking import Connection
     from distributed_grid.identity.enrollment import keep_bearer
     from distributed_grid.identity.member import Member, use_context, write_member
     from distributed_grid.protocol.identity import Role
 
     keep_bearer(asked, folder)
     try:
-        connection = Connection(asked.url, identity=folder)
-        connection.close()
-        write_member(folder, Member(asked.url, connection.grid, Role(connection.role), connection.user))
+        with client(asked.url, identity=folder) as grid:
+            write_member(folder, Member(asked.url, grid.grid, Role(grid.role), grid.user))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     use_context(name)
-    current().say(f"you are {connection.role} {connection.user} of grid {connection.grid}, by {folder}")
+    current().say(f"you are {grid.role} {grid.user} of grid {grid.grid}, by {folder}")
 
 
 @click.group(cls=LazyGroup)

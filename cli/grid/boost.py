@@ -130,11 +130,11 @@ def request(
 def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
     """Its view once it runs or has ended, with a line for each state before."""
     from distributed_grid.cli.grid.borrowing import Borrowing
-    from distributed_grid.coordinator.client.blocking import Denied
+    from distributed_grid.coordinator.client.session import RequestRefused
 
     try:
         return Borrowing(invocation, asked).run()
-    except Denied as error:
+    except RequestRefused as error:
         if error.code == "never-fits":
             raise _nobody_has(f"{error.what}; {error.why}" if error.why else error.what) from None
         raise

@@ -1,20 +1,18 @@
 """Asking for a boost and staying until Ray shows it. A lost connection is made again, and the same request is found
 there by its key; a signal takes the request back, also one whose answer is on its way."""
 
+import math
 import select
 import signal
 import time
-from typing import Any
-
-import msgspec
 
 from distributed_grid.cli.attach.terminal import Signals
 from distributed_grid.cli.context import Invocation
-from distributed_grid.coordinator.client.blocking import Connection, ConnectionLost, Denied, Unreachable
+from distributed_grid.coordinator.client.session import Answer, Event, Lost, Opened
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State
-from distributed_grid.protocol.messages import Cancel, Done, Failed, JobUpdate, RequestBoost, Submitted
+from distributed_grid.protocol.messages import Cancel, Done, JobUpdate, RequestBoost, Submitted
 
-FIRST_PAUSE, MOST_PAUSE = 0.05, 2.0
 AGAIN_SECONDS = 1.0
 """A signal that follows so soon is the same one, sent to us and to our process group."""
 
@@ -24,6 +22,7 @@ class Borrowing:
 
     def __init__(self, invocation: Invocation, asked: RequestBoost) -> None:
         self._invocation = invocation
+        self._grid = invocation.connect()
         self._asked = asked
         self._question = self._order = 0
         self._boost = self._said = ""
@@ -34,85 +33,53 @@ class Borrowing:
 
     def run(self) -> JobView:
         """Raises GridError where the grid refuses, SystemExit (128 + the signal) once the request is taken back."""
-        connection = self._invocation.connect()
+        self._grid.session.patience = math.inf
         try:
             with Signals([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]) as signals:
-                self._greet(connection)
+                self._question = self._grid.ask(self._asked)
                 while self._view is None and not self._left:
-                    try:
-                        self._turn(connection, signals)
-                    except ConnectionLost as lost:
-                        connection.close()
-                        connection = self._connected(lost, signals)
+                    self._turn(signals)
         finally:
-            connection.close()
+            self._grid.close()
         if self._view is None or self._left_by:
             self._invocation.say(f"{self._boost}: taken back")
             raise SystemExit(128 + self._left_by)
         return self._view
 
-    # --- the loop -----------------------------------------------------------------------------------------------------
-
-    def _greet(self, connection: Connection) -> None:
-        """Ask, on a fresh connection; whoever asks again with the same key gets what is there."""
-        self._question, self._order = connection.number(), 0
-        try:
-            connection.send(msgspec.structs.replace(self._asked, id=self._question))
-            self._take_back(connection)
-        except ConnectionLost:
-            pass  # the next turn finds out
-
-    def _turn(self, connection: Connection, signals: Signals) -> None:
+    def _turn(self, signals: Signals) -> None:
+        """Wait for something to happen, and deal with it."""
         poll = select.poll()
-        poll.register(connection.fileno(), select.POLLIN)
         poll.register(signals.fd, select.POLLIN)
-        if not connection.waiting():
-            poll.poll(1000)
-        self._hear(signals)
-        for message in connection.receive():
-            self._answered(message)
-        self._take_back(connection)
-
-    def _connected(self, lost: ConnectionLost, signals: Signals) -> Connection:
-        """A new connection, however long that takes. The user may leave meanwhile. Raises GridError where we are turned
-        away for good."""
-        if self._left_by:
-            self._leave("the coordinator is gone")
-        else:
-            self._invocation.say(f"connection lost ({lost.why}), trying again; ^C takes the request back")
-        pause = FIRST_PAUSE
-        while True:
-            poll = select.poll()
-            poll.register(signals.fd, select.POLLIN)
-            if poll.poll(1000 * pause):
-                self._hear(signals)
-                if self._left_by:
-                    self._leave("the coordinator is gone")
-            try:
-                connection = self._invocation.connect()
-            except Unreachable:
-                pause = min(2 * pause, MOST_PAUSE)
-                continue
-            self._invocation.say("connected again")
-            self._greet(connection)
-            return connection
+        if (fd := self._grid.fileno()) >= 0:
+            poll.register(fd, select.POLLIN)
+        poll.poll(1000 * min(1.0, self._grid.timeout()))
+        for number in signals.taken():
+            self._signalled(number)
+        for event in self._grid.receive():
+            self._heard(event)
+        self._take_back()
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
-    def _answered(self, message: Any) -> None:
-        match message:
-            case Submitted():
-                self._boost = message.jobs[0]
+    def _heard(self, event: Event) -> None:
+        match event:
+            case Answer(_, Submitted() as answer):
+                self._boost = answer.jobs[0]
             case JobUpdate(view):
                 self._boost = view.id
                 if view.state is State.ENDED or (view.state is State.RUNNING and not self._left_by):
                     self._view = view
                 else:
                     self._tell(view)
-            case Done(id=number) if number == self._order:
+            case Answer(number, Done()) if number == self._order:
                 self._left = True
-            case Failed(id=number) if number in (self._question, self._order):
-                raise Denied(message)
+            case Answer(number, GridError() as error) if number in (self._question, self._order):
+                raise error
+            case Lost(why):
+                self._leave_if_gone()
+                self._invocation.say(f"connection lost ({why}), trying again; ^C takes the request back")
+            case Opened(again=True):
+                self._invocation.say("connected again")
 
     def _tell(self, view: JobView) -> None:
         """A line for each state."""
@@ -125,19 +92,22 @@ class Borrowing:
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
-    def _hear(self, signals: Signals) -> None:
-        for number in signals.taken():
-            if not self._left_by:
-                self._left_by, self._left_at = number, time.monotonic()
-            elif time.monotonic() - self._left_at > AGAIN_SECONDS:
-                self._leave("it was not awaited")
+    def _signalled(self, number: int) -> None:
+        if not self._left_by:
+            self._left_by, self._left_at = number, time.monotonic()
+            self._leave_if_gone()
+        elif time.monotonic() - self._left_at > AGAIN_SECONDS:
+            self._leave("it was not awaited")
 
-    def _take_back(self, connection: Connection) -> None:
+    def _take_back(self) -> None:
         """Once it is known by which id, and once."""
         if self._left_by and self._boost and not self._order and self._view is None:
-            self._order = connection.number()
             reason = "^C" if self._left_by == signal.SIGINT else f"its client got {signal.Signals(self._left_by).name}"
-            connection.send(Cancel(id=self._order, jobs=(self._boost,), reason=reason))
+            self._order = self._grid.ask(Cancel(id=0, jobs=(self._boost,), reason=reason))
+
+    def _leave_if_gone(self) -> None:
+        if self._left_by and self._grid.fileno() < 0:
+            self._leave("the coordinator is gone")
 
     def _leave(self, why: str) -> None:
         """Leave it as it is, and say so."""

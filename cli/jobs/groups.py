@@ -12,10 +12,10 @@ from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.groups import GroupKind, GroupView
 from distributed_grid.protocol.groups import words as array_words
 from distributed_grid.protocol.jobs import Cause, JobView, exit_status
-from distributed_grid.protocol.messages import Cancel, Submission, Submit, Submitted
+from distributed_grid.protocol.messages import Cancel, Submission
 
 if TYPE_CHECKING:
-    from distributed_grid.coordinator.client.blocking import Connection
+    from distributed_grid.coordinator.client.blocking import GridClient
 
 F = Callable[..., Any]
 
@@ -43,7 +43,7 @@ def many_of(options: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Submission that such options say. Raises BadValue."""
     from datetime import datetime
 
-    from distributed_grid.coordinator.client.jobs import parse_begin
+    from distributed_grid.coordinator.client.requests import parse_begin
     from distributed_grid.protocol.groups import parse_array
     from distributed_grid.protocol.jobs import parse_after
 
@@ -146,12 +146,11 @@ def before_json(view: GroupView | JobView) -> dict[str, Any]:
     }
 
 
-def attach_array(invocation: Invocation, connection: "Connection", submission: Submission, keep: bool) -> int:
+def attach_array(invocation: Invocation, grid: "GridClient", submission: Submission, keep: bool) -> int:
     """Submit an array and stay until it has ended, saying how far it is. ^C ends it (with `keep`: leaves it); a second
     one leaves."""
-    reply: Submitted = connection.call(Submit(id=connection.number(), jobs=(submission,)))
-    connection.close()
-    (array,) = reply.jobs
+    (array,) = grid.submit_many([submission])
+    grid.close()
     invocation.say(f"{array} is queued")
     waiting = Waiting(invocation, (array,), None, progress=True)
     try:

@@ -3,11 +3,11 @@
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from distributed_grid.cli.attach.results import get_options, here
+from distributed_grid.cli.attach.results import get_options
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.jobs.groups import many_of, many_options
@@ -25,6 +25,10 @@ from distributed_grid.protocol.resources import (
     parse_memory,
 )
 from distributed_grid.protocol.text import parse_duration
+
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.client.blocking import GridClient
+    from distributed_grid.protocol.messages import Submission
 
 GRID_FAILED = 125
 NOT_PLACED = 75
@@ -94,19 +98,18 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     config = invocation.config()
     if config is not None:
         config.require_sharing()
-    from distributed_grid.coordinator.client.blocking import Connection
     from distributed_grid.protocol.messages import Submission
 
-    connection: Connection = invocation.connect()
+    grid = invocation.connect()
     if not (options["no_ship"] or options["workdir"]):
         import msgspec
 
         from distributed_grid.cli.attach.results import ship
 
-        spec = msgspec.structs.replace(spec, bundle=ship(invocation, connection, here()))
+        spec = msgspec.structs.replace(spec, bundle=ship(invocation, grid))
     submission = Submission(key=os.urandom(16).hex(), spec=spec, request=request, **many)
     if options["detach"]:
-        _detach(invocation, connection, submission)
+        _detach(invocation, grid, submission)
         return
     from distributed_grid.cli.attach.attached import Attached
 
@@ -114,13 +117,13 @@ def run_shared(kind: str | None, amount: str | None, command: tuple[str, ...], *
     if options["array"]:
         from distributed_grid.cli.jobs.groups import attach_array
 
-        sys.exit(attach_array(invocation, connection, submission, keep))
-    attached = Attached(invocation, submission=submission, keep=keep)
+        sys.exit(attach_array(invocation, grid, submission, keep))
+    attached = Attached(invocation, grid, submission=submission, keep=keep)
     if request.gang:
         from distributed_grid.cli.attach.gang import begin_gang
 
-        attached = begin_gang(invocation, connection, submission, keep)
-    code = attached.run(connection)
+        attached = begin_gang(invocation, grid, submission, keep)
+    code = attached.run()
     if options["globs"]:
         from distributed_grid.cli.attach.results import bring_back
 
@@ -192,11 +195,11 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _detach(invocation: Invocation, connection: Any, submission: Any) -> None:
+def _detach(invocation: Invocation, grid: "GridClient", submission: "Submission") -> None:
     from distributed_grid.cli import formatting
     from distributed_grid.protocol.messages import Submit, Submitted
 
-    reply: Submitted = connection.call(Submit(id=connection.number(), jobs=(submission,)))
+    reply: Submitted = grid.call(Submit(id=0, jobs=(submission,)))
     job = reply.jobs[0]
     if invocation.output in ("json", "jsonl"):
         formatting.emit_json(invocation, {"job": {"id": job}, "nodes": reply.nodes, "nodes_that_fit": reply.fit})
@@ -204,7 +207,7 @@ def _detach(invocation: Invocation, connection: Any, submission: Any) -> None:
         formatting.emit(job + "\n")
         if sys.stderr.isatty() or invocation.verbose:
             invocation.say(f"queued · follow it with: grid attach {job} · end it with: grid cancel {job}")
-    connection.close()
+    grid.close()
 
 
 def _check_globs(options: dict[str, Any]) -> None:

@@ -276,12 +276,12 @@ def submit(path: str) -> None:
 
     import msgspec
 
-    from distributed_grid.cli.attach.results import here, ship
+    from distributed_grid.cli.attach.results import ship
     from distributed_grid.protocol.codec import BULK_BYTES, encode
     from distributed_grid.protocol.messages import Submission, Submit, Submitted
 
-    connection = invocation.connect()
-    bundle = ship(invocation, connection, here()) if any(job.shipped for job in jobs) else ""
+    grid = invocation.connect()
+    bundle = ship(invocation, grid) if any(job.shipped for job in jobs) else ""
     call = os.urandom(12).hex()
     submissions = tuple(
         Submission(
@@ -292,15 +292,15 @@ def submit(path: str) -> None:
         )
         for number, job in enumerate(jobs)
     )
-    message = Submit(id=connection.number(), jobs=submissions)
+    message = Submit(id=0, jobs=submissions)
     if (size := len(encode(0, [message]))) > BULK_BYTES:
         raise BadValue(
             f"the {len(jobs)} jobs of {path} have {size} bytes",
             why=f"{BULK_BYTES} are the most that are taken or refused as one",
             hint="split the file, or describe equal jobs once",
         )
-    reply: Submitted = connection.call(message)
-    connection.close()
+    reply: Submitted = grid.call(message)
+    grid.close()
     if invocation.output in ("json", "jsonl"):
         rows = [{"id": job, "name": one.spec.name} for job, one in zip(reply.jobs, jobs, strict=True)]
         formatting.emit_json(invocation, {"jobs": rows}, rows="jobs")

@@ -11,7 +11,7 @@ from distributed_grid.cli.context import current, printable
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.cli.services import service, systemd
 from distributed_grid.cli.services.systemd import Unit, program
-from distributed_grid.coordinator.client.blocking import user_name
+from distributed_grid.coordinator.client.session import user_name
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.resources import format_bytes
 

@@ -16,14 +16,14 @@ import click
 
 from distributed_grid import __version__
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import Invocation, current, printable
-from distributed_grid.coordinator.client.blocking import Connection
+from distributed_grid.cli.context import Invocation, client, current, printable
+from distributed_grid.coordinator.client.blocking import GridClient
 from distributed_grid.identity.credentials import IDENTITY, client_context, has_identity, tls_words
 from distributed_grid.identity.member import identity_for, read_member
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.messages import GetStatus, Status, joined, next_page
+from distributed_grid.protocol.messages import GetStatus, Status
 from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH
-from distributed_grid.protocol.nodes import NodeState, NodeView
+from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import LEAST_SHARED, level_of, open_to_all
 from distributed_grid.runtime.health import CLOCK, Finding, Level, certificate, clock, failed
 
@@ -45,7 +45,7 @@ def client_side(invocation: Invocation, node: str) -> Iterator[Finding]:
         if folder is not None:
             yield certificate("your identity", folder, "grid login INVITATION, with a token from an operator")
         began = time.monotonic()
-        control = Connection(url)
+        control = client(url).connect()
         took = time.monotonic() - began
     except GridError as error:
         yield failed("control connection", error)
@@ -62,11 +62,11 @@ def client_side(invocation: Invocation, node: str) -> Iterator[Finding]:
         control.close()
 
 
-def _talks(check: str, connection: Connection, url: str, took: float) -> Generator[Finding, None, tuple[Status, float]]:
+def _talks(check: str, connection: GridClient, url: str, took: float) -> Generator[Finding, None, tuple[Status, float]]:
     trips = []
     for _ in range(ROUNDS):
         began = time.monotonic()
-        status: Status = connection.call(GetStatus(id=connection.number(), past=_NOBODY))
+        status: Status = connection.call(GetStatus(id=0, past=_NOBODY))
         trips.append(time.monotonic() - began)
     trip = statistics.median(trips)
     what = f"{url}: opened in {took * 1000:.0f} ms, a round trip takes {trip * 1000:.1f} ms"
@@ -81,7 +81,7 @@ def _data(url: str) -> Iterator[Finding]:
     """Logs and files go beside control, on a connection of their own."""
     began = time.monotonic()
     try:
-        second = Connection(url)
+        second = client(url).connect()
     except GridError as error:
         yield failed("data connection", error)
         return
@@ -114,10 +114,10 @@ def _software(status: Status) -> Finding:
     return Finding("coordinator's grid", Level.WARNING, status.software, why, hint)
 
 
-def _grid(connection: Connection, status: Status, node: str) -> Iterator[Finding]:
+def _grid(connection: GridClient, status: Status, node: str) -> Iterator[Finding]:
     if status.trouble:
         yield Finding("grid", Level.ERROR, "it takes no new jobs", status.trouble, "see to that on the master")
-    nodes = _nodes(connection)
+    nodes = connection.nodes()
     away = [one for one in nodes if one.state is not NodeState.UP]
     what = f"{len(nodes) - len(away)} of {len(nodes)} nodes are up"
     if away:
@@ -144,15 +144,6 @@ def _grid(connection: Connection, status: Status, node: str) -> Iterator[Finding
     if mine is not None and mine.withheld and mine.state is NodeState.UP:
         why = "; ".join(f"{one.what}: {one.why}" for one in mine.withheld[:3])
         yield Finding("this node lends", Level.OK, f"{mine.offered} now; not all, since {why}")
-
-
-def _nodes(connection: Connection) -> list[NodeView]:
-    request = GetStatus(id=connection.number())
-    answer = page = connection.call(request)
-    while (request := next_page(request, page, connection.number())) is not None:
-        page = connection.call(request)
-        answer = joined(answer, page)
-    return list(answer.nodes)
 
 
 def node_side(state_dir: Path) -> Iterator[Finding]:

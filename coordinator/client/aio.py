@@ -1,71 +1,58 @@
-"""The public asyncio client of a grid.
+"""The asyncio client of a grid.
 
     async with GridClient("ws://127.0.0.1:7433") as grid:
         result = await grid.run("python train.py", gpus=1, priority="high")
 
-It reconnects by itself and says again what was not answered, which is safe: a job is submitted under a key of its own,
-so however often that is said, it is one job.
+It connects again by itself and repeats what was not answered, which is safe: a job is submitted under a key of its own,
+so however often it is submitted, it is one job.
 """
 
-import getpass
-import secrets
+import asyncio
+import contextlib
+import random
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from distributed_grid.coordinator.client.downloads import BadAnswer, Listed, Rules, compared
-from distributed_grid.coordinator.client.jobs import describe_job
-from distributed_grid.coordinator.client.output import JobResult, collect, fetch_files, ship_directory, stream_output
+from distributed_grid.coordinator.client import downloads, requests, shipping
+from distributed_grid.coordinator.client.downloads import BadAnswer
+from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
+from distributed_grid.coordinator.client.requests import (
+    Once,
+    Post,
+    Returned,
+    Steps,
+    Together,
+    Until,
+    advance,
+    describe_job,
+)
 from distributed_grid.coordinator.client.session import (
+    CONNECT_SECONDS,
+    DEFAULT_URL,
+    PATIENCE,
+    RENEW_AGAIN,
+    Answer,
     ConnectionLost,
     GridUnavailable,
+    Lost,
+    Opened,
+    Over,
     RequestRefused,
     Session,
-    Watches,
+    credentials,
+    not_dialled,
+    not_let_in,
+    user_name,
+    words_of,
 )
 from distributed_grid.coordinator.client.shipping import HashCache, ShippingError
-from distributed_grid.protocol.boosts import DURATION
-from distributed_grid.protocol.codec import BULK_BYTES, encode
-from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.groups import GroupView
-from distributed_grid.protocol.jobs import JobView, Priority, Request, State
-from distributed_grid.protocol.messages import (
-    AskWhy,
-    Boosts,
-    Cancel,
-    Done,
-    DrainNodes,
-    FileEntry,
-    Files,
-    GetReceipts,
-    GetShared,
-    GetShares,
-    GetStatus,
-    Jobs,
-    LabelNodes,
-    ListBoosts,
-    ListJobs,
-    Receipts,
-    RequestBoost,
-    Shared,
-    Shares,
-    ShowJobs,
-    SignalJob,
-    Status,
-    Submission,
-    Submit,
-    Submitted,
-    UndrainNodes,
-    WantFiles,
-    Why,
-)
-from distributed_grid.protocol.messages.operator import Receipt
-from distributed_grid.protocol.nodes import NodeView
-from distributed_grid.protocol.placement import Walls
-from distributed_grid.protocol.resources import ResourceType
-from distributed_grid.protocol.text import parse_duration
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import JobView, State
+from distributed_grid.protocol.messages import JobUpdate
+from distributed_grid.runtime.local import NoSocket, dial, socket_path
 
 __all__ = [
     "BadAnswer",
@@ -78,16 +65,25 @@ __all__ = [
     "describe_job",
 ]
 
-_GROUP_BYTES = BULK_BYTES // 4
-DEFAULT_URL = "ws://127.0.0.1:7433"
+READ_BYTES = 1 << 18
+CLOSE_SECONDS = 1.0
+RENEWAL_CHECK = 3600.0
+"""The clock is looked at so often, in seconds: it may be set, and the machine may sleep."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def this_user() -> str:
-    """The name this process's jobs run under."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
+def _method(
+    steps: Callable[P, Steps[T]], disk: bool = False
+) -> "Callable[Concatenate[GridClient, P], Coroutine[Any, Any, T]]":
+    """A request as a method to await. `disk`: it reads or writes files, in a thread."""
+
+    @wraps(steps)
+    async def method(self: "GridClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.do(steps(*args, **kwargs), disk)
+
+    return method
 
 
 class GridClient:
@@ -97,23 +93,45 @@ class GridClient:
     connect is tried once.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, user: str = "", patience: float = 300.0) -> None:
+    def __init__(self, url: str = DEFAULT_URL, *, user: str = "", patience: float = PATIENCE) -> None:
         self.url = url
-        self.user = user or this_user()
-        self._watches = Watches(lambda message: self._session.ask(message), lambda: self._session.number())
-        watches = self._watches
-        self._session = Session(url, self.user, patience, watches.update, watches.renew, watches.fail)
+        self.user = user or user_name()
+        self._session = Session(url, self.user, patience, random.uniform, self._not_let_in)
+        self._identity: Path | None = None
         self._hashes = HashCache()
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._changes: dict[str, asyncio.Future[None]] = {}
+        """By job, for those who follow it: done at the next change."""
+        self._opening = asyncio.Lock()
+        self._opened: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        """What serves the connection, and what renews our certificate."""
+        self._writer: asyncio.StreamWriter | None = None
+        self._flushing = False
 
     async def connect(self) -> None:
-        """Connect. Raises GridUnavailable where nobody answers."""
-        await self._session.open()
-        if self._session.welcome is not None:
-            self.user = self._session.welcome.user or self.user
+        """Connect; what is connected already stays as it is. Raises GridUnavailable where nobody answers."""
+        async with self._opening:
+            if self._session.error is None:
+                return
+            await self._stop()
+            loop = asyncio.get_running_loop()
+            self._opened = loop.create_future()
+            self._session.start(loop.time())
+            self._tasks = [asyncio.create_task(self._serve())]
+            try:
+                await asyncio.shield(self._opened)
+            except asyncio.CancelledError:
+                await self.close()
+                raise
 
     async def close(self) -> None:
         """Leave; jobs run on."""
-        await self._session.close()
+        last = self._session.close()
+        if self._writer is not None:
+            self._writer.writelines(last)
+        self._dispatch()
+        await self._stop()
 
     async def __aenter__(self) -> "GridClient":
         await self.connect()
@@ -122,20 +140,37 @@ class GridClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # --- jobs ---------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def submit(self, command: str | Sequence[str], **options: Any) -> str:
-        """Submit one job (options as in `describe_job`) and return its id, once it is on the coordinator's disk."""
-        return (await self.submit_many([describe_job(command, **options)]))[0]
+    submit = _method(requests.submit)
+    submit_many = _method(requests.submit_many)
+    wait = _method(requests.wait)
+    show = _method(requests.show)
+    jobs = _method(requests.jobs)
+    arrays = _method(requests.arrays)
+    show_array = _method(requests.show_array)
+    members = _method(requests.members)
+    cancel = _method(requests.cancel)
+    signal = _method(requests.signal)
+    why = _method(requests.why)
+    request_boost = _method(requests.request_boost)
+    boosts = _method(requests.boosts)
+    status = _method(requests.status)
+    nodes = _method(requests.nodes)
+    shared = _method(requests.shared)
+    shares = _method(requests.shares)
+    drain = _method(requests.drain)
+    undrain = _method(requests.undrain)
+    label = _method(requests.label)
+    receipts = _method(requests.receipts)
+    files = _method(downloads.files)
+    fetch = _method(downloads.fetch, disk=True)
 
-    async def submit_many(self, jobs: Sequence[Submission]) -> list[str]:
-        """Submit jobs and return their ids in order. They travel in groups; one that is refused takes its group with
-        it, and those submitted before stay."""
-        ids: list[str] = []
-        for group in _groups(jobs):
-            answer = await self._session.ask(Submit(id=self._session.number(), jobs=group))
-            ids += answer.jobs
-        return ids
+    async def ship(self, directory: str | Path) -> str:
+        """Send what of a directory the coordinator has not got yet; the hash is for `bundle=` of jobs. Raises
+        ShippingError."""
+        shipped = await self.do(shipping.ship(self._session.number, Path(directory), self._hashes), disk=True)
+        return shipped.bundle.hash
 
     async def run(self, command: str | Sequence[str], **options: Any) -> JobResult:
         """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream)."""
@@ -143,205 +178,287 @@ class GridClient:
 
     async def result(self, job: str) -> JobResult:
         """Wait for a job's end and return its result with its output."""
-        return await collect(self._session, self._watches, await self.wait(job))
-
-    async def wait(self, job: str) -> JobView:
-        """The job (id, unique prefix, name or `last`) once it has ended."""
-        view = await self.show(job)
-        async with aclosing(self._watches.follow(view)) as views:
-            async for view in views:  # noqa: B007
-                pass
-        return view
+        view = await self.wait(job)
+        reader = ResultReader(view)
+        async with contextlib.aclosing(self._pieces(reader.output, view)) as pieces:
+            async for piece in pieces:
+                reader.add(piece)
+        return reader.result()
 
     async def follow(self, job: str) -> AsyncGenerator[JobView, None]:
-        """The job now and whenever it changes, until it has ended."""
-        async with aclosing(self._watches.follow(await self.show(job))) as views:
+        """The job now and whenever it changes, until it has ended. Changes that follow each other faster than they are
+        read are told as one."""
+        async with contextlib.aclosing(self._views(await self.show(job))) as views:
             async for view in views:
                 yield view
 
     async def stream(self, job: str) -> AsyncGenerator[tuple[str, bytes], None]:
         """The job's output from its beginning, as (`stdout` or `stderr`, bytes), until both have ended. It goes on
         where it was after a lost connection, a restarted coordinator or agent."""
-        async with aclosing(stream_output(self._session, self._watches, await self.show(job))) as pieces:
+        output = JobOutput()
+        async with contextlib.aclosing(self._pieces(output, await self.show(job))) as pieces:
             async for piece in pieces:
-                yield piece
+                yield piece.stream, piece.data
+        if (stream := output.missing()) is not None:
+            raise unreadable(job, stream)
 
     async def logs(self, job: str) -> tuple[bytes, bytes]:
         """All of an ended job's stdout and stderr, waiting for its end (up to 16 MiB each, the last ones)."""
         result = await self.result(job)
         return result.stdout_bytes, result.stderr_bytes
 
-    async def show(self, job: str) -> JobView:
-        """A job as it stands, with its story."""
-        return await self._session.show(job)
+    async def _views(self, view: JobView) -> AsyncGenerator[JobView, None]:
+        followed = self._session.follow(view)
+        self._flush_soon()
+        try:
+            yield view
+            while view.state is not State.ENDED:
+                while followed.view is view:
+                    if followed.error is not None:
+                        raise followed.error
+                    await asyncio.shield(self._change(view.id))
+                view = followed.view
+                yield view
+        finally:
+            self._session.unfollow(followed)
 
-    async def jobs(
-        self, *, ended: bool = False, states: Iterable[State] = (), user: str = "", limit: int = 1000
-    ) -> list[JobView]:
-        """Jobs, at most `limit`: those that live, the newest first, then with `ended` the others, the newest end
-        first."""
-        number = self._session.number()
-        ask = ListJobs(id=number, ended=ended, states=tuple(states), user=user, limit=limit)
-        return list((await self._session.ask_all(ask)).jobs)
+    async def _pieces(self, output: JobOutput, view: JobView) -> AsyncGenerator[Piece, None]:
+        session, loop = self._session, asyncio.get_running_loop()
+        followed = session.follow(view)
+        self._flush_soon()
+        asking: set[asyncio.Task[Any]] = set()
+        try:
+            pieces = output.update(view)
+            while True:
+                for piece in pieces:
+                    yield piece
+                if output.over:
+                    return
+                now = loop.time()
+                asking |= {asyncio.create_task(self._ask(one)) for one in output.questions(session.number, now)}
+                if followed.view is output.view and followed.error is None:
+                    change = self._change(view.id)
+                    await asyncio.wait(
+                        [*asking, change], timeout=output.pause(now), return_when=asyncio.FIRST_COMPLETED
+                    )
+                if followed.error is not None:
+                    raise followed.error
+                pieces = []
+                for task in [one for one in asking if one.done()]:
+                    asking.discard(task)
+                    pieces += output.take(task.result(), loop.time())
+                if followed.view is not output.view:
+                    pieces += output.update(followed.view)
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+            session.unfollow(followed)
 
-    async def arrays(self, *, ended: bool = False, user: str = "", limit: int = 1000) -> list[GroupView]:
-        """Arrays as wholes, at most `limit`: those that live, then with `ended` the others."""
-        ask = ListJobs(id=self._session.number(), ended=ended, user=user, limit=limit, fold=True)
-        return list((await self._session.ask(ask)).groups)
+    # --- asking -------------------------------------------------------------------------------------------------------
 
-    async def show_array(self, array: str) -> GroupView:
-        """An array as it stands."""
-        answer: Jobs = await self._session.ask(ShowJobs(id=self._session.number(), jobs=(array,)))
-        if not answer.groups:
-            raise BadValue(f"{array} is no array", hint="`show` is for single jobs")
-        return answer.groups[0]
+    async def do(self, steps: Steps[T], disk: bool = False) -> T:
+        """Run a request; `disk`: in a thread. Raises what it raises; GridError."""
+        answer: Any = None
+        error: GridError | None = None
+        try:
+            while True:
+                if disk:
+                    step = await asyncio.to_thread(advance, steps, answer, error)
+                else:
+                    step = advance(steps, answer, error)
+                if isinstance(step, Returned):
+                    result: T = step.value
+                    return result
+                answer = error = None
+                try:
+                    answer = await self._step(step)
+                except GridError as raised:
+                    error = raised
+        finally:
+            with contextlib.suppress(ValueError):  # a thread is in it still, which we were not to wait for
+                steps.close()
 
-    async def members(self, array: str) -> list[JobView]:
-        """The jobs of an array as they stand, in short."""
-        ask = ShowJobs(id=self._session.number(), jobs=(array,), members=True)
-        return list((await self._session.ask(ask)).jobs)
+    async def _step(self, step: Any) -> Any:
+        match step:
+            case Once(message):
+                return await self._ask(message, repeatable=False)
+            case Post(message):
+                return await self._post(message)
+            case Together(messages):
+                answers = await asyncio.gather(*map(self._ask, messages), return_exceptions=True)
+                for answer in answers:
+                    if isinstance(answer, BaseException):
+                        raise answer
+                return answers
+            case Until(view, reached):
+                async with contextlib.aclosing(self._views(view)) as views:
+                    async for view in views:
+                        if reached(view):
+                            return view
+            case message:
+                return await self._ask(message)
 
-    async def cancel(self, *jobs: str, reason: str = "", grace: float | None = None) -> None:
-        """End these jobs: SIGTERM, `grace` seconds (none: each job's own), SIGKILL. Returns once that is on disk."""
-        seconds = -1.0 if grace is None else grace
-        await self._session.ask(Cancel(id=self._session.number(), jobs=jobs, reason=reason, grace=seconds))
+    async def _ask(self, message: Any, repeatable: bool = True) -> Any:
+        number = self._session.ask(message, repeatable)
+        future = self._answers[number] = asyncio.get_running_loop().create_future()
+        self._dispatch()
+        self._flush_soon()
+        try:
+            return await future
+        finally:
+            self._answers.pop(number, None)
+            self._session.forget(number)
 
-    async def signal(self, job: str, signum: int) -> None:
-        """Send a signal to a running job, once. Raises ConnectionLost where it is not known whether that was done."""
-        await self._session.ask(SignalJob(id=self._session.number(), job=job, signal=signum), retry=False)
+    async def _post(self, message: Any) -> None:
+        opened = self._session.opened
+        self._session.post(message)
+        self._flush()
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                await self._writer.drain()
+        if not self._session.open or self._session.opened != opened:
+            raise ConnectionLost("it broke on the way")
 
-    # --- boosts -------------------------------------------------------------------------------------------------------
+    def _change(self, job: str) -> "asyncio.Future[None]":
+        """Done when this job changes, or nothing more is told of it."""
+        future = self._changes.get(job)
+        if future is None:
+            future = self._changes[job] = asyncio.get_running_loop().create_future()
+        return future
 
-    async def request_boost(
-        self,
-        target: str,
-        kind: ResourceType,
-        amount: float,
-        *,
-        priority: Priority = Priority.NORMAL,
-        duration: float = DURATION,
-        source: str = "",
-        exclusive: bool = False,
-        walls: Walls = Walls.NONE,
-    ) -> str:
-        """Ask for a boost of so many cores, GPUs or GB for `duration` seconds, and return its id, once it is on the
-        coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs. `exclusive`: for
-        programs that use its placement group alone. `walls`: from a node with this level or a stronger one."""
-        asked = RequestBoost(
-            id=self._session.number(),
-            key=secrets.token_hex(16),
-            target=target,
-            kind=kind,
-            amount=amount,
-            priority=priority,
-            duration=duration,
-            source=source,
-            exclusive=exclusive,
-            walls=walls,
-        )
-        answer: Submitted = await self._session.ask(asked)
-        return answer.jobs[0]
+    # --- events -------------------------------------------------------------------------------------------------------
 
-    async def boosts(self, target: str = "") -> Boosts:
-        """The boosts that have not ended, for all nodes or one, and what Ray shows."""
-        answer: Boosts = await self._session.ask_all(ListBoosts(id=self._session.number(), target=target))
-        return answer
+    def _dispatch(self) -> None:
+        """Give what has happened to those who wait for it."""
+        for event in self._session.take_events():
+            match event:
+                case Answer(number, content):
+                    if (answered := self._answers.pop(number, None)) is not None:
+                        _settle(answered, content)
+                    elif isinstance(content, GridError):
+                        self._wake(*self._changes)
+                case JobUpdate(view):
+                    self._wake(view.id)
+                case Opened():
+                    self._entered()
+                case Lost():
+                    self._end_renewals()
+                case Over(error):
+                    self._wake(*self._changes)
+                    if self._opened is not None:
+                        _settle(self._opened, error)
+                        self._opened.exception()  # whoever waits is told; nobody may
 
-    # --- the grid -----------------------------------------------------------------------------------------------------
+    def _wake(self, *jobs: str) -> None:
+        for job in jobs:
+            if (change := self._changes.pop(job, None)) is not None:
+                _settle(change, None)
 
-    async def status(self) -> Status:
-        """How the grid is."""
-        answer: Status = await self._session.ask_all(GetStatus(id=self._session.number()))
-        return answer
+    def _entered(self) -> None:
+        """We are let in, and told who we are."""
+        welcome = self._session.welcome
+        assert welcome is not None and self._opened is not None  # noqa: S101
+        self.user = welcome.user or self.user
+        _settle(self._opened, None)
+        if self._identity is not None and (welcome.renew or welcome.renew_in):
+            self._tasks.append(asyncio.create_task(self._keep_renewed(self._identity, welcome.renew_in)))
 
-    async def nodes(self) -> list[NodeView]:
-        """The nodes."""
-        return list((await self.status()).nodes)
+    async def _keep_renewed(self, identity: Path, seconds: float) -> None:
+        """Have a new certificate whenever most of the life of ours is over; if that fails, it is tried again."""
+        at = time.time() + seconds
+        while True:
+            if (left := at - time.time()) > 0:
+                await asyncio.sleep(min(left, RENEWAL_CHECK))
+                continue
+            at = time.time() + RENEW_AGAIN * random.uniform(1, 2)  # noqa: S311
+            with contextlib.suppress(GridError):  # nobody waits for it, and what is held goes on
+                at = await self.do(requests.renew(identity), disk=True) or at
 
-    async def shared(self, node: str = "") -> Shared:
-        """What is offered and what is lent, on all nodes or one."""
-        answer: Shared = await self._session.ask_all(GetShared(id=self._session.number(), node=node))
-        return answer
+    def _end_renewals(self) -> None:
+        for task in self._tasks[1:]:
+            task.cancel()
+        del self._tasks[1:]
 
-    async def shares(self) -> Shares:
-        """Who holds how much, and who is next (docs/shares.md)."""
-        answer: Shares = await self._session.ask(GetShares(id=self._session.number()))
-        return answer
+    # --- the connection -----------------------------------------------------------------------------------------------
 
-    async def drain(self, *nodes: str, reason: str = "", deadline: float | str | None = None) -> str:
-        """Give these nodes no new job; what still runs there after `deadline` (seconds or text such as `"30m"`; 0: now)
-        is taken back. Returns what came of it, once it is on disk."""
-        seconds = -1.0 if deadline is None else parse_duration(str(deadline), zero=True)
-        return await self._order(DrainNodes(id=self._session.number(), nodes=nodes, reason=reason, deadline=seconds))
+    async def _serve(self) -> None:
+        """Dial, read, and do what is due, until the session is over."""
+        session, loop = self._session, asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        while session.error is None:
+            if session.dial_at is not None:
+                await asyncio.sleep(max(0.0, session.dial_at - loop.time()))
+                reader = await self._dial() or reader
+            else:
+                session.tick(loop.time())
+                try:
+                    async with asyncio.timeout_at(session.deadline()):
+                        data = await reader.read(READ_BYTES)
+                    session.receive(data, loop.time())
+                except TimeoutError:
+                    pass
+                except OSError as error:
+                    session.broken(words_of(error), loop.time())
+            self._flush()
+            self._dispatch()
 
-    async def undrain(self, *nodes: str) -> str:
-        """Give these nodes jobs again."""
-        return await self._order(UndrainNodes(id=self._session.number(), nodes=nodes))
+    async def _dial(self) -> asyncio.StreamReader | None:
+        session, loop, uri = self._session, asyncio.get_running_loop(), self._session.uri
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                context, headers, self._identity = credentials(self.url, None)
+                where: dict[str, Any] = {"host": uri.host, "port": uri.port}
+                if (path := socket_path(self.url)) is not None:
+                    where = {"sock": dial(path, CONNECT_SECONDS)}
+                elif context is not None:
+                    where |= {"ssl": context, "server_hostname": uri.host}
+                reader, self._writer = await asyncio.open_connection(limit=READ_BYTES, **where)
+        except (NoSocket, OSError) as error:
+            session.not_dialled(not_dialled(self.url, error, self._identity), loop.time())
+        except GridError as error:
+            session.not_dialled(error, loop.time())
+        else:
+            session.dialled(headers, loop.time())
+            return reader
+        return None
 
-    async def label(self, *nodes: str, labels: Mapping[str, str | None]) -> str:
-        """Give these nodes these labels; None removes one."""
-        return await self._order(LabelNodes(id=self._session.number(), nodes=nodes, labels=dict(labels)))
+    def _not_let_in(self, why: str, answered: bool) -> GridError:
+        return not_let_in(self.url, self._identity, why, answered)
 
-    async def _order(self, message: DrainNodes | UndrainNodes | LabelNodes) -> str:
-        answer: Done = await self._session.ask(message)
-        return answer.text
+    def _flush_soon(self) -> None:
+        """What is asked within one turn of the loop travels together."""
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
-    async def receipts(self, job: str = "", node: str = "", limit: int = 100) -> list[Receipt]:
-        """What was preempted, the newest first: where this job took a place or gave one, or on this node."""
-        number = self._session.number()
-        answer: Receipts = await self._session.ask(GetReceipts(id=number, job=job, node=node, limit=limit))
-        return list(answer.receipts)
+    def _flush(self) -> None:
+        self._flushing = False
+        data = self._session.data_to_send()
+        if self._writer is not None:
+            self._writer.writelines(data)
+            if not self._session.connected:
+                self._writer.close()
+                self._writer = None
 
-    async def why(self, job: str = "", request: Request | None = None) -> Why:
-        """Why a job is where it is, or where a request would go."""
-        answer: Why = await self._session.ask(AskWhy(id=self._session.number(), job=job, request=request))
-        return answer
-
-    # --- files --------------------------------------------------------------------------------------------------------
-
-    async def ship(self, directory: str | Path) -> str:
-        """Send what of a directory the coordinator has not got yet; the hash is for `bundle=` of jobs. Raises
-        ShippingError."""
-        return (await ship_directory(self._session, Path(directory), self._hashes)).hash
-
-    async def files(self, job: str, *globs: str) -> list[FileEntry]:
-        """The files in the job's working directory that match any of the globs (none: all). A file whose path is not
-        UTF-8 has its bytes in `raw`. Raises BadAnswer where the node lists others."""
-        view = await self.show(job)
-        return [file.entry for file in (await self._listed(view, globs or ("**",))).files]
-
-    async def fetch(
-        self, job: str, *globs: str, into: str | Path = ".", force: bool = False, executable: bool = False
-    ) -> list[Path]:
-        """Bring the matching files of a job's working directory into a directory here; their paths. What changed here
-        since the job was submitted is left as it is unless `force` is true: the others are written, and GridError says
-        which are not. Hidden files are brought where a pattern names the dot. Executable bits are kept with
-        `executable`. Raises BadAnswer where the node answers with what was not asked for."""
-        view = await self.show(job)
-        listed = await self._listed(view, globs or ("**",))
-        rules = Rules(min(view.submitted, time.time()), force, executable)
-        return await fetch_files(self._session, view, listed, Path(into), rules)
-
-    async def _listed(self, view: JobView, globs: tuple[str, ...]) -> Listed:
-        question = WantFiles(id=self._session.number(), allocation=view.allocation, globs=globs)
-        answer: Files = await self._session.ask(question)
-        if answer.error:
-            raise GridUnavailable(f"the files of {view.id} cannot be listed", why=answer.error)
-        return compared(answer, globs, view.node)
+    async def _stop(self) -> None:
+        """End what serves the connection, and hang up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if (writer := self._writer) is not None:
+            self._writer = None
+            writer.close()
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await writer.wait_closed()
 
 
-def _groups(jobs: Sequence[Submission]) -> Iterable[tuple[Submission, ...]]:
-    """The jobs in groups that each fit a frame."""
-    group: list[Submission] = []
-    size = 0
-    for job in jobs:
-        length = len(encode(0, [job]))
-        if length > BULK_BYTES - 1024:
-            raise BadValue("a job is too large to submit", why=f"its command and environment have {length} bytes")
-        if group and size + length > _GROUP_BYTES:
-            yield tuple(group)
-            group, size = [], 0
-        group.append(job)
-        size += length
-    if group:
-        yield tuple(group)
+def _settle(future: "asyncio.Future[Any]", content: Any) -> None:
+    if future.done():
+        return
+    if isinstance(content, GridError):
+        future.set_exception(content)
+    else:
+        future.set_result(content)

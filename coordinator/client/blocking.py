@@ -1,346 +1,437 @@
-"""The command line's connection to the coordinator: blocking, and without asyncio, so that a command starts quickly."""
+"""The blocking client of a grid, for programs (`distributed_grid.sync`) and for the command line. It needs no asyncio
+and no threads, so that a command starts quickly.
+
+    with GridClient("ws://127.0.0.1:7433") as grid:
+        result = grid.run("python train.py", gpus=1, priority="high")
+
+Whoever waits for other things too polls `fileno()` until `timeout()`, and then calls `receive(0)`.
+"""
 
 import contextlib
 import math
-import os
-import pwd
+import random
 import socket
 import time
-from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidURI
-from websockets.frames import Frame, Opcode
-from websockets.http11 import Response
-from websockets.protocol import State
-from websockets.uri import parse_uri
+from distributed_grid.coordinator.client import downloads, requests
+from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
+from distributed_grid.coordinator.client.requests import Once, Post, Returned, Steps, Together, Until, advance
+from distributed_grid.coordinator.client.session import (
+    CONNECT_SECONDS,
+    DEFAULT_URL,
+    PATIENCE,
+    RENEW_AGAIN,
+    Answer,
+    Away,
+    ConnectionLost,
+    Event,
+    Opened,
+    Session,
+    credentials,
+    not_dialled,
+    not_let_in,
+    user_name,
+    words_of,
+)
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.jobs import JobView, State
+from distributed_grid.protocol.messages import JobUpdate
+from distributed_grid.runtime.local import NoSocket, dial, socket_path
 
-from distributed_grid import __version__
-from distributed_grid.protocol.codec import BULK_BYTES
-from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.link import PROTOCOL, Link
-from distributed_grid.protocol.messages import Failed, Hello, NewCertificate, Refused, WantCertificate, Welcome
-from distributed_grid.runtime.local import LOCAL_URI, NoSocket, dial, socket_path
+if TYPE_CHECKING:
+    from distributed_grid.coordinator.client.shipping import HashCache
 
-CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
-PING_SECONDS = 5.0
-SILENT_SECONDS = 15.0
-"""A coordinator that was pinged and not heard for so long counts as gone."""
+WRITE_SECONDS = 30.0
 READ_BYTES = 1 << 18
-RENEW_AGAIN = 60.0
-"""Seconds until a renewal that failed is tried again."""
-UNKNOWN = "it answered 401"
-NOT_OURS = ("it answered ", "what listens there ", "what came ")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class Unreachable(GridError):
-    """Nobody answers at the coordinator's address, or it turned us away for now. `lasting`: waiting cannot help."""
+def _method(steps: Callable[P, Steps[T]]) -> "Callable[Concatenate[GridClient, P], T]":
+    """A request as a method that blocks until it is answered."""
 
-    def __init__(self, url: str, why: str, hint: str = "", lasting: bool = False) -> None:
-        self.lasting = lasting
-        what = f"cannot reach the coordinator at {url}"
-        super().__init__(
-            what, why, hint or "grid coordinator run · grid dev up (a grid on this machine) · --coordinator"
-        )
+    @wraps(steps)
+    def method(self: "GridClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.do(steps(*args, **kwargs))
 
-
-class ConnectionLost(GridError):
-    """The connection broke; what was asked may or may not have been done."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__("the connection to the coordinator was lost", why=why, hint="try again")
+    return method
 
 
-class Denied(GridError):
-    """The coordinator answered that it cannot be done; `code` is its short stable word, as in messages.Failed."""
+class GridClient:
+    """One connection to a coordinator. Use it as `with GridClient(url) as grid`; it is not for several threads at once.
 
-    def __init__(self, failed: Failed) -> None:
-        super().__init__(failed.what, failed.why, failed.hint)
-        self.code = failed.code
+    `patience` is how long (seconds) a lost coordinator is waited for before GridUnavailable is raised; 0: what is
+    asked then raises ConnectionLost. The first connect is tried once. `answer_seconds`: how long an answer is waited
+    for (none: as long as the coordinator is there). `identity`: the folder of the one to use, instead of that which we
+    have at that address.
+    """
 
-
-def user_name() -> str:
-    """Who we are to the grid: the owner of this process."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
-
-
-class Connection:
-    """One open connection. Raises Unreachable where there is none to be had."""
-
-    def __init__(self, url: str, timeout: float = CONNECT_SECONDS, identity: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        user: str = "",
+        patience: float = PATIENCE,
+        answer_seconds: float = math.inf,
+        connect_seconds: float = CONNECT_SECONDS,
+        identity: Path | None = None,
+        strict: bool = True,
+    ) -> None:
         self.url = url
-        self.user = self.role = self.grid = ""
-        self.heard = time.monotonic()
+        self.user = user or user_name()
+        self.role = self.grid = ""
+        self._answer_seconds = answer_seconds
+        self._connect_seconds = connect_seconds
         self._identity = identity
+        self.session = Session(url, self.user, patience, random.uniform, self._not_let_in, strict)
+        self._socket: socket.socket | None = None
+        self._events: list[Event] = []
+        self._answers: dict[int, Any] = {}
+        """Answers to those who wait for them; None: not there yet."""
         self._renew_at = math.inf
-        self._answered = False
-        self._numbers = 0
-        self._inbox: deque[Any] = deque()
-        self._parts: list[bytes] = []
-        self._pinged = self.heard
-        self._link = Link.dial(
-            Hello(protocol=PROTOCOL, software=__version__, role="client", name=user_name(), host=socket.gethostname()),
-            self.heard,
-        )
-        self._dial(timeout)
+        self._hashes: HashCache | None = None
 
-    # --- opening ------------------------------------------------------------------------------------------------------
+    def connect(self, patience: float = 0.0, away: Callable[[GridError, float], None] | None = None) -> "GridClient":
+        """Connect; a coordinator that is away is waited for up to `patience` seconds, which `away` is told once. Raises
+        GridUnavailable."""
+        self.session.start(time.monotonic(), patience)
+        while not self.session.open:
+            self._collect(math.inf)
+            for event in self._events:
+                if isinstance(event, Away) and away is not None:
+                    away(event.error, event.seconds)
+            self._events.clear()
+            if self.session.error is not None:
+                raise self.session.error
+        return self
 
-    def _dial(self, timeout: float) -> None:
-        path = socket_path(self.url)
+    def close(self) -> None:
+        """Leave; jobs run on."""
+        last = self.session.close()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                for data in last:
+                    self._socket.sendall(data)
+        self._hang_up()
+
+    def __enter__(self) -> "GridClient":
+        return self.connect()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    submit = _method(requests.submit)
+    submit_many = _method(requests.submit_many)
+    wait = _method(requests.wait)
+    show = _method(requests.show)
+    jobs = _method(requests.jobs)
+    arrays = _method(requests.arrays)
+    show_array = _method(requests.show_array)
+    members = _method(requests.members)
+    cancel = _method(requests.cancel)
+    signal = _method(requests.signal)
+    why = _method(requests.why)
+    request_boost = _method(requests.request_boost)
+    boosts = _method(requests.boosts)
+    status = _method(requests.status)
+    nodes = _method(requests.nodes)
+    shared = _method(requests.shared)
+    shares = _method(requests.shares)
+    drain = _method(requests.drain)
+    undrain = _method(requests.undrain)
+    label = _method(requests.label)
+    receipts = _method(requests.receipts)
+    files = _method(downloads.files)
+    fetch = _method(downloads.fetch)
+
+    def ship(self, directory: str | Path) -> str:
+        """Send what of a directory the coordinator has not got yet; the hash is for `bundle=` of jobs. Raises
+        ShippingError."""
+        from distributed_grid.coordinator.client import shipping  # not needed by most, and slow to import
+
+        self._hashes = self._hashes or shipping.HashCache()
+        return self.do(shipping.ship(self.number, Path(directory), self._hashes)).bundle.hash
+
+    def run(self, command: str | Sequence[str], **options: Any) -> JobResult:
+        """Submit one job, wait for its end, and return its result with all of its output (up to 16 MiB a stream)."""
+        return self.result(self.submit(command, **options))
+
+    def result(self, job: str) -> JobResult:
+        """Wait for a job's end and return its result with its output."""
+        view = self.wait(job)
+        reader = ResultReader(view)
+        for piece in self._pieces(reader.output, view):
+            reader.add(piece)
+        return reader.result()
+
+    def follow(self, job: str) -> Iterator[JobView]:
+        """The job now and whenever it changes, until it has ended. Changes that follow each other faster than they are
+        read are told as one."""
+        yield from self._views(self.show(job))
+
+    def _views(self, view: JobView) -> Iterator[JobView]:
+        followed = self.session.follow(view)
         try:
-            uri = parse_uri(self.url if path is None else LOCAL_URI)
-        except (InvalidURI, ValueError):
-            hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH (of ports 1 to 65535)"
-            raise BadValue(f"{self.url!r} is not a coordinator's address", hint=hint) from None
-        deadline = time.monotonic() + timeout
+            yield view
+            while view.state is not State.ENDED:
+                while followed.view is view and followed.error is None:
+                    self._collect(math.inf)
+                if followed.view is view and followed.error is not None:
+                    raise followed.error
+                view = followed.view
+                yield view
+        finally:
+            self.session.unfollow(followed)
+
+    def stream(self, job: str) -> Iterator[tuple[str, bytes]]:
+        """The job's output from its beginning, as (`stdout` or `stderr`, bytes), until both have ended. It goes on
+        where it was after a lost connection, a restarted coordinator or agent."""
+        output = JobOutput()
+        for piece in self._pieces(output, self.show(job)):
+            yield piece.stream, piece.data
+        if (stream := output.missing()) is not None:
+            raise unreadable(job, stream)
+
+    def logs(self, job: str) -> tuple[bytes, bytes]:
+        """All of an ended job's stdout and stderr, waiting for its end (up to 16 MiB each, the last ones)."""
+        result = self.result(job)
+        return result.stdout_bytes, result.stderr_bytes
+
+    def _pieces(self, output: JobOutput, view: JobView) -> Generator[Piece, None, None]:
+        followed = self.session.follow(view)
+        asked: set[int] = set()
         try:
-            if path is None:
-                self._socket = socket.create_connection((uri.host, uri.port), timeout)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            else:
-                self._socket = dial(path, timeout)
-        except NoSocket as error:
-            raise Unreachable(self.url, error.why, error.hint) from None
-        except OSError as error:
-            raise Unreachable(self.url, _reason(error), lasting=isinstance(error, socket.gaierror)) from None
-        try:
-            headers: dict[str, str] = {}
-            if uri.secure:
-                from distributed_grid.identity.credentials import as_member
-                from distributed_grid.identity.member import identity_at
+            yield from output.update(view)
+            while not output.over:
+                now = time.monotonic()
+                for question in output.questions(self.session.number, now):
+                    asked.add(self._begin(question))
+                pause = output.pause(now)
+                self._collect(math.inf if pause is None else now + pause)
+                if followed.error is not None:
+                    raise followed.error
+                for number in [one for one in asked if self._answers.get(one) is not None]:
+                    asked.discard(number)
+                    yield from output.take(self._answered(number), time.monotonic())
+                if followed.view is not output.view:
+                    yield from output.update(followed.view)
+        finally:
+            for number in asked:
+                self._forget(number)
+            self.session.unfollow(followed)
 
-                self._identity = self._identity or identity_at(self.url)
-                context, headers = as_member(self._identity)
-                self._socket = context.wrap_socket(self._socket, server_hostname=uri.host)
-            self._protocol = ClientProtocol(uri, max_size=BULK_BYTES + 1024)
-            request = self._protocol.connect()
-            request.headers.update(headers)
-            self._protocol.send_request(request)
-            self._flush()
-            while self._protocol.state is State.CONNECTING:
-                self._read(deadline)
-            self._send_queued()
-            while not self._inbox:
-                self._read(deadline)
-        except (ConnectionLost, OSError) as error:
-            self.close()
-            raise self._not_let_in(error) from None
-        except GridError:
-            self.close()
-            raise
-        welcome = self._inbox.popleft()
-        self._enter(welcome)
-        if self._identity is not None and (welcome.renew or welcome.renew_in):
-            self._renew_at = time.time() + welcome.renew_in
-            self._renew_if_due()
-
-    def _not_let_in(self, error: ConnectionLost | OSError) -> GridError:
-        if isinstance(error, TimeoutError) or self._answered:
-            why = error.why if isinstance(error, ConnectionLost) else _reason(error)
-            asked = "grid login, with a new token from one of its operators" if why.startswith(UNKNOWN) else ""
-            return Unreachable(self.url, why, asked, lasting=why.startswith(NOT_OURS))
-        from distributed_grid.identity.credentials import has_identity
-        from distributed_grid.identity.enrollment import has_expired, hung_up
-
-        if self._identity is not None and has_identity(self._identity) and has_expired(self._identity):
-            return GridError(
-                f"your certificate for the grid at {self.url} has expired",
-                why="it is renewed by using it, and was not used for long",
-                hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators",
-            )
-        if isinstance(error, ConnectionLost | ConnectionResetError | BrokenPipeError):
-            return Unreachable(self.url, hung_up(self.url, self._identity))
-        return Unreachable(self.url, _reason(error))
-
-    def _enter(self, answer: Welcome | Refused) -> None:
-        if isinstance(answer, Refused):
-            self.close()
-            if answer.final:
-                raise GridError(answer.what, answer.why, answer.hint)
-            raise Unreachable(self.url, f"it turned us away: {answer.what}", answer.hint)
-        self.user = answer.user or user_name()
-        self.role, self.grid = answer.role, answer.grid
-
-    def _renew_if_due(self) -> None:
-        """Have a new certificate when most of the life of ours is over: the coordinator ends a connection with the
-        certificate that it was made or renewed with. If that fails, it is tried again."""
-        if self._identity is None or time.time() < self._renew_at:
-            return
-        from distributed_grid.identity.enrollment import Asked, renewal_time
-
-        self._renew_at = time.time() + RENEW_AGAIN
-        with contextlib.suppress(GridError):
-            asked = Asked(self._identity)
-            question = WantCertificate(id=self.number(), request=asked.request)
-            answer: NewCertificate = self.call(question, CONNECT_SECONDS)
-            if answer.certificate:
-                asked.keep(answer.certificate)
-                self._renew_at = renewal_time(self._identity)
-
-    def _read(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("it does not answer")
-        self._socket.settimeout(left)
-        self._take()
-
-    # --- talking ------------------------------------------------------------------------------------------------------
+    # --- asking -------------------------------------------------------------------------------------------------------
 
     def number(self) -> int:
         """A fresh number for a request."""
-        self._numbers += 1
-        return self._numbers
+        return self.session.number()
 
-    def send(self, *messages: Any) -> None:
-        """Say these messages. Raises ConnectionLost."""
-        self._link.send(*messages)
-        self._send_queued()
+    def do(self, steps: Steps[T]) -> T:
+        """Run a request. Raises what it raises; GridError."""
+        answer: Any = None
+        error: GridError | None = None
+        while not isinstance(step := advance(steps, answer, error), Returned):
+            answer = error = None
+            try:
+                answer = self._step(step)
+            except GridError as raised:
+                error = raised
+        result: T = step.value
+        return result
 
-    def call(self, message: Any, timeout: float = ANSWER_SECONDS) -> Any:
-        """The answer to a request (one with an `id` of `number()`). Raises Denied for a Failed, ConnectionLost."""
-        self.send(message)
+    def _step(self, step: Any) -> Any:
+        match step:
+            case Once(message):
+                return self.call(message, repeatable=False)
+            case Post(message):
+                self.session.post(message)
+                self._flush()
+            case Together(messages):
+                numbers = [self._begin(message) for message in messages]
+                return [self._await(number) for number in numbers]
+            case Until(view, reached):
+                return next(one for one in self._views(view) if reached(one))
+            case message:
+                return self.call(message)
+
+    def call(self, message: Any, timeout: float | None = None, repeatable: bool = True) -> Any:
+        """The answer to a request. Raises RequestRefused, ConnectionLost."""
+        return self._await(self._begin(message, repeatable), timeout)
+
+    def ask(self, *messages: Any, repeatable: bool = True) -> int:
+        """Ask, for Answers among the events; the number of the last."""
+        number = 0
+        for message in messages:
+            number = self.session.ask(message, repeatable)
+        self._flush()
+        return number
+
+    def watch(self, *jobs: str, whole: bool = False) -> int:
+        """Have updates of these jobs among the events; a refusal is an Answer with this number."""
+        number = self.session.watch(*jobs, whole=whole)
+        self._flush()
+        return number
+
+    def _begin(self, message: Any, repeatable: bool = True) -> int:
+        number = self.session.ask(message, repeatable)
+        self._answers[number] = None
+        return number
+
+    def _forget(self, number: int) -> None:
+        self._answers.pop(number, None)
+        self.session.forget(number)
+
+    def _await(self, number: int, timeout: float | None = None) -> Any:
+        seconds = self._answer_seconds if timeout is None else timeout
+        deadline = time.monotonic() + seconds
+        try:
+            while self._answers[number] is None:
+                if time.monotonic() >= deadline:
+                    raise ConnectionLost(f"it did not answer within {seconds:g} s")
+                self._collect(deadline)
+            return self._answered(number)
+        finally:
+            self._forget(number)
+
+    def _answered(self, number: int) -> Any:
+        content = self._answers.pop(number)
+        if isinstance(content, GridError):
+            raise content
+        return content
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float = 0.0) -> list[Event]:
+        """What has happened, or happens within so many seconds."""
         deadline = time.monotonic() + timeout
-        others: deque[Any] = deque()
         while True:
-            while self._inbox:
-                one = self._inbox.popleft()
-                if getattr(one, "id", None) != message.id:
-                    others.append(one)
-                    continue
-                self._inbox.extendleft(reversed(others))
-                if isinstance(one, Failed):
-                    raise Denied(one)
-                return one
-            try:
-                self._read(deadline)
-            except TimeoutError:
-                raise ConnectionLost(f"it did not answer within {timeout:g} s") from None
-
-    def receive(self, timeout: float | None = 0.0) -> list[Any]:
-        """The messages that are there, or come within `timeout` seconds (none: however long it takes); pings a quiet
-        coordinator. Raises ConnectionLost."""
-        self._renew_if_due()
-        if not self._inbox:
-            self._socket.settimeout(timeout)
-            try:
-                self._take()
-            except (TimeoutError, BlockingIOError):
-                self.keep_alive()
-        messages = list(self._inbox)
-        self._inbox.clear()
-        return messages
-
-    def keep_alive(self) -> None:
-        """Ping a coordinator that has not been heard for a while; one that does not answer is lost."""
-        now = time.monotonic()
-        if now - max(self.heard, self._pinged) >= PING_SECONDS:
-            self._pinged = now
-            self._protocol.send_ping(b"")
-            self._flush()
-        if now - self.heard >= SILENT_SECONDS and now - self._pinged < SILENT_SECONDS:
-            raise ConnectionLost(f"nothing was heard for {now - self.heard:.0f} s")
+            if not self._events:
+                self._collect(deadline)
+            if self._events or self.session.error is not None or time.monotonic() >= deadline:
+                events, self._events = self._events, []
+                if not events and self.session.error is not None:
+                    raise self.session.error
+                return events
 
     def fileno(self) -> int:
-        """For select and poll."""
-        return self._socket.fileno()
+        """For select and poll; -1 where there is no connection."""
+        return self._socket.fileno() if self._socket is not None else -1
 
-    def waiting(self) -> bool:
-        """Whether messages are there without reading from the socket."""
-        return bool(self._inbox)
+    def timeout(self) -> float:
+        """Seconds until `receive` is to be called, also if nothing comes."""
+        if self._events or self.session.events:
+            return 0.0
+        deadline = self.session.deadline()
+        return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
 
-    def close(self) -> None:
-        """Leave. Jobs go on."""
-        try:
-            if self._protocol.state is State.OPEN:
-                self._protocol.send_close(1000)
-                self._flush()
-        except (ConnectionLost, AttributeError):
-            pass
-        self._socket.close()
+    def _collect(self, deadline: float) -> None:
+        """Do what is due, or wait for something to come until then, and sort what has happened."""
+        self._renew_if_due()
+        if not self.session.events:
+            self._advance(deadline)
+        for event in self.session.take_events():
+            match event:
+                case Answer(number, content) if number in self._answers:
+                    self._answers[number] = content
+                case JobUpdate(view) if view.id in self.session.followed:
+                    pass
+                case Opened():
+                    self._entered()
+                    self._events.append(event)
+                case _:
+                    self._events.append(event)
 
-    # --- bytes --------------------------------------------------------------------------------------------------------
-
-    def _send_queued(self) -> None:
-        for frame in self._link.data_to_send():
-            self._protocol.send_binary(frame)
+    def _advance(self, deadline: float) -> None:
+        session, now = self.session, time.monotonic()
+        if session.dial_at is not None:
+            if now >= session.dial_at:
+                self._dial()
+            elif (pause := min(deadline, session.dial_at) - now) > 0:
+                time.sleep(pause)
+            return
+        session.tick(now)
         self._flush()
+        if self._socket is None or session.events:
+            return
+        due = session.deadline()
+        self._read(max(0.0, min(deadline, math.inf if due is None else due) - now))
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def _dial(self) -> None:
+        session, path, uri = self.session, socket_path(self.url), self.session.uri
+        timeout = self._connect_seconds
+        try:
+            context, headers, self._identity = credentials(self.url, self._identity)
+            if path is not None:
+                self._socket = dial(path, timeout)
+            else:
+                self._socket = socket.create_connection((uri.host, uri.port), timeout)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                self._socket = context.wrap_socket(self._socket, server_hostname=uri.host)
+        except (NoSocket, OSError) as error:
+            self._hang_up()
+            session.not_dialled(not_dialled(self.url, error, self._identity), time.monotonic())
+        except GridError as error:
+            session.not_dialled(error, time.monotonic())
+        else:
+            session.dialled(headers, time.monotonic())
+            self._flush()
+
+    def _not_let_in(self, why: str, answered: bool) -> GridError:
+        return not_let_in(self.url, self._identity, why, answered)
+
+    def _entered(self) -> None:
+        """We are let in, and told who we are."""
+        welcome = self.session.welcome
+        assert welcome is not None  # noqa: S101
+        self.user, self.role, self.grid = welcome.user or self.user, welcome.role, welcome.grid
+        if self._identity is not None and (welcome.renew or welcome.renew_in):
+            self._renew_at = time.time() + welcome.renew_in
+
+    def _renew_if_due(self) -> None:
+        """Have a new certificate when most of the life of ours is over; if that fails, it is tried again."""
+        if self._identity is None or time.time() < self._renew_at or not self.session.open:
+            return
+        self._renew_at = time.time() + RENEW_AGAIN
+        with contextlib.suppress(GridError):
+            self._renew_at = self.do(requests.renew(self._identity)) or self._renew_at
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def _flush(self) -> None:
-        try:
-            for data in self._protocol.data_to_send():
-                if data:
-                    self._socket.settimeout(ANSWER_SECONDS)
-                    self._socket.sendall(data)
-        except OSError as error:
-            raise ConnectionLost(_reason(error)) from None
+        data = b"".join(self.session.data_to_send())
+        if data and self._socket is not None:
+            try:
+                self._socket.settimeout(WRITE_SECONDS)
+                self._socket.sendall(data)
+            except OSError as error:
+                self.session.broken(words_of(error), time.monotonic())
+        if not self.session.connected:
+            self._hang_up()
 
-    def _take(self) -> None:
-        """Read once and take in what came. Raises TimeoutError or BlockingIOError where nothing did."""
+    def _read(self, timeout: float) -> None:
+        """Read once, and take what came."""
+        assert self._socket is not None  # noqa: S101
         try:
+            self._socket.settimeout(None if timeout == math.inf else timeout)
             data = self._socket.recv(READ_BYTES)
         except (TimeoutError, BlockingIOError):
-            raise
-        except OSError as error:
-            if type(error).__name__ == "SSLWantReadError":  # a record that is not all there yet, or had no words in it
-                raise BlockingIOError from None
-            raise ConnectionLost(_reason(error)) from None
-        if data:
-            self._answered = True
-            self.heard = time.monotonic()
-            self._protocol.receive_data(data)
-        else:
-            self._protocol.receive_eof()
-        for event in self._protocol.events_received():
-            if isinstance(event, Frame):
-                self._frame(event)
-            elif isinstance(event, Response) and self._protocol.handshake_exc:
-                raise ConnectionLost(_not_ours(event, self._protocol.handshake_exc))
-        if self._protocol.state is State.OPEN:
-            self._flush()
-        elif self._protocol.state is not State.CONNECTING and not self._inbox:
-            raise ConnectionLost(self._ended())
-
-    def _ended(self) -> str:
-        exc = self._protocol.handshake_exc
-        if isinstance(exc, InvalidHandshake | InvalidMessage | EOFError):
-            return "what listens there does not speak our protocol"
-        broken = self._protocol.parser_exc
-        if broken is not None and not isinstance(broken, EOFError):  # the end of the stream is one too
-            return f"what came is not a websocket frame: {broken}"
-        if (close := self._protocol.close_rcvd) is not None:
-            return f"the coordinator closed it: {close}"
-        return "the coordinator is gone"
-
-    def _frame(self, frame: Frame) -> None:
-        if frame.opcode not in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
             return
-        self._parts.append(bytes(frame.data))
-        if frame.fin:
-            whole, self._parts = b"".join(self._parts), []
-            self._inbox.extend(self._link.receive(whole, self.heard))
-
-
-def _not_ours(response: Response, error: Exception) -> str:
-    body = (response.body or b"")[:200].decode(errors="replace").strip()
-    return f"it answered {response.status_code}: {body or error}"
-
-
-def _reason(error: OSError) -> str:
-    if type(error).__module__ == "ssl":
-        from distributed_grid.identity.credentials import tls_words
-
-        return tls_words(error)  # type: ignore[arg-type]
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused: nothing listens there"
-    if isinstance(error, socket.gaierror):
-        return f"the host name is not known: {error.strerror}"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return (error.strerror or str(error) or type(error).__name__).lower()
+        except OSError as error:
+            if type(error).__name__ != "SSLWantReadError":  # a record that is not all there yet, or had no words in it
+                self.session.broken(words_of(error), time.monotonic())
+        else:
+            self.session.receive(data, time.monotonic())
+        self._flush()

@@ -1,6 +1,7 @@
 """Files that a node sends, on their way into a directory here. The node is a stranger: what it lists and sends is
 compared with what was asked, and nothing is written outside the directory, through a link in it, over a file that
-changed since the job was submitted, or with rights that were not asked for. Blocking, and without the network.
+changed since the job was submitted, or with rights that were not asked for. Writes files, and leaves the connection to
+the clients.
 """
 
 import contextlib
@@ -8,6 +9,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,14 @@ from types import TracebackType
 from typing import Any
 
 from distributed_grid.config.places import HERE as CONFIGURATIONS
+from distributed_grid.coordinator.client.requests import Steps, show
+from distributed_grid.coordinator.client.session import GridUnavailable
 from distributed_grid.protocol.bundle import MOST_ENTRIES
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.globs import Globs, Match
-from distributed_grid.protocol.messages import FileData, FileEntry, Files
+from distributed_grid.protocol.jobs import JobView
+from distributed_grid.protocol.messages import FileData, FileEntry, Files, WantFile, WantFiles
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.protocol.text import check_relative, from_wire, shown
 
@@ -80,6 +85,76 @@ class Listed:
         count = f"{len(self.left_out)} file{'s are' if len(self.left_out) > 1 else ' is'} left out"
         kinds = "hidden files and configurations of the grid come by a pattern that names them"
         return f"{count}: {some(self.left_out)}; {kinds}, such as --get '{_pattern(self.left_out[0])}'"
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a node listed, where these files were written, and which were not because of what is here."""
+
+    listed: Listed
+    paths: list[Path]
+    refused: list[NotWritten]
+
+
+def files(job: str, *globs: str) -> Steps[list[FileEntry]]:
+    """The files in the job's working directory that match any of the globs (none: all). A file whose path is not UTF-8
+    has its bytes in `raw`. Raises BadAnswer where the node lists others."""
+    listed = yield from _listed((yield from show(job)), globs or ("**",))
+    return [file.entry for file in listed.files]
+
+
+def fetch(
+    job: str, *globs: str, into: str | Path = ".", force: bool = False, executable: bool = False
+) -> Steps[list[Path]]:
+    """Bring the matching files of a job's working directory into a directory here; their paths. What changed here since
+    the job was submitted is left as it is unless `force` is true: the others are written, and GridError says which are
+    not. Hidden files are brought where a pattern names the dot. Executable bits are kept with `executable`. Raises
+    BadAnswer where the node answers with what was not asked for."""
+    view = yield from show(job)
+    rules = Rules(min(view.submitted, time.time()), force, executable)
+    fetched = yield from fetch_files(view, globs or ("**",), Path(into), rules)
+    if fetched.refused:
+        hint = "force=True writes over what changed since the job was submitted"
+        raise GridError(refusal(fetched.refused), hint=hint)
+    return fetched.paths
+
+
+def fetch_files(view: JobView, globs: tuple[str, ...], into: Path, rules: Rules) -> Steps[Fetched]:
+    """Write the files of a job's working directory that match below a directory here, with their relative paths; each
+    appears when it is whole. Raises GridError where one cannot be had."""
+    listed = yield from _listed(view, globs)
+    paths, refused = [], []
+    with Folder(into) as folder:
+        folder.check_room(listed)
+        for file in listed.files:
+            try:
+                yield from _fetch(view, file, folder, rules)
+                paths.append(into / file.path)
+            except NotWritten as error:
+                refused.append(error)
+    return Fetched(listed, paths, refused)
+
+
+def _fetch(view: JobView, file: Download, folder: "Folder", rules: Rules) -> Steps[None]:
+    with folder.begin(file, rules, view.node) as writer:
+        while writer.wanted:
+            answer: FileData = yield WantFile(
+                id=0,
+                allocation=view.allocation,
+                path=file.entry.path,
+                offset=writer.offset,
+                size=writer.wanted,
+                raw=file.entry.raw,
+            )
+            writer.take(answer)
+        writer.finish()
+
+
+def _listed(view: JobView, globs: tuple[str, ...]) -> Steps[Listed]:
+    answer: Files = yield WantFiles(id=0, allocation=view.allocation, globs=globs)
+    if answer.error:
+        raise GridUnavailable(f"the files of {view.id} cannot be listed", why=answer.error)
+    return compared(answer, globs, view.node)
 
 
 def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:
@@ -235,7 +310,7 @@ class Writer:
         """Write the answer to a question for `wanted` bytes at `offset`. Raises BadAnswer, GridError."""
         path = shown(self.file.path)[:200]
         if answer.error:
-            raise GridError(f"{path} cannot be brought back from node {self._node}", why=answer.error)
+            raise GridUnavailable(f"{path} cannot be brought back from node {self._node}", why=answer.error)
         if len(answer.data) > self.wanted:
             raise _bad(self._node, f"it sent {len(answer.data)} bytes of {path!r} where {self.wanted} were asked for")
         if not answer.data or (answer.end and self.offset + len(answer.data) < self.file.entry.size):

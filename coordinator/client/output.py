@@ -1,34 +1,218 @@
-"""What comes back from a job and what goes there: its output piece by piece, its result, and files."""
+"""A job's output, read piece by piece with its offset and attempt after attempt, and its result. Without I/O."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import BinaryIO
 
-from distributed_grid.coordinator.client.downloads import Download, Folder, Listed, NotWritten, Rules, refusal
-from distributed_grid.coordinator.client.session import (
-    ConnectionLost,
-    GridUnavailable,
-    RequestRefused,
-    Session,
-    Watches,
-)
-from distributed_grid.coordinator.client.shipping import Bundle, HashCache, ShippingError, asked_for, scan
+from distributed_grid.coordinator.client.session import GridUnavailable
 from distributed_grid.protocol.codec import PART_BYTES
-from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State, exit_status, next_attempt
-from distributed_grid.protocol.messages import FileData, MissingBlobs, Output, PutBlob, WantBlobs, WantFile, WantOutput
-from distributed_grid.protocol.text import shown
+from distributed_grid.protocol.messages import Output, WantOutput
 
 STREAMS = ("stdout", "stderr")
 KEPT_BYTES = 16 << 20
 """How much of each stream a result carries: the last bytes."""
-_POLL = 20.0  # seconds the node holds a question back until there is output
-_EMPTY = 0.05  # seconds before a node that had nothing is asked again
-_PAUSE = 0.5  # seconds before a node that could not answer is asked again
-_TRIES = 20  # how often an ended job's node is asked before its output counts as out of reach
+HOLD_SECONDS = 10.0
+"""How long a node holds a question for output back until there is some."""
+EMPTY_SECONDS = 0.05
+"""A node that had nothing is asked again after this."""
+RETRY_SECONDS = 0.5
+"""A node that could not answer is asked again after this."""
+TRIES = 20
+"""How often the node of an ended job is asked before its output counts as out of reach."""
+BEGUN = (State.RUNNING, State.STOPPING, State.LOST, State.ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of a stream; `gap`: so many before them are gone, of which the node keeps the beginning and the end."""
+
+    stream: str
+    data: bytes
+    gap: int = 0
+
+
+class Stream:
+    """How far one stream of an attempt has been read. `asked` is the number of the unanswered request (0: none);
+    `dropped`: nobody wants the rest."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.offset = self.asked = self.failures = 0
+        self.done = self.dropped = False
+        self.retry_at = 0.0
+        self.missing = ""
+        """Why the rest cannot be had."""
+        self.size = 0
+        """Of an ended job, the size that its node told (0: not known): a node may send without end."""
+
+    def begin_anew(self) -> None:
+        """What was read is over, another output is read from its beginning."""
+        self.offset = self.asked = self.size = 0
+        self.done = self.dropped
+
+    def ended(self, view: JobView) -> Piece | None:
+        """Its job has ended: there never was any output, or the rest of it may be in the outcome."""
+        outcome = view.outcome
+        if outcome is None or not outcome.started or not view.allocation:
+            self.done = True
+        if self.done or outcome is None:
+            return None
+        self.size, tail = told(outcome, self.name)
+        begin = self.offset - (self.size - len(tail))
+        if begin < 0:
+            return None
+        self.offset, self.done = max(self.offset, self.size), True
+        return Piece(self.name, tail[begin:])
+
+    def take(self, offset: int, data: bytes, now: float) -> Piece:
+        """Take bytes that begin at `offset`."""
+        gap = max(0, offset - self.offset)
+        if self.size:
+            data = data[: max(0, self.size - offset)]
+        piece = Piece(self.name, data[max(0, self.offset - offset) :], gap)
+        self.offset = max(self.offset, offset + len(data))
+        self.done = self.done or 0 < self.size <= self.offset
+        if not data:  # a node that answers at once with nothing is not asked without a pause
+            self.retry_at = now + EMPTY_SECONDS
+        return piece
+
+
+class JobOutput:
+    """The output of a job that goes on, or has ended. `until_now`: what there is, without waiting for more."""
+
+    def __init__(self, streams: Sequence[str] = STREAMS, until_now: bool = False) -> None:
+        self.streams = {name: Stream(name) for name in streams}
+        self.view: JobView | None = None
+        self.attempt = ""
+        """The allocation whose output is read."""
+        self._until_now = until_now
+
+    @property
+    def done(self) -> bool:
+        """All that there is of the last attempt was read."""
+        view = self.view
+        return view is not None and self.attempt == view.allocation and all(one.done for one in self.streams.values())
+
+    @property
+    def over(self) -> bool:
+        """And there will not be another attempt."""
+        view = self.view
+        again = view is not None and (view.request.retry_on or view.request.requeue)
+        return self.done and (not again or (view is not None and view.state is State.ENDED))
+
+    def update(self, view: JobView) -> list[Piece]:
+        """The job as it stands now."""
+        self.view = view
+        if not ((view.request.retry_on or view.taken_back) and self.attempt):
+            self._read(view.allocation)  # if there was another one, nothing had run there
+        return self._proceed()
+
+    def questions(
+        self, number: Callable[[], int], now: float, ready: Callable[[str], bool] = lambda _: True
+    ) -> list[WantOutput]:
+        """What to ask for the next pieces: of each stream that is not asked for, and `ready` to take more."""
+        view = self.view
+        if view is None or not view.allocation or (self.attempt == view.allocation and view.state not in BEGUN):
+            return []
+        wait, asked = 0.0 if self._until_now else HOLD_SECONDS, []
+        for one in self.streams.values():
+            if not (one.done or one.asked) and one.retry_at <= now and ready(one.name):
+                one.asked = number()
+                asked.append(
+                    WantOutput(one.asked, self.attempt, one.name, offset=one.offset, size=PART_BYTES, wait=wait)
+                )
+        return asked
+
+    def awaits(self, number: int) -> bool:
+        """Whether the request with this number is one of ours, and not answered."""
+        return any(one.asked == number for one in self.streams.values())
+
+    def take(self, answer: Output, now: float) -> list[Piece]:
+        """Take an answer; one to another question is nothing."""
+        stream = next((one for one in self.streams.values() if one.asked == answer.id), None)
+        if stream is None:
+            return []
+        stream.asked = 0
+        pieces = []
+        if stream.done:
+            pass
+        elif answer.error:
+            self._failed(stream, answer.error, now)
+        else:
+            stream.failures = 0
+            piece = stream.take(answer.offset, answer.data, now)
+            pieces += [piece] if piece.data or piece.gap else []
+            stream.done = stream.done or answer.end or (self._until_now and not answer.data)
+        return pieces + self._proceed()
+
+    def begin_at(self, attempt: str, offsets: Mapping[str, int]) -> None:
+        """Read this attempt, from these offsets on."""
+        self._read(attempt)
+        for name, offset in offsets.items():
+            self.streams[name].offset = offset
+
+    def drop(self, name: str) -> None:
+        """Nobody wants the rest of this stream."""
+        self.streams[name].done = self.streams[name].dropped = True
+
+    def pause(self, now: float) -> float | None:
+        """Seconds until there is something to ask again; None: when something is told."""
+        times = [one.retry_at - now for one in self.streams.values() if not one.done and one.retry_at > now]
+        return min(times, default=None)
+
+    def missing(self) -> Stream | None:
+        """A stream of which the rest cannot be had."""
+        return next((one for one in self.streams.values() if one.missing), None)
+
+    def _read(self, attempt: str) -> None:
+        """From now on the output of this attempt is read, from its beginning."""
+        if attempt != self.attempt:
+            self.attempt = attempt
+            for stream in self.streams.values():
+                stream.begin_anew()
+
+    def _proceed(self) -> list[Piece]:
+        """Of a job that was run again each attempt is read to its end before the next."""
+        view = self.view
+        if view is None:
+            return []
+        while view.allocation and view.allocation != self.attempt and all(one.done for one in self.streams.values()):
+            self._read(next_attempt(self.attempt))
+        if self.attempt != view.allocation:
+            return []
+        if view.state is State.ENDED:
+            pieces = [one.ended(view) for one in self.streams.values()]
+            return [one for one in pieces if one is not None and one.data]
+        if self._until_now and view.state not in BEGUN:
+            for stream in self.streams.values():
+                stream.done = True
+        return []
+
+    def _failed(self, stream: Stream, error: str, now: float) -> None:
+        stream.failures += 1
+        stream.retry_at = now + RETRY_SECONDS
+        view = self.view
+        if view is None or self.attempt != view.allocation:  # nobody waits for an attempt that is over
+            stream.done = True
+        elif self._until_now or (
+            view.state is State.ENDED and (stream.failures > TRIES or not error.startswith("unavailable"))
+        ):
+            stream.done, stream.missing = True, error
+
+
+def told(outcome: Outcome, stream: str) -> tuple[int, bytes]:
+    """The size of a stream of an ended job, and its end, as its node told them."""
+    if stream == "stdout":
+        return outcome.stdout_size, outcome.stdout_tail
+    return outcome.stderr_size, outcome.stderr_tail
+
+
+def unreadable(job: str, stream: Stream) -> GridUnavailable:
+    """The error for output that cannot be had."""
+    return GridUnavailable(f"the {stream.name} of {job} cannot be read", why=stream.missing)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -67,253 +251,44 @@ class JobResult:
         return self.stderr_bytes.decode(errors="replace")
 
 
-async def collect(session: Session, watches: Watches, view: JobView) -> JobResult:
-    """The result of an ended job."""
-    outcome = view.outcome or Outcome(cause=Cause.SPAWN_FAILED, started=False, text="no outcome was recorded")
-    texts: list[bytes] = []
-    errors: list[str] = []
-    sizes = {"stdout": outcome.stdout_size, "stderr": outcome.stderr_size}
-    tails = {"stdout": outcome.stdout_tail, "stderr": outcome.stderr_tail}
-    for stream in STREAMS:
-        text = tails[stream]
-        if len(text) < min(sizes[stream], KEPT_BYTES):
-            try:
-                begin = max(0, sizes[stream] - KEPT_BYTES)
-                text = await _rest(session, watches, view, stream, begin, sizes[stream])
-            except GridError as error:
-                errors.append(f"{error.what}: {error.why}" if error.why else error.what)
-        texts.append(text)
-    return JobResult(
-        job_id=view.id,
-        name=view.spec.name,
-        success=outcome.cause is Cause.EXITED and outcome.code == 0,
-        exit_code=exit_status(outcome),
-        signal=outcome.signal,
-        cause=str(outcome.cause),
-        text=outcome.text,
-        node=view.node,
-        seconds=outcome.seconds,
-        stdout_bytes=texts[0],
-        stderr_bytes=texts[1],
-        truncated=any(len(text) < sizes[stream] for text, stream in zip(texts, STREAMS, strict=True)),
-        output_error="; ".join(errors),
-        job=view,
-    )
+class ResultReader:
+    """Collects the result of an ended job: `output` is to be read, each piece of it given to `add`."""
 
-
-async def _rest(session: Session, watches: Watches, view: JobView, stream: str, begin: int, size: int) -> bytes:
-    """An ended job's output from an offset on, up to the size that its node told: a node may send without end."""
-    pieces, left = [], size - begin
-    async with aclosing(_pull(session, watches, view, stream, begin)) as coming:
-        async for piece in coming:
-            pieces.append(piece[:left])
-            left -= len(pieces[-1])
-            if left <= 0:
-                break
-    return b"".join(pieces)
-
-
-async def stream_output(session: Session, watches: Watches, view: JobView) -> AsyncGenerator[tuple[str, bytes], None]:
-    """Both streams of a job, each in order, as they come."""
-    pieces: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(maxsize=8)
-
-    async def pull(stream: str) -> None:
-        try:
-            async for piece in _pull(session, watches, view, stream, 0):
-                await pieces.put((stream, piece))
-        finally:
-            await pieces.put(None)
-
-    tasks = [asyncio.create_task(pull(stream)) for stream in STREAMS]
-    try:
-        ended = 0
-        while ended < len(tasks):
-            piece = await pieces.get()
-            if piece is None:
-                ended += 1
-            else:
-                yield piece
-        for task in tasks:
-            await task
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _pull(
-    session: Session, watches: Watches, view: JobView, stream: str, offset: int
-) -> AsyncGenerator[bytes, None]:
-    """One stream from an offset to its end, attempt after attempt. A node that is away is waited for as long as the job
-    may still go on there."""
-    view = await _begun(watches, view)
-    attempt, failures = view.allocation, 0
-    while attempt and (attempt != view.allocation or view.outcome is None or view.outcome.started):
-        number = session.number()
-        answer: Output = await session.ask(
-            WantOutput(id=number, allocation=attempt, stream=stream, offset=offset, size=PART_BYTES, wait=_POLL)
+    def __init__(self, view: JobView) -> None:
+        self.output = JobOutput()
+        self._outcome = view.outcome or Outcome(Cause.SPAWN_FAILED, started=False, text="no outcome was recorded")
+        self._view = view
+        self._pieces: dict[str, list[bytes]] = {name: [] for name in STREAMS}
+        self.output.begin_at(
+            view.allocation, {name: max(0, told(self._outcome, name)[0] - KEPT_BYTES) for name in STREAMS}
         )
-        if not answer.error:
-            failures = 0
-            if answer.data:
-                yield answer.data
-            offset = answer.offset + len(answer.data)
-            if not answer.end:
-                if not answer.data:  # a node that answers at once with nothing is not asked without a pause
-                    await asyncio.sleep(_EMPTY)
-                continue
-            view = await _settled(watches, view, attempt)
-            if view.allocation == attempt:
-                return
-            offset, attempt, view = 0, next_attempt(attempt), await _begun(watches, view)  # it was run again
-            continue
-        if attempt != view.allocation:  # there was another one after it: nobody waits for what cannot be read of it
-            offset, attempt = 0, next_attempt(attempt)
-            continue
-        failures += 1
-        newer = await session.show(view.id)
-        if newer.state is State.ENDED and (failures > _TRIES or not answer.error.startswith("unavailable")):
-            raise GridUnavailable(f"the {stream} of {view.id} cannot be read", why=answer.error)
-        if newer.allocation != attempt:
-            offset, attempt = 0, next_attempt(attempt)
-        view = await _begun(watches, newer)
-        await asyncio.sleep(_PAUSE)
 
+    def add(self, piece: Piece) -> None:
+        """Keep what was read."""
+        self._pieces[piece.stream].append(piece.data)
 
-async def _settled(watches: Watches, view: JobView, attempt: str) -> JobView:
-    """The job once it is over, or has been given another try."""
-    if not (view.request.retry_on or view.request.requeue) or attempt != view.allocation:
-        return view
-    async with aclosing(watches.follow(view)) as views:
-        async for newer in views:
-            if newer.state is State.ENDED or newer.allocation != attempt:
-                return newer
-    return view
-
-
-async def _begun(watches: Watches, view: JobView) -> JobView:
-    """The job once it has begun to run, or has ended."""
-    async with aclosing(watches.follow(view)) as views:
-        async for view in views:
-            if view.state not in (State.WAITING, State.STARTING):
-                break
-    return view
-
-
-_ASKED_AT_ONCE = 10_000  # blobs in one question
-_SHIP_TRIES = 3
-_SENDING = 4  # blobs on their way at the same time
-
-
-async def ship_directory(session: Session, directory: Path, cache: HashCache) -> Bundle:
-    """Make a directory known to the coordinator. A file that changes between reading and sending starts it over."""
-    for attempt in range(_SHIP_TRIES):
-        bundle = await asyncio.to_thread(scan, directory, cache=cache)
-        try:
-            await _send_missing(session, bundle)
-            return bundle
-        except (RequestRefused, OSError) as error:
-            cache.known.clear()
-            if isinstance(error, RequestRefused) and error.code != "bad-value":
-                why = f"{error.what}: {error.why}" if error.why else error.what
-                raise ShippingError(f"{directory} cannot be shipped", why, error.hint) from error
-            if attempt == _SHIP_TRIES - 1:
-                raise ShippingError(
-                    f"{directory} cannot be shipped",
-                    why=f"{error}; files in it may be changing all the time",
-                    hint="leave them out with a .gridignore, or use --no-ship",
-                ) from error
-    raise AssertionError("every attempt returns or raises")  # pragma: no cover
-
-
-async def _send_missing(session: Session, bundle: Bundle) -> None:
-    hashes = list(bundle.blobs)
-    missing: list[str] = []
-    for at in range(0, len(hashes), _ASKED_AT_ONCE):
-        question = WantBlobs(id=session.number(), blobs=tuple(hashes[at : at + _ASKED_AT_ONCE]))
-        answer: MissingBlobs = await session.ask(question)
-        missing += answer.blobs
-    slots = asyncio.Semaphore(_SENDING)
-
-    async def send(blob: str) -> None:
-        async with slots:
-            await _put(session, blob, lambda: bundle.open(blob))
-
-    try:
-        async with asyncio.TaskGroup() as sending:
-            for blob in asked_for(bundle, missing):
-                sending.create_task(send(blob))
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
-    # Last, so that a manifest is never there without what it names.
-    answer = await session.ask(WantBlobs(id=session.number(), blobs=(bundle.hash,)))
-    if answer.blobs:
-        await _put(session, bundle.hash, bundle.manifest)
-
-
-async def _put(session: Session, blob: str, source: Callable[[], BinaryIO] | bytes) -> None:
-    """Send one blob, from its beginning again where the connection broke."""
-    while True:
-        try:
-            await _put_once(session, blob, source)
-            return
-        except ConnectionLost:
-            await session.ask(WantBlobs(id=session.number(), blobs=()))  # waits until there is a connection again
-
-
-async def _put_once(session: Session, blob: str, source: Callable[[], BinaryIO] | bytes) -> None:
-    number, offset = session.number(), 0
-    file = None if isinstance(source, bytes) else await asyncio.to_thread(source)
-    try:
-        while True:
-            if file is None:
-                assert isinstance(source, bytes)  # noqa: S101
-                data = source[offset : offset + PART_BYTES]
-                end = offset + len(data) >= len(source)
-            else:
-                data = await asyncio.to_thread(file.read, PART_BYTES)
-                end = len(data) < PART_BYTES
-            part = PutBlob(id=number, blob=blob, offset=offset, data=data, end=end)
-            if end:
-                await session.ask(part, retry=False)
-                return
-            await session.post(part)
-            offset += len(data)
-    finally:
-        if file is not None:
-            file.close()
-
-
-async def fetch_files(session: Session, view: JobView, listed: Listed, into: Path, rules: Rules) -> list[Path]:
-    """Write these files of a job's working directory below a directory here; each appears when it is whole. Raises
-    GridError, also where some are not written because of what is here: then all others are."""
-    paths, refused = [], []
-    with await asyncio.to_thread(Folder, into) as folder:
-        folder.check_room(listed)
-        for file in listed.files:
-            try:
-                await _fetch(session, view, file, folder, rules)
-                paths.append(into / file.path)
-            except NotWritten as error:
-                refused.append(error)
-    if refused:
-        raise GridError(refusal(refused), hint="force=True writes over what changed since the job was submitted")
-    return paths
-
-
-async def _fetch(session: Session, view: JobView, file: Download, folder: Folder, rules: Rules) -> None:
-    with await asyncio.to_thread(folder.begin, file, rules, view.node) as writer:
-        while writer.wanted:
-            question = WantFile(
-                id=session.number(),
-                allocation=view.allocation,
-                path=file.entry.path,
-                offset=writer.offset,
-                size=writer.wanted,
-                raw=file.entry.raw,
-            )
-            answer: FileData = await session.ask(question)
-            if answer.error:
-                raise GridUnavailable(f"{shown(file.path)} of {view.id} cannot be fetched", why=answer.error)
-            await asyncio.to_thread(writer.take, answer)
-        await asyncio.to_thread(writer.finish)
+    def result(self) -> JobResult:
+        """The result, once the output is over. Of a stream that cannot be had it has the end that is on record."""
+        view, outcome, streams = self._view, self._outcome, self.output.streams
+        texts = {
+            name: told(outcome, name)[1] if streams[name].missing else b"".join(pieces)
+            for name, pieces in self._pieces.items()
+        }
+        return JobResult(
+            job_id=view.id,
+            name=view.spec.name,
+            success=outcome.cause is Cause.EXITED and outcome.code == 0,
+            exit_code=exit_status(outcome),
+            signal=outcome.signal,
+            cause=str(outcome.cause),
+            text=outcome.text,
+            node=view.node,
+            seconds=outcome.seconds,
+            stdout_bytes=texts["stdout"],
+            stderr_bytes=texts["stderr"],
+            truncated=any(len(text) < told(outcome, name)[0] for name, text in texts.items()),
+            output_error="; ".join(
+                f"{unreadable(view.id, one).what}: {one.missing}" for one in streams.values() if one.missing
+            ),
+            job=view,
+        )

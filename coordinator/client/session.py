@@ -1,105 +1,76 @@
-"""A client's connection to the coordinator: requests and answers by number, watched jobs, reconnecting, and the
-renewal of its certificate.
+"""A client's session with the coordinator, without I/O: bytes and moments in; events, and bytes to write, out.
+
+It outlives connections. What was not answered when one broke is asked again on the next, unless it is not safe to
+repeat (a signal, a part of a file); watched jobs are watched again; the pauses between attempts grow, and end with the
+client's patience. The shells (`aio`, `blocking`) dial when `dial_at` has come, read, write, and call `tick` at
+`deadline()`.
 """
 
-import asyncio
-import itertools
-import random
-import socket
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+import os
+import pwd
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from msgspec.structs import replace
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidURI
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.protocol import State as Wire
+from websockets.uri import WebSocketURI, parse_uri
 
 from distributed_grid import __version__
-from distributed_grid.identity.credentials import as_member, has_identity
-from distributed_grid.identity.member import identity_at, identity_for
 from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.link import PROTOCOL, Link
 from distributed_grid.protocol.messages import (
     Failed,
+    GroupUpdate,
     Hello,
-    Jobs,
     JobUpdate,
-    NewCertificate,
     Refused,
-    ShowJobs,
-    WantCertificate,
+    Submitted,
     Watch,
     Welcome,
-    joined,
-    next_page,
 )
-from distributed_grid.runtime.local import LOCAL_URI, NoSocket, dial, socket_path
+from distributed_grid.runtime.local import LOCAL_URI, NoSocket, socket_path
 
-LOOK_EVERY = 3600.0
-"""Seconds between looks at the clock at the latest: it may be set, and the machine may sleep."""
-RENEW_AGAIN = 60.0
-"""Seconds, twice at most, until a renewal that failed is tried again."""
+if TYPE_CHECKING:
+    import ssl
 
-
-async def keep_renewed(
-    url: str, welcome: Welcome | None, number: Callable[[], int], ask: Callable[[WantCertificate], Awaitable[Any]]
-) -> None:
-    """Renew the certificate with which this grid is spoken to whenever most of its life is over, for as long as it is
-    connected: the coordinator ends a connection with the certificate that it was made or renewed with. What goes wrong
-    leaves the old one, and is tried again."""
-    folder = identity_for(url) if url.startswith("wss:") else None
-    if folder is None or not has_identity(folder):
-        return
-    at = 0.0
-    if welcome is not None and welcome.renew_in:
-        at = time.time() + welcome.renew_in
-    elif welcome is None or not welcome.renew:
-        with suppress(GridError):
-            at = await asyncio.to_thread(_renewal_time, folder)
-    while True:
-        if (left := at - time.time()) > 0:
-            await asyncio.sleep(min(left, LOOK_EVERY))
-            continue
-        at = time.time() + RENEW_AGAIN * random.uniform(1, 2)  # noqa: S311
-        with suppress(GridError):  # nobody waits for it, and what is held goes on
-            if await _renew(folder, number(), ask):
-                at = await asyncio.to_thread(_renewal_time, folder)
-
-
-def _renewal_time(folder: Path) -> float:
-    from distributed_grid.identity.enrollment import renewal_time
-
-    return renewal_time(folder)
-
-
-async def _renew(folder: Path, number: int, ask: Callable[[WantCertificate], Awaitable[Any]]) -> bool:
-    from distributed_grid.identity.enrollment import Asked
-
-    asked = await asyncio.to_thread(Asked, folder)
-    answer: NewCertificate = await ask(WantCertificate(id=number, request=asked.request))
-    if answer.certificate:
-        await asyncio.to_thread(asked.keep, answer.certificate)
-    return bool(answer.certificate)
-
-
+DEFAULT_URL = "ws://127.0.0.1:7433"
+PATIENCE = 300.0
+"""How long a coordinator that was lost is waited for by programs, in seconds."""
 CONNECT_SECONDS = 5.0
 PING_SECONDS = 5.0
-"""How often a quiet coordinator is asked whether it is there; twice that without an answer, and it is not."""
-FIRST_BACKOFF = 0.05
-MOST_BACKOFF = 2.0
-_HOST = socket.gethostname()
+SILENT_SECONDS = 15.0
+"""A coordinator that is not heard for so long, although it was pinged, counts as gone."""
+UPLINK = 64 << 10
+UPLINK_BYTES = 4 << 20
+"""What was written may still be on its way, before the ping: a second more for so many bytes, of so many at most."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+RENEW_AGAIN = 60.0
+"""A renewal of our certificate that failed is tried again after this."""
+TIMED_OUT = "no answer in time"
 
 
 class GridUnavailable(GridError):
-    """The coordinator cannot be reached, or was lost for longer than the client's patience."""
+    """The coordinator cannot be reached, or was lost for longer than the client's patience. `lasting`: waiting cannot
+    help."""
+
+    def __init__(self, what: str, why: str = "", hint: str = "", lasting: bool = False) -> None:
+        super().__init__(what, why, hint)
+        self.lasting = lasting
 
 
 class ConnectionLost(GridUnavailable):
-    """The connection broke before the answer came, and the request is not one to say twice."""
+    """The connection broke before the answer came; what was asked may or may not have been done."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("the connection to the coordinator was lost", why, "try again")
 
 
 class RequestRefused(GridError):
@@ -110,347 +81,498 @@ class RequestRefused(GridError):
         self.code = failed.code
 
 
-def unreachable(url: str, why: str) -> GridUnavailable:
-    """The error for a coordinator that does not answer."""
-    return GridUnavailable(f"cannot reach the coordinator at {url}", why=why, hint="grid status · grid coordinator run")
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection was let in; `again`: after one that was lost."""
+
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The coordinator cannot be reached yet, and is waited for, for so many seconds more."""
+
+    error: GridError
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection was lost, and is made again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to the request with this number, or why there is none."""
+
+    number: int
+    content: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """No connection will be made again; all requests have got their answers."""
+
+    error: GridError
+
+
+Event = Opened | Away | Lost | Answer | Over | JobUpdate | GroupUpdate
 
 
 @dataclass(slots=True)
-class _Pending:
+class Followed:
+    """A job that somebody follows, as it was told last; `error`: why no more will be told."""
+
+    view: JobView
+    number: int = 0
+    followers: int = 0
+    error: GridError | None = None
+
+
+@dataclass(slots=True)
+class _Request:
     message: Any
-    future: "asyncio.Future[Any]"
-    retry: bool
+    repeatable: bool
+
+
+def user_name() -> str:
+    """Who we are to the grid: the owner of this process."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 class Session:
-    """`on_update` gets every JobUpdate; `on_open` is called after each connect, to say again what has to be; `on_end`
-    when no connection will be made again, with the reason."""
+    """`user` is how we call ourselves; `patience` how long a lost coordinator is waited for, in seconds; `jitter` a
+    random number between two; `diagnose` the error for a connection that was not let in, from the reason and whether a
+    word came back. `strict`: what the coordinator would not understand is refused here. Raises BadValue for what is no
+    address."""
 
     def __init__(
         self,
         url: str,
         user: str,
         patience: float,
-        on_update: Callable[[JobUpdate], None],
-        on_open: Callable[[], None],
-        on_end: Callable[[GridError], None],
+        jitter: Callable[[float, float], float],
+        diagnose: Callable[[str, bool], GridError],
+        strict: bool = True,
     ) -> None:
         self.url = url
+        self.uri = address(url)
+        self.patience = patience
         self.welcome: Welcome | None = None
-        self._user = user
-        self._patience = patience
-        self._on_update = on_update
-        self._on_open = on_open
-        self._on_end = on_end
-        self._ids = itertools.count(1)
-        self._pending: dict[int, _Pending] = {}
+        self.opened = 0
+        """How many connections were let in."""
+        self.dial_at: float | None = None
+        """When to dial; None: there is a connection, or none is to be made."""
+        self.error: GridError | None = GridUnavailable(
+            "the client is not connected", hint="use it in a `with` block, or connect it first"
+        )
+        """Why nothing can be asked."""
+        self.events: list[Event] = []
+        self.followed: dict[str, Followed] = {}
+        self._hello = Hello(protocol=PROTOCOL, software=__version__, role="client", name=user, host=os.uname().nodename)
+        self._jitter = jitter
+        self._diagnose = diagnose
+        self._strict = strict
+        self._numbers = 0
+        self._requests: dict[int, _Request] = {}
+        self._watches: dict[int, Watch] = {}
+        self._wire: ClientProtocol | None = None
         self._link: Link | None = None
-        self._connection: ClientConnection | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
-        self._written = asyncio.Event()
-        self._opening = asyncio.Lock()
-        self._dead: GridError | None = None
+        self._parts: list[bytes] = []
+        self._until = self._pause = 0.0
+        self._heard = self._pinged = self._unheard = 0.0
+        self._answered = self._waited = False
 
-    async def open(self) -> None:
-        """Connect once; what is open already stays as it is. Raises GridUnavailable (nobody there) or GridError (the
-        coordinator's refusal)."""
-        async with self._opening:
-            if self._task is None or self._task.done():
-                self._dead = None
-                self._task = asyncio.create_task(self._run(*await self._dial()))
+    @property
+    def connected(self) -> bool:
+        """There is a connection, let in or not yet."""
+        return self._wire is not None
 
-    async def close(self) -> None:
-        """Leave. Jobs run on."""
-        self._dead = GridUnavailable("the client is closed", hint="use it inside `async with`, or connect() first")
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
-        self._fail_all(self._dead)
+    @property
+    def open(self) -> bool:
+        """There is a connection that was let in."""
+        return self._link is not None and self._link.open
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call, in order."""
+        events, self.events = self.events, []
+        return events
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def number(self) -> int:
         """A fresh number for a request."""
-        return next(self._ids)
+        self._numbers += 1
+        return self._numbers
 
-    async def ask(self, message: Any, retry: bool = True) -> Any:
-        """The answer to a request (a message with an `id` of `number()`). Raises RequestRefused, GridUnavailable."""
-        if self._task is None or self._dead is not None:
-            raise self._dead or GridUnavailable("the client is not connected", hint="await client.connect() first")
-        _check(message)
-        future = asyncio.get_running_loop().create_future()
-        if self._link is None and not retry:
-            raise self._lost()
-        self._pending[message.id] = _Pending(message, future, retry)
-        self._tell(message)
-        try:
-            return await future
-        finally:
-            self._pending.pop(message.id, None)
+    def ask(self, message: Any, repeatable: bool = True) -> int:
+        """Ask; the Answer with the number that is returned comes as an event. A message with the id 0 gets a number. It
+        leaves once there is a connection; what is not repeatable, only if there is one. Raises BadValue for what cannot
+        be sent, and the error of a session that is over."""
+        if self.error is not None:
+            raise self.error
+        if not message.id:
+            message = replace(message, id=self.number())
+        self._check(message)
+        number: int = message.id
+        if not self.open and not repeatable:
+            self.events.append(Answer(number, ConnectionLost("there is none now")))
+            return number
+        self._requests[number] = _Request(message, repeatable)
+        self._send(message)
+        return number
 
-    async def ask_all(self, message: Any) -> Any:
-        """As `ask`, for a list, over as many answers as it takes."""
-        answer = await self.ask(message)
-        page = answer
-        while (message := next_page(message, page, self.number())) is not None:
-            page = await self.ask(message)
-            answer = joined(answer, page)
-        return answer
+    def post(self, message: Any) -> None:
+        """Send what is not answered. Raises ConnectionLost where there is no connection."""
+        if not self.open:
+            raise ConnectionLost("there is none now") if self.error is None else self.error
+        self._send(message)
 
-    async def show(self, job: str) -> JobView:
-        """A job as it stands."""
-        answer: Jobs = await self.ask(ShowJobs(id=self.number(), jobs=(job,)))
-        if answer.groups:
-            raise BadValue(f"{answer.groups[0].id} is many jobs", why="this is for one", hint="name one of its members")
-        return answer.jobs[0]
+    def forget(self, number: int) -> None:
+        """The answer to this request is not awaited any more."""
+        self._requests.pop(number, None)
 
-    async def post(self, message: Any) -> None:
-        """Say something that is not answered, and wait until it has left. Raises ConnectionLost."""
-        link = self._link
-        if link is None:
-            raise self._lost()
-        self._tell(message)
-        await self._written.wait()
-        if self._link is not link:
-            raise self._lost()
+    def watch(self, *jobs: str, whole: bool = False) -> int:
+        """Have updates of these jobs from now on, on every connection; the number is that of the first request."""
+        number = self.number()
+        self._watches[number] = Watch(id=number, jobs=jobs, whole=whole)
+        return self.ask(self._watches[number])
 
-    def _tell(self, message: Any) -> None:
-        """Say something if there is a connection."""
-        if self._link is not None:
+    def rename(self, number: int, job: str) -> None:
+        """The name that is watched under this number meant this job, and still does on the next connection."""
+        if number in self._watches:
+            self._watches[number] = Watch(id=number, jobs=(job,))
+
+    def follow(self, view: JobView) -> Followed:
+        """Have the latest view of a job, as long as anybody follows it."""
+        if view.state is State.ENDED:
+            return Followed(view)
+        followed = self.followed.get(view.id)
+        if followed is None:
+            followed = self.followed[view.id] = Followed(view, self.watch(view.id))
+        followed.followers += 1
+        return followed
+
+    def unfollow(self, followed: Followed) -> None:
+        """Whoever followed it does so no more."""
+        followed.followers -= 1
+        if not followed.followers and self.followed.get(followed.view.id) is followed:
+            del self.followed[followed.view.id]
+            self._watches.pop(followed.number, None)
+            self.forget(followed.number)
+
+    def _send(self, message: Any) -> None:
+        if self._link is not None and self._link.open:
             self._link.send(message)
-            self._written.clear()
-            self._wake.set()
 
-    def _lost(self) -> ConnectionLost:
-        return ConnectionLost("the connection to the coordinator was lost", why="it broke before the answer came")
-
-    # --- the connection -----------------------------------------------------------------------------------------------
-
-    async def _dial(self) -> tuple[ClientConnection, Link]:
-        """A connection that was let in, and taken into use: what is unanswered is said again at once."""
-        loop = asyncio.get_running_loop()
-        path = socket_path(self.url)
+    def _check(self, message: Any) -> None:
+        """Raise BadValue for what cannot be sent, or what the coordinator would end the connection for."""
         try:
-            context, headers = as_member(identity_at(self.url)) if self.url.startswith("wss:") else (None, {})
-            async with asyncio.timeout(CONNECT_SECONDS):
-                connection = await connect(
-                    self.url if path is None else LOCAL_URI,
-                    sock=dial(path, CONNECT_SECONDS) if path is not None else None,
-                    ssl=context,
-                    additional_headers=headers,
-                    compression=None,
-                    proxy=None,
-                    max_size=BULK_BYTES + 1024,
-                    ping_interval=PING_SECONDS,
-                    ping_timeout=2 * PING_SECONDS,
-                    close_timeout=1.0,
-                )
-                hello = Hello(protocol=PROTOCOL, software=__version__, role="client", name=self._user, host=_HOST)
-                link = Link.dial(hello, loop.time())
-                for frame in link.data_to_send():
-                    await connection.send(frame)
-                (answer,) = link.receive(await connection.recv(), loop.time())
-        except TimeoutError:
-            raise unreachable(self.url, f"no answer within {CONNECT_SECONDS:g} s") from None
-        except NoSocket as error:
-            raise GridUnavailable(error.what, error.why, error.hint) from None
-        except InvalidURI:
-            hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH"
-            raise GridError(f"{self.url!r} is not a coordinator's address", hint=hint) from None
-        except OSError as error:
-            raise unreachable(self.url, _reason(error)) from None
-        except (ConnectionClosed, InvalidHandshake) as error:
-            raise unreachable(self.url, f"what listens there does not speak our protocol: {error}") from None
-        if isinstance(answer, Refused):
-            await connection.close()
-            kind = GridError if answer.final else GridUnavailable
-            raise kind(answer.what, answer.why, answer.hint)
-        self.welcome = answer
-        self._link = link
-        self._connection = connection
-        for pending in self._pending.values():
-            self._tell(pending.message)
-        self._on_open()
-        return connection, link
+            frame = encode(1, [message])
+            if self._strict:
+                decode("FromClient", frame)
+        except (BadFrame, TypeError, OverflowError) as error:
+            why = error.what if isinstance(error, BadFrame) else str(error)
+            raise BadValue("this cannot be asked", why=why) from None
+        if len(frame) > BULK_BYTES:
+            why = f"{BULK_BYTES} bytes are the most that the other side reads"
+            raise BadValue(f"a message of {len(frame)} bytes cannot be sent", why=why)
 
-    async def _run(self, connection: ClientConnection, link: Link) -> None:
-        """Serve one connection after the other, until the client's patience ends."""
-        while True:
-            try:
-                await self._serve(connection, link)
-            except (ConnectionClosed, OSError, GridError):
-                pass
-            finally:
-                self._link = None
-                self._written.set()
-                await connection.close()
-            for pending in list(self._pending.values()):
-                if not pending.retry and not pending.future.done():
-                    pending.future.set_exception(self._lost())
-            try:
-                connection, link = await self._again()
-            except GridError as error:
-                self._dead = error
-                self._fail_all(error)
-                return
+    # --- connections --------------------------------------------------------------------------------------------------
 
-    async def _again(self) -> tuple[ClientConnection, Link]:
-        """Connect again, with a random pause that grows."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._patience
-        pause = FIRST_BACKOFF
-        while True:
-            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
-            pause = min(MOST_BACKOFF, pause * 2)
-            try:
-                return await self._dial()
-            except GridUnavailable:
-                if loop.time() > until:
-                    raise
+    def start(self, now: float, patience: float = 0.0) -> None:
+        """Begin, or begin anew: dial, and go on dialling for so many seconds. A session that is there goes on."""
+        if self.error is not None:
+            self.error, self.opened = None, 0
+            self._until, self._pause, self._waited = now + patience, FIRST_PAUSE, False
+            self.dial_at = now
 
-    async def _serve(self, connection: ClientConnection, link: Link) -> None:
-        """Read and write until the connection ends."""
-        writer = asyncio.create_task(self._write(connection, link))
-        renewing = asyncio.create_task(keep_renewed(self.url, self.welcome, self.number, self.ask))
-        loop = asyncio.get_running_loop()
-        try:
-            async for frame in connection:
-                for message in link.receive(frame, loop.time()):
-                    self._take(message)
-        finally:
-            writer.cancel()
-            renewing.cancel()
-            await asyncio.gather(writer, renewing, return_exceptions=True)
+    def dialled(self, headers: dict[str, str], now: float) -> None:
+        """There is a connection: the handshake begins."""
+        self._wire = ClientProtocol(self.uri, max_size=BULK_BYTES + 1024)
+        request = self._wire.connect()
+        request.headers.update(headers)
+        self._wire.send_request(request)
+        self._link = Link.dial(self._hello, now)
+        self._parts.clear()
+        self._answered = False
+        self._heard = self._pinged = now
+        self.dial_at = None
 
-    async def _write(self, connection: ClientConnection, link: Link) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            for frame in link.data_to_send():
-                await connection.send(frame)
-            if not self._wake.is_set():
-                self._written.set()
-
-    def _take(self, message: Any) -> None:
-        if isinstance(message, JobUpdate):
-            self._on_update(message)
+    def not_dialled(self, error: GridError, now: float) -> None:
+        """There is no connection to be had. A session that was never open gives up where waiting cannot help."""
+        final = not isinstance(error, GridUnavailable) or (error.lasting and not self.opened)
+        if final or now >= self._until:
+            self._end(error)
             return
-        pending = self._pending.get(message.id)
-        if pending is None or pending.future.done():
+        if not self.opened and not self._waited:
+            self.events.append(Away(error, self._until - now))
+        self._waited = True
+        self._dial_later(now)
+
+    def broken(self, why: str, now: float) -> None:
+        """The connection is no more."""
+        was_open, self._link, self._wire = self.open, None, None
+        if not was_open:
+            self.not_dialled(self._diagnose(why, self._answered), now)
+            return
+        lost = ConnectionLost(why)
+        for number, request in list(self._requests.items()):
+            if not request.repeatable:
+                del self._requests[number]
+                self.events.append(Answer(number, lost))
+        if not self.patience:
+            self._end(lost)
+            return
+        self.events.append(Lost(why))
+        self._until, self._pause = now + self.patience, FIRST_PAUSE
+        self._dial_later(now)
+
+    def _dial_later(self, now: float) -> None:
+        self.dial_at = now + self._jitter(self._pause / 2, self._pause)
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+
+    def close(self) -> list[bytes]:
+        """Leave; jobs run on. What is to be written before the connection is closed."""
+        last: list[bytes] = []
+        if self._wire is not None and self._wire.state is Wire.OPEN:
+            self._wire.send_close(1000)
+            last = [data for data in self._wire.data_to_send() if data]
+        self._wire = self._link = None
+        self._end(GridUnavailable("the client is closed", hint="use it in a `with` block, or connect it first"))
+        return last
+
+    def _end(self, error: GridError) -> None:
+        self._wire = self._link = self.dial_at = None
+        self.error = error
+        self.events += [Answer(number, error) for number in self._requests]
+        for followed in self.followed.values():
+            followed.error = error
+        self._requests.clear()
+        self._watches.clear()
+        self.followed.clear()
+        self.events.append(Over(error))
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """When `tick` is to be called, or to be dialled; None: at no time."""
+        if self._wire is None:
+            return self.dial_at
+        if not self.open:
+            return self._heard + CONNECT_SECONDS
+        return self._pinged + self._silence() if self._pinged > self._heard else self._heard + PING_SECONDS
+
+    def tick(self, now: float) -> None:
+        """Time has passed: a quiet coordinator is pinged, and one that does not answer counts as gone."""
+        deadline = self.deadline()
+        if self._wire is None or deadline is None or now < deadline:
+            return
+        if not self.open:
+            self.broken(TIMED_OUT, now)
+        elif self._pinged > self._heard:
+            self.broken(f"nothing was heard for {now - self._heard:.0f} s", now)
+        else:
+            self._pinged = now
+            self._wire.send_ping(b"")
+
+    def _silence(self) -> float:
+        return SILENT_SECONDS - PING_SECONDS + min(self._unheard, UPLINK_BYTES) / UPLINK
+
+    # --- bytes --------------------------------------------------------------------------------------------------------
+
+    def data_to_send(self) -> list[bytes]:
+        """What is to be written now."""
+        if self._wire is None or self._link is None:
+            return []
+        if self._wire.state is Wire.OPEN:
+            for frame in self._link.data_to_send():
+                self._wire.send_binary(frame)
+        data = [piece for piece in self._wire.data_to_send() if piece]
+        self._unheard += sum(map(len, data))
+        return data
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take what was read; nothing: the other side has closed the connection."""
+        if (wire := self._wire) is None:
+            return
+        if data:
+            self._answered = True
+            self._heard, self._unheard = now, 0.0
+            wire.receive_data(data)
+        else:
+            wire.receive_eof()
+        why = ""
+        try:
+            for event in wire.events_received():
+                if isinstance(event, Frame):
+                    self._frame(event, now)
+                elif isinstance(event, Response) and wire.handshake_exc is not None:
+                    why = _not_ours(event, wire.handshake_exc)
+        except GridError as error:
+            if not self.open:
+                self._refused(error, now)
+            why = error.what
+        if self._wire is not None and (why or wire.state in (Wire.CLOSING, Wire.CLOSED) or wire.handshake_exc):
+            self.broken(why or _end_words(wire), now)
+
+    def _frame(self, frame: Frame, now: float) -> None:
+        if frame.opcode not in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT) or self._link is None:
+            return
+        self._parts.append(bytes(frame.data))
+        if frame.fin:
+            whole = b"".join(self._parts)
+            self._parts.clear()
+            for message in self._link.receive(whole, now):
+                self._message(message, now)
+
+    def _message(self, message: Any, now: float) -> None:
+        match message:
+            case Welcome():
+                self._enter(message)
+            case Refused(what, why, hint, final):
+                away = unreachable(self.url, f"it turned us away: {what}", hint)
+                self._refused(GridError(what, why, hint) if final else away, now)
+            case JobUpdate(view):
+                if (followed := self.followed.get(view.id)) is not None:
+                    followed.view = view
+                self.events.append(message)
+            case GroupUpdate():
+                self.events.append(message)
+            case _:
+                self._answer(message)
+
+    def _refused(self, error: GridError, now: float) -> None:
+        self._wire = self._link = None
+        self.not_dialled(error, now)
+
+    def _enter(self, welcome: Welcome) -> None:
+        """We are let in: what was not answered is asked again, and what was watched is watched again."""
+        self.welcome = welcome
+        self.opened += 1
+        for number, watch in self._watches.items():
+            self._requests[number] = _Request(watch, True)
+        for request in self._requests.values():
+            self._send(request.message)
+        self.events.append(Opened(self.opened > 1))
+
+    def _answer(self, message: Any) -> None:
+        number = message.id
+        request = self._requests.pop(number, None)
+        if request is None:
             return
         if isinstance(message, Failed):
-            pending.future.set_exception(RequestRefused(message))
-        else:
-            pending.future.set_result(message)
-
-    def _fail_all(self, error: GridError) -> None:
-        self._on_end(error)
-        for pending in list(self._pending.values()):
-            if not pending.future.done():
-                pending.future.set_exception(error)
-
-
-def _check(message: Any) -> None:
-    """Hold that the coordinator will understand it: what it does not ends the connection, for all who ask on it.
-    Raises BadValue."""
-    try:
-        decode("FromClient", encode(1, [message]))
-    except (BadFrame, TypeError, OverflowError) as error:
-        raise BadValue("this cannot be asked", why=error.what if isinstance(error, BadFrame) else str(error)) from None
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "nothing listens on that port"
-    return error.strerror or str(error) or type(error).__name__
-
-
-@dataclass(slots=True)
-class _Watched:
-    """A job with those who wait for its next change."""
-
-    view: JobView
-    change: "asyncio.Future[None]"
-    followers: int = 0
-
-    def fail(self, error: GridError) -> None:
-        if not self.change.done():
-            self.change.set_exception(error)
-            self.change.exception()  # so that asyncio does not complain where nobody waits just now
-
-
-class Watches:
-    """`ask` asks the coordinator, `number` makes a number for that."""
-
-    def __init__(self, ask: Callable[[Any], Awaitable[Any]], number: Callable[[], int]) -> None:
-        self._ask = ask
-        self._number = number
-        self._jobs: dict[str, _Watched] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def follow(self, view: JobView) -> AsyncGenerator[JobView, None]:
-        """The job as it stands and whenever it changes, until it has ended. Changes that follow each other faster than
-        they are read are told as one."""
-        if view.state is State.ENDED:
-            yield view
+            refused = RequestRefused(message)
+            self._watches.pop(number, None)
+            for followed in self.followed.values():
+                if followed.number == number:
+                    followed.error = refused
+            self.events.append(Answer(number, refused))
             return
-        watched = self._begin(view)
-        try:
-            while True:
-                view, change = watched.view, watched.change
-                yield view
-                if view.state is State.ENDED:
-                    return
-                await asyncio.shield(change)
-        finally:
-            self._end(watched)
+        if isinstance(message, Submitted) and getattr(request.message, "watch", False):
+            self._watches[number] = Watch(id=number, jobs=message.jobs)
+        self.events.append(Answer(number, message))
 
-    def _begin(self, view: JobView) -> _Watched:
-        watched = self._jobs.get(view.id)
-        if watched is None:
-            watched = self._jobs[view.id] = _Watched(view, asyncio.get_running_loop().create_future())
-            self._subscribe(view.id)
-        watched.followers += 1
-        return watched
 
-    def _end(self, watched: _Watched) -> None:
-        watched.followers -= 1
-        if not watched.followers:
-            self._jobs.pop(watched.view.id, None)
+# --- addresses and errors ---------------------------------------------------------------------------------------------
 
-    def update(self, message: JobUpdate) -> None:
-        """The coordinator told how a job stands."""
-        watched = self._jobs.get(message.job.id)
-        if watched is not None:
-            watched.view = message.job
-            change, watched.change = watched.change, asyncio.get_running_loop().create_future()
-            if not change.done():
-                change.set_result(None)
 
-    def renew(self) -> None:
-        """There is a new connection: say again who is watched."""
-        for job, watched in self._jobs.items():
-            if watched.view.state is not State.ENDED:
-                self._subscribe(job)
+def address(url: str) -> WebSocketURI:
+    """The address of a coordinator, taken apart; for a Unix socket what the handshake says. Raises BadValue."""
+    try:
+        return parse_uri(url if socket_path(url) is None else LOCAL_URI)
+    except (InvalidURI, ValueError):
+        hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH (of ports 1 to 65535)"
+        raise BadValue(f"{url!r} is not a coordinator's address", hint=hint) from None
 
-    def _subscribe(self, job: str) -> None:
-        task = asyncio.create_task(self._watch(job))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-    async def _watch(self, job: str) -> None:
-        try:
-            await self._ask(Watch(id=self._number(), jobs=(job,)))
-        except GridError as error:
-            if watched := self._jobs.get(job):
-                watched.fail(error)
+def credentials(url: str, identity: Path | None) -> tuple["ssl.SSLContext | None", dict[str, str], Path | None]:
+    """How we connect: TLS and headers, by the identity in this folder, or the one we have at that address. Raises
+    GridError."""
+    if not address(url).secure:
+        return None, {}, None
+    from distributed_grid.identity.credentials import as_member
+    from distributed_grid.identity.member import identity_at
 
-    def fail(self, error: GridError) -> None:
-        """No update will ever come again: tell those who wait."""
-        for watched in self._jobs.values():
-            watched.fail(error)
+    identity = identity or identity_at(url)
+    return *as_member(identity), identity
+
+
+def unreachable(url: str, why: str, hint: str = "", lasting: bool = False) -> GridUnavailable:
+    """The error for a coordinator that does not answer."""
+    hint = hint or "grid coordinator run · grid dev up (a grid on this machine) · --coordinator"
+    return GridUnavailable(f"cannot reach the coordinator at {url}", why, hint, lasting)
+
+
+def not_dialled(url: str, error: OSError | NoSocket, identity: Path | None) -> GridError:
+    """The error for a connection that cannot be made."""
+    if isinstance(error, NoSocket):
+        return unreachable(url, error.why, error.hint)
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        return not_let_in(url, identity, "", False)
+    if type(error).__module__ == "ssl":
+        return _expired(url, identity) or unreachable(url, words_of(error))
+    return unreachable(url, words_of(error), lasting=(error.errno or 0) < 0)  # the numbers of getaddrinfo are negative
+
+
+def not_let_in(url: str, identity: Path | None, why: str, answered: bool) -> GridError:
+    """The error for a connection that ended before we were let in, after a word of the other side (`answered`) or
+    not."""
+    if answered or why == TIMED_OUT:
+        hint = "grid login, with a new token from one of its operators" if why.startswith("it answered 401") else ""
+        lasting = why.startswith(("it answered ", "what listens there ", "what came "))
+        return unreachable(url, why, hint, lasting)
+    from distributed_grid.identity.enrollment import hung_up
+
+    return _expired(url, identity) or unreachable(url, hung_up(url, identity))
+
+
+def _expired(url: str, identity: Path | None) -> GridError | None:
+    from distributed_grid.identity.credentials import has_identity
+    from distributed_grid.identity.enrollment import has_expired
+
+    if identity is None or not has_identity(identity) or not has_expired(identity):
+        return None
+    return GridError(
+        f"your certificate for the grid at {url} has expired",
+        why="it is renewed by using it, and was not used for long",
+        hint="grid login grid://HOST:PORT/TOKEN, with a token from one of its operators",
+    )
+
+
+def words_of(error: OSError) -> str:
+    """An error of the network as a reason."""
+    if type(error).__module__ == "ssl":
+        from distributed_grid.identity.credentials import tls_words
+
+        return tls_words(error)  # type: ignore[arg-type]
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: nothing listens there"
+    if isinstance(error, TimeoutError):
+        return TIMED_OUT
+    if (error.errno or 0) < 0:
+        return f"the host name is not known: {error.strerror}"
+    return (error.strerror or str(error) or type(error).__name__).lower()
+
+
+def _not_ours(response: Response, error: Exception) -> str:
+    status, body = response.status_code, (response.body or b"")[:200].decode(errors="replace").strip()
+    if status < 400:
+        return f"what listens there does not speak our protocol: it answered {status}"
+    return f"it answered {status}: {body or error}"
+
+
+def _end_words(wire: ClientProtocol) -> str:
+    if isinstance(wire.handshake_exc, InvalidHandshake | InvalidMessage | EOFError):
+        return "what listens there does not speak our protocol"
+    broken = wire.parser_exc
+    if broken is not None and not isinstance(broken, EOFError):  # the end of the stream is one too
+        return f"what came is not a websocket frame: {broken}"
+    if (close := wire.close_rcvd) is not None:
+        return f"the coordinator closed it: {close}"
+    return "the coordinator is gone"

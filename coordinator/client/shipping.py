@@ -1,6 +1,5 @@
-"""What of a directory is shipped with a job: a walk that honours ignore files, and the bundle it makes.
-
-Blocking and without asyncio, for the command line and for threads of the client. Ignore rules are git's: `.gitignore`
+"""Shipping a directory with a job: a walk that honours ignore files, the bundle it makes, and sending what the
+coordinator lacks of it. Reads files, and leaves the connection to the clients. Ignore rules are git's: `.gitignore`
 and then `.gridignore` of every directory, also of those above it in the same repository; `.git` is never shipped.
 """
 
@@ -11,11 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from pathspec import GitIgnoreSpec
 
+from distributed_grid.coordinator.client.requests import Once, Post, Steps, Together
+from distributed_grid.coordinator.client.session import ConnectionLost, RequestRefused
 from distributed_grid.protocol.bundle import (
     BUNDLE_BYTES,
     MOST_ENTRIES,
@@ -28,13 +30,18 @@ from distributed_grid.protocol.bundle import (
     encode_manifest,
     hasher,
 )
+from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.messages import PutBlob, WantBlobs
 from distributed_grid.protocol.resources import format_bytes
 from distributed_grid.runtime import beneath
 
 IGNORE_FILES = (".gitignore", ".gridignore")
 IGNORE_BYTES = 1 << 20
 CHUNK = 1 << 20
+_TRIES = 3
+_ASKED_AT_ONCE = 10_000  # blobs in one question
+_SENT_AT_ONCE, _FILES_AT_ONCE = 1 << 20, 8  # bytes of small files, and these, on their way at the same time
 _LOOK_ON = 0.5  # seconds: how much longer a directory over the ceiling is measured, to name what fills it
 _SETTLED = 2.0  # seconds: a file changed more recently may change again within one tick of its time stamp
 _FLAGS = (
@@ -70,6 +77,82 @@ class Bundle:
             os.close(root)
 
 
+@dataclass(frozen=True)
+class Shipped:
+    """A directory that the coordinator knows; so many of its files had to be sent."""
+
+    bundle: Bundle
+    sent: int
+
+
+@dataclass
+class HashCache:
+    """Hashes of files that have not changed since they were read, for scanning the same directory again."""
+
+    known: dict[tuple[int, ...], str] = field(default_factory=dict)
+
+
+def ship(number: Callable[[], int], directory: Path, cache: HashCache) -> Steps[Shipped]:
+    """Make a directory known to the coordinator; `number` makes numbers for requests. A file that changes between
+    reading and sending starts it over. Raises ShippingError."""
+    for attempt in range(_TRIES):
+        bundle = scan(directory, cache=cache)
+        try:
+            sent = yield from _send_missing(number, bundle)
+            return Shipped(bundle, sent)
+        except (RequestRefused, OSError) as error:
+            cache.known.clear()
+            if isinstance(error, RequestRefused) and error.code != "bad-value":
+                why = f"{error.what}: {error.why}" if error.why else error.what
+                raise ShippingError(f"{directory} cannot be shipped", why, error.hint) from error
+            if attempt == _TRIES - 1:
+                raise ShippingError(
+                    f"{directory} cannot be shipped",
+                    why=f"{error}; files in it may be changing all the time",
+                    hint="leave them out with a .gridignore, or use --no-ship",
+                ) from error
+    raise AssertionError("every attempt returns or raises")  # pragma: no cover
+
+
+def _send_missing(number: Callable[[], int], bundle: Bundle) -> Steps[int]:
+    hashes = list(bundle.blobs)
+    missing: list[str] = []
+    for at in range(0, len(hashes), _ASKED_AT_ONCE):
+        missing += (yield WantBlobs(id=0, blobs=tuple(hashes[at : at + _ASKED_AT_ONCE]))).blobs
+    small: list[PutBlob] = []
+    for blob in (wanted := asked_for(bundle, missing)):
+        with bundle.open(blob) as file:
+            data = file.read(PART_BYTES)
+            if len(data) < PART_BYTES:
+                small.append(PutBlob(id=0, blob=blob, offset=0, data=data, end=True))
+                if sum(len(one.data) for one in small) < _SENT_AT_ONCE and len(small) < _FILES_AT_ONCE:
+                    continue
+            else:
+                yield from _put(number, blob, file)
+        yield Together(tuple(small))
+        small.clear()
+    yield Together(tuple(small))
+    # Last, so that a manifest is never there without what it names.
+    if (yield WantBlobs(id=0, blobs=(bundle.hash,))).blobs:
+        yield from _put(number, bundle.hash, BytesIO(bundle.manifest))
+    return len(wanted)
+
+
+def _put(number: Callable[[], int], blob: str, file: BinaryIO) -> Steps[None]:
+    """Send one blob, from its beginning again where the connection broke."""
+    while True:
+        file.seek(0)
+        put, offset = number(), 0
+        try:
+            while len(data := file.read(PART_BYTES)) == PART_BYTES:
+                yield Post(PutBlob(id=put, blob=blob, offset=offset, data=data))
+                offset += len(data)
+            yield Once(PutBlob(id=put, blob=blob, offset=offset, data=data, end=True))
+            return
+        except ConnectionLost:
+            yield WantBlobs(id=0, blobs=())  # answered once there is a connection again
+
+
 def asked_for(bundle: Bundle, missing: Iterable[str]) -> list[str]:
     """What the coordinator lacks, each once. Raises ShippingError where it asks for what was not offered."""
     wanted = list(dict.fromkeys(missing))
@@ -80,13 +163,6 @@ def asked_for(bundle: Bundle, missing: Iterable[str]) -> list[str]:
             hint="see whether --coordinator names the one you mean; it is broken or hostile",
         )
     return wanted
-
-
-@dataclass
-class HashCache:
-    """Hashes of files that have not changed since they were read, for scanning the same directory again."""
-
-    known: dict[tuple[int, ...], str] = field(default_factory=dict)
 
 
 def scan(directory: Path, ceiling: int = BUNDLE_BYTES, cache: HashCache | None = None) -> Bundle:

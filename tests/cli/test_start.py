@@ -63,7 +63,7 @@ def test_a_command_imports_no_event_loop_and_nothing_else_that_is_slow() -> None
     code = (
         "import sys; from distributed_grid.cli.jobs.run_shared import run_shared;"
         "from distributed_grid.cli.attach.attached import Attached;"
-        "from distributed_grid.coordinator.client.blocking import Connection;"
+        "from distributed_grid.coordinator.client.blocking import GridClient;"
         "print(*sys.modules)"
     )
     assert not {"asyncio", "structlog", "rich", "yaml", "ray", "psutil", "uvloop"} & set(run(code).split())

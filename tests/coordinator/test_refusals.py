@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from distributed_grid import __version__
 from distributed_grid.agent.session import CannotConnect, dial
 from distributed_grid.coordinator.access.ca import Authority, Pki
-from distributed_grid.coordinator.client.blocking import Connection as Command
+from distributed_grid.coordinator.client.blocking import GridClient as Command
 from distributed_grid.identity.credentials import trusting_context
 from distributed_grid.identity.enrollment import join, parse_invitation
 from distributed_grid.identity.keys import certificate_in, key_pem, new_key, request_for, save_identity
@@ -151,7 +151,7 @@ async def plain_agent(scene: Scene) -> str:
 async def plain_command(scene: Scene) -> str:
     def command() -> str:
         try:
-            Command(f"ws://localhost:{scene.port}").close()
+            Command(f"ws://localhost:{scene.port}").connect().close()
         except GridError as error:
             return f"{error.what}: {error.why}"
         return "let in"
@@ -300,7 +300,7 @@ def test_a_command_whose_certificate_has_expired_says_what_to_do(tmp_path: Path,
 
             def command() -> str:
                 try:
-                    Command(there.grid.url).close()
+                    Command(there.grid.url).connect().close()
                 except GridError as error:
                     return "\n".join(error.lines())
                 return "let in"

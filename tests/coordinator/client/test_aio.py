@@ -18,7 +18,7 @@ from distributed_grid.coordinator.client import (
     GridUnavailable,
     RequestRefused,
     describe_job,
-    output,
+    shipping,
 )
 from distributed_grid.coordinator.client.shipping import ShippingError, scan
 from distributed_grid.protocol.bundle import decode_manifest
@@ -155,7 +155,7 @@ async def test_output_without_end_ends_at_the_size_on_record(tmp_path: Path, mon
 
 
 async def test_output_out_of_reach_is_said_and_the_tail_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("distributed_grid.coordinator.client.output._PAUSE", 0.001)
+    monkeypatch.setattr("distributed_grid.coordinator.client.output.RETRY_SECONDS", 0.001)
     outcome = Outcome(Cause.EXITED, stdout_size=1000, stdout_tail=b"the end")
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
         worker = await agent(grid.url, runs=ends_with(outcome))
@@ -271,7 +271,7 @@ async def test_nobody_there_is_one_clear_error(tmp_path: Path) -> None:
     url = f"ws://127.0.0.1:{free_port()}"
     with pytest.raises(GridUnavailable) as caught:
         await GridClient(url).connect()
-    assert url in caught.value.what and caught.value.why == "nothing listens on that port"
+    assert url in caught.value.what and caught.value.why == "connection refused: nothing listens there"
     assert "grid coordinator run" in caught.value.hint
     with pytest.raises(GridError, match="not a coordinator's address"):
         await GridClient("http://x").connect()
@@ -460,7 +460,7 @@ async def test_a_file_that_changes_on_the_way_is_shipped_as_it_is_then(tmp_path:
             (here / "a").write_text("after!")
         return bundle
 
-    monkeypatch.setattr(output, "scan", scan_then_change)
+    monkeypatch.setattr(shipping, "scan", scan_then_change)
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
         assert await client.ship(here) == calls[1] != calls[0]
 
@@ -470,7 +470,7 @@ async def test_a_file_that_changes_on_the_way_is_shipped_as_it_is_then(tmp_path:
         return bundle
 
     (here / "a").write_text("never sent")
-    monkeypatch.setattr(output, "scan", change_after_each_scan)
+    monkeypatch.setattr(shipping, "scan", change_after_each_scan)
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
         with pytest.raises(ShippingError, match="cannot be shipped"):
             await client.ship(here)

@@ -1,0 +1,177 @@
+"""The blocking client against a real coordinator and a played agent, from a thread: what the asyncio one does, too."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from distributed_grid.coordinator.client.blocking import GridClient
+from distributed_grid.coordinator.client.session import ConnectionLost, GridUnavailable, Lost, Opened, RequestRefused
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.jobs import Cause, Outcome, State
+from distributed_grid.protocol.messages import JobUpdate, Launch
+from tests.coordinator import ends
+from tests.coordinator.client.test_aio import FilesData, SlowData, ends_with, free_port, wire
+from tests.coordinator.ends import agent, coordinator, runs_on
+
+T = TypeVar("T")
+
+
+async def aside(do: Callable[[GridClient], T], url: str, **options: Any) -> T:
+    """Do something with a connected client in a thread."""
+
+    def run() -> T:
+        with GridClient(url, **options) as grid:
+            return do(grid)
+
+    async with asyncio.timeout(60):
+        return await asyncio.to_thread(run)
+
+
+async def test_a_job_is_run_and_its_result_has_its_output(tmp_path: Path) -> None:
+    text = bytes(range(256)) * 4096
+    outcome = Outcome(Cause.EXITED, code=7, stdout_size=len(text), stdout_tail=text[-100:])
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url, runs=ends_with(outcome), output=text)
+        result = await aside(lambda client: client.run(["make", "all"], name="m"), grid.url)
+        assert (result.exit_code, result.name, result.node) == (7, "m", "n1")
+        assert result.stdout_bytes == text and not result.truncated
+        await worker.close()
+
+
+async def test_a_job_is_followed_from_running_to_its_end(tmp_path: Path) -> None:
+    def follow(client: GridClient) -> list[State]:
+        states = []
+        for view in client.follow(job):
+            states.append(view.state)
+            if view.state is State.RUNNING:
+                client.cancel(job, reason="enough")
+        return states
+
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url, runs=runs_on)
+        job = await aside(lambda client: client.submit("sleep 60"), grid.url)
+        await worker.until(Launch)
+        states = await aside(follow, grid.url)
+        assert states[-1] is State.ENDED and State.RUNNING in states
+        await worker.close()
+
+
+async def test_a_stream_goes_on_after_cuts_without_a_gap_or_a_double(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ends, "DataEnd", SlowData)
+    text = bytes(range(256)) * 2
+    async with coordinator(tmp_path) as grid, wire(grid.url) as link:
+        loop, worker = asyncio.get_running_loop(), await agent(grid.url, runs=runs_on, output=text)
+
+        def read(client: GridClient) -> dict[str, bytes]:
+            seen, cuts = {"stdout": b"", "stderr": b""}, 0
+            for stream, piece in client.stream(client.submit("print", requeue=False)):
+                seen[stream] += piece
+                if len(seen["stdout"]) // 150 > cuts:
+                    cuts += 1
+                    loop.call_soon_threadsafe(link.cut)
+            assert cuts == 3
+            return seen
+
+        assert await aside(read, link.url) == {"stdout": text, "stderr": text}
+        await worker.close()
+
+
+async def test_directories_go_out_and_results_come_back(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ends, "DataEnd", FilesData)
+    here = tmp_path / "here"
+    here.mkdir()
+    for number in range(40):
+        (here / f"small{number}").write_text(str(number))
+    (here / "large").write_bytes(bytes(range(256)) * 4000)
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url, runs=runs_on)
+
+        def go(client: GridClient) -> list[Path]:
+            bundle = client.ship(here)
+            assert client.ship(here) == bundle and grid.blobs.has(bundle)
+            return client.fetch(client.submit("make", bundle=bundle), "**", into=tmp_path / "results")
+
+        paths = await aside(go, grid.url)
+        assert sorted(path.name for path in paths) == ["a.bin", "run.sh"]
+        await worker.close()
+
+
+async def test_a_submit_whose_answer_was_lost_is_one_job(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, wire(grid.url) as link:
+        worker = await agent(grid.url)
+        link.swallow_answers = True  # also that to the hello: the first connect is waited for
+
+        def submit() -> str:
+            client = GridClient(link.url).connect(patience=30.0)
+            loop.call_soon_threadsafe(setattr, link, "swallow_answers", True)
+            job = client.submit("true")
+            client.wait(job)
+            client.close()
+            return job
+
+        loop = asyncio.get_running_loop()
+        job = await asyncio.to_thread(submit)
+        assert [one.job for one in worker.launched] == [job]
+        await worker.close()
+
+
+async def test_who_does_not_want_to_wait_is_told_that_the_connection_was_lost(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, wire(grid.url) as link:
+
+        def ask(client: GridClient) -> None:
+            client.status()
+            loop.call_soon_threadsafe(link.cut)
+            with pytest.raises(ConnectionLost):
+                client.wait(client.submit("true"))
+
+        loop = asyncio.get_running_loop()
+        await agent(grid.url, runs=runs_on)
+        await aside(ask, link.url, patience=0.0)
+
+
+async def test_events_tell_what_happens_to_who_polls(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid, wire(grid.url) as link:
+
+        def poll(client: GridClient) -> list[str]:
+            job = client.submit("true")
+            client.watch(job)
+            assert client.fileno() >= 0
+            loop.call_soon_threadsafe(link.cut)
+            seen: list[str] = []
+            while seen.count("JobUpdate") < 2 or "Opened" not in seen:
+                assert client.timeout() <= 15.0
+                seen += [
+                    type(one).__name__ for one in client.receive(1.0) if isinstance(one, JobUpdate | Lost | Opened)
+                ]
+            return seen
+
+        loop = asyncio.get_running_loop()
+        worker = await agent(grid.url, runs=runs_on)
+        seen = await aside(poll, link.url)
+        assert seen.index("Lost") < seen.index("Opened") < len(seen) - 1, "it is watched again"
+        await worker.close()
+
+
+async def test_what_cannot_be_done_is_refused_with_a_code(tmp_path: Path) -> None:
+    def ask(client: GridClient) -> None:
+        with pytest.raises(RequestRefused) as unknown:
+            client.wait("j-nothere")
+        assert unknown.value.code == "unknown-job"
+        with pytest.raises(BadValue, match="cannot be asked"):
+            client.show(7)  # type: ignore[arg-type]
+        assert client.nodes() == [] and client.jobs(ended=True) == []
+
+    async with coordinator(tmp_path) as grid:
+        await aside(ask, grid.url)
+
+
+def test_nobody_there_is_one_clear_error() -> None:
+    url = f"ws://127.0.0.1:{free_port()}"
+    with pytest.raises(GridUnavailable, match="cannot reach") as caught:
+        GridClient(url).connect()
+    assert caught.value.why == "connection refused: nothing listens there"
+    with pytest.raises(GridUnavailable, match="not connected"):
+        GridClient(url).status()

@@ -1,0 +1,219 @@
+"""Reading a job's output without I/O: every byte once, in order, attempt after attempt; and the result."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from distributed_grid.coordinator.client.output import (
+    EMPTY_SECONDS,
+    KEPT_BYTES,
+    RETRY_SECONDS,
+    TRIES,
+    JobOutput,
+    ResultReader,
+    Stream,
+)
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
+from distributed_grid.protocol.messages import Output, WantOutput
+from distributed_grid.protocol.resources import Resources
+
+RUNNING = JobView(
+    id="j",
+    user="ann",
+    state=State.RUNNING,
+    spec=JobSpec(argv=("true",)),
+    request=Request(resources=Resources(cpu=1000), requeue=False),
+    submitted=1.0,
+    allocation="j.1",
+)
+
+
+def view(**fields: Any) -> JobView:
+    return msgspec.structs.replace(RUNNING, **fields)
+
+
+def ended(**outcome: Any) -> JobView:
+    return view(state=State.ENDED, outcome=Outcome(**({"cause": Cause.EXITED} | outcome)))
+
+
+class Reading:
+    """A reader of one stream, and what it has read."""
+
+    def __init__(self, streams: tuple[str, ...] = ("stdout",), until_now: bool = False) -> None:
+        self.output = JobOutput(streams, until_now)
+        self.read = b""
+        self.gaps: list[int] = []
+        self._number = 0
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def told(self, job: JobView) -> None:
+        for piece in self.output.update(job):
+            self.read += piece.data
+
+    def asks(self, now: float = 0.0) -> list[WantOutput]:
+        return self.output.questions(self._next, now)
+
+    def answered(self, question: WantOutput, now: float = 0.0, **answer: Any) -> None:
+        fields = {"offset": question.offset} | answer
+        for piece in self.output.take(Output(id=question.id, **fields), now):
+            self.read += piece.data
+            self.gaps += [piece.gap] if piece.gap else []
+
+
+# --- one stream -------------------------------------------------------------------------------------------------------
+
+
+def test_overlapping_pieces_are_taken_once_and_gaps_are_counted() -> None:
+    stream = Stream("stdout")
+    pieces = [stream.take(*one, 0.0) for one in ((0, b"abcd"), (2, b"cdef"), (0, b"ab"), (10, b"klm"))]
+    assert [piece.gap for piece in pieces] == [0, 0, 0, 4]
+    assert stream.ended(ended(stdout_size=20, stdout_tail=b"tail")) is None
+    rest = stream.ended(ended(stdout_size=15, stdout_tail=b"lmno"))
+    assert rest is not None and b"".join(piece.data for piece in (*pieces, rest)) == b"abcdefklmno"
+    assert stream.done and stream.offset == 15
+
+
+def test_the_output_of_an_ended_job_ends_at_the_size_on_record_though_its_node_sends_on() -> None:
+    stream = Stream("stdout")
+    read = stream.take(0, b"abc", 0.0).data
+    assert stream.ended(ended(stdout_size=6, stdout_tail=b"f")) is None and not stream.done
+    read += stream.take(3, b"defghi" * 1000, 0.0).data
+    assert read == b"abcdef" and stream.done and stream.offset == 6
+
+
+def test_a_node_that_has_nothing_is_asked_again_after_a_pause() -> None:
+    reading = Reading()
+    reading.told(RUNNING)
+    (question,) = reading.asks(now=1.0)
+    assert reading.asks(now=1.0) == [], "it is asked already"
+    reading.answered(question, now=1.0, data=b"")
+    assert reading.asks(now=1.0) == [] and reading.output.pause(1.0) == pytest.approx(EMPTY_SECONDS)
+    assert [again.offset for again in reading.asks(now=1.0 + EMPTY_SECONDS)] == [0]
+
+
+# --- a job ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_of_a_job_that_has_not_begun() -> None:
+    reading = Reading()
+    for state in (State.WAITING, State.STARTING):
+        reading.told(view(state=state))
+        assert reading.asks() == []
+    reading.told(RUNNING)
+    assert [(one.allocation, one.stream, one.offset) for one in reading.asks()] == [("j.1", "stdout", 0)]
+
+
+def test_a_stream_that_is_not_ready_is_not_asked_for() -> None:
+    output = JobOutput()
+    output.update(RUNNING)
+    assert [one.stream for one in output.questions(lambda: 1, 0.0, lambda name: name == "stderr")] == ["stderr"]
+
+
+def test_what_is_left_of_an_ended_job_is_taken_from_its_record_without_asking() -> None:
+    reading = Reading()
+    reading.told(RUNNING)
+    reading.answered(reading.asks()[0], data=b"abc")
+    reading.told(ended(stdout_size=6, stdout_tail=b"cdef"))
+    assert reading.read == b"abcdef" and reading.output.over and reading.asks() == []
+
+
+def test_a_job_that_never_started_has_no_output() -> None:
+    reading = Reading()
+    reading.told(ended(cause=Cause.CANCELLED, started=False))
+    assert reading.output.over and reading.read == b""
+
+
+def test_the_output_of_each_attempt_is_read_to_its_end_before_that_of_the_next() -> None:
+    again = msgspec.structs.replace(RUNNING.request, retry_on=("failed",))
+    reading = Reading()
+    reading.told(view(request=again))
+    first = reading.asks()[0]
+    reading.told(view(request=again, allocation="j.2", retried=1))
+    reading.answered(first, data=b"first ", end=True)
+    second = reading.asks()[0]
+    assert (second.allocation, second.offset) == ("j.2", 0) and not reading.output.over
+    reading.told(
+        msgspec.structs.replace(ended(stdout_size=6, stdout_tail=b"second"), request=again, allocation="j.2", retried=1)
+    )
+    assert reading.read == b"first second" and reading.output.over
+
+
+def test_an_attempt_that_never_began_is_left_out() -> None:
+    reading = Reading()
+    reading.told(view(state=State.STARTING))
+    reading.told(view(allocation="j.2"))
+    assert [one.allocation for one in reading.asks()] == ["j.2"]
+
+
+def test_the_output_of_a_job_that_may_run_again_is_not_over_before_the_job_is() -> None:
+    requeued = msgspec.structs.replace(RUNNING.request, requeue=True)
+    reading = Reading()
+    reading.told(view(request=requeued))
+    reading.answered(reading.asks()[0], data=b"abc", end=True)
+    assert reading.output.done and not reading.output.over
+    reading.told(msgspec.structs.replace(ended(stdout_size=3, stdout_tail=b"abc"), request=requeued))
+    assert reading.read == b"abc" and reading.output.over
+
+
+def test_until_now_means_what_there_is_and_no_more() -> None:
+    reading = Reading(until_now=True)
+    reading.told(RUNNING)
+    (question,) = reading.asks()
+    assert question.wait == 0.0
+    reading.answered(question, data=b"abc")
+    reading.answered(reading.asks()[0], data=b"")
+    assert reading.read == b"abc" and reading.output.done
+    waiting = Reading(until_now=True)
+    waiting.told(view(state=State.WAITING, allocation=""))
+    assert waiting.output.done
+
+
+def test_the_node_of_a_running_job_is_asked_on_and_that_of_an_ended_one_not_for_ever() -> None:
+    reading, now = Reading(), 0.0
+    reading.told(RUNNING)
+    for _ in range(2 * TRIES):
+        reading.answered(reading.asks(now)[0], now, error="unavailable: n1 is not connected")
+        now += RETRY_SECONDS
+    assert reading.output.missing() is None
+    reading.told(ended(stdout_size=6, stdout_tail=b"f"))
+    reading.answered(reading.asks(now)[0], now, error="unavailable: n1 is not connected")
+    missing = reading.output.missing()
+    assert missing is not None and "n1 is not connected" in missing.missing and reading.output.over
+
+
+def test_what_is_gone_for_good_is_not_asked_for_twice() -> None:
+    reading = Reading()
+    reading.told(ended(stdout_size=6, stdout_tail=b"f"))
+    reading.answered(reading.asks()[0], error="it was removed")
+    assert reading.output.missing() is not None
+
+
+def test_an_answer_to_another_question_is_nothing() -> None:
+    reading = Reading()
+    reading.told(RUNNING)
+    (question,) = reading.asks()
+    assert reading.output.awaits(question.id) and not reading.output.awaits(question.id + 1)
+    assert reading.output.take(Output(id=question.id + 1, offset=0, data=b"x"), 0.0) == []
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_carries_the_last_bytes_of_each_stream() -> None:
+    size = KEPT_BYTES + 10
+    reader = ResultReader(ended(code=3, stdout_size=size, stdout_tail=b"x" * 10, stderr_size=3, stderr_tail=b"err"))
+    for piece in reader.output.update(
+        ended(stdout_size=size, stdout_tail=b"x" * 10, stderr_size=3, stderr_tail=b"err")
+    ):
+        reader.add(piece)
+    (question,) = reader.output.questions(lambda: 1, 0.0)
+    assert (question.stream, question.offset) == ("stdout", 10)
+    for piece in reader.output.take(Output(id=1, offset=10, data=b"x" * KEPT_BYTES), 0.0):
+        reader.add(piece)
+    result = reader.result()
+    assert reader.output.over and (result.exit_code, result.success, result.stderr) == (3, False, "err")
+    assert len(result.stdout_bytes) == KEPT_BYTES and result.truncated and result.output_error == ""
