@@ -68,7 +68,7 @@ EDGES: dict[str, set[str]] = {
     },
     "systemd": set(),
     "standins": set(),
-    "": {"", "protocol", "coordinator.client", "config"},  # re-exports; `core`, `orchestration` are in here
+    "": {"", "protocol", "coordinator.client", "config"},  # re-exports; `core`, `orchestration`, `sync` are in here
 }
 SHARED = {"config", "identity", "push", "runtime"}
 # These start a service in their own process, and import it inside the function that does.

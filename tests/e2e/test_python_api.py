@@ -1,0 +1,43 @@
+"""docs/python.md: its programs run as they stand there, and print what the page shows."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distributed_grid import sync
+from distributed_grid.core import GridClient
+from tests.grid_fixture import running_grid
+
+PAGE = Path(__file__).parents[2] / "docs/python.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+URL = "ws://127.0.0.1:7433"
+
+
+def test_the_programs_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
+    assert len(EXAMPLES) == 2
+    with running_grid(tmp_path) as grid:
+        for program, shown in EXAMPLES:
+            assert URL in program
+            command = [sys.executable, "-c", program.replace(URL, grid.url)]
+            done = subprocess.run(
+                command, env=grid.environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout == shown
+        assert (tmp_path / "results" / "log").read_text().splitlines() == ["step 1", "step 2", "step 3"]
+
+
+@pytest.mark.parametrize("client", [GridClient, sync.GridClient])
+def test_every_method_of_both_clients_is_explained(client: type) -> None:
+    methods = {name for name in vars(client) if not name.startswith("_")}
+    for_shells = {"connect", "close", "do", "call", "ask", "watch", "receive", "fileno", "timeout", "number"}
+    text = PAGE.read_text()
+    assert not {name for name in methods - for_shells if f"`{name}(" not in text}
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    asyncio_only = {name for name in vars(GridClient) if not name.startswith("_")} - set(vars(sync.GridClient))
+    assert not asyncio_only
