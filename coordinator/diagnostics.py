@@ -15,7 +15,7 @@ import msgspec
 
 from distributed_grid.coordinator.access.ca import PKI
 from distributed_grid.coordinator.backup.check import check
-from distributed_grid.coordinator.backup.state import STORE, looking_into
+from distributed_grid.coordinator.backup.state import STORE, open_read_only
 from distributed_grid.coordinator.core.rollback import CHOOSE, missing
 from distributed_grid.coordinator.eventlog.format import Turn, files, read
 from distributed_grid.coordinator.store import evidence
@@ -55,7 +55,7 @@ def _store(state_dir: Path) -> Iterator[Finding]:
         outside, seen = look_outside(state_dir / STORE), evidence.find_traces(state_dir)
         found = [] if outside.there else missing(outside.mark, seen)
         if outside.there:
-            with looking_into(state_dir) as db:
+            with open_read_only(state_dir) as db:
                 loss = standing_loss(db)
                 found = [*(loss.found if loss is not None else ()), *examine(db, outside, seen).found]
     except GridError as error:
@@ -91,7 +91,7 @@ def store(state_dir: Path) -> dict[str, Any]:
     """What the check says, and how many rows each table has."""
     try:
         checked = check(state_dir)
-        with looking_into(state_dir) as db:
+        with open_read_only(state_dir) as db:
             tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
             # The names are the store's own.
             rows = {name: db.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in tables}  # noqa: S608

@@ -136,7 +136,7 @@ def _authorized(identity: Identity | None, hello: Hello) -> tuple[str, Role]:
     return identity.name, identity.role
 
 
-def sane(name: str) -> bool:
+def is_valid_name(name: str) -> bool:
     """Whether this is a name that a peer may have."""
     return 0 < len(name) <= 64 and name.isprintable()
 
@@ -144,7 +144,7 @@ def sane(name: str) -> bool:
 def facts_of(hello: Hello) -> NodeFacts:
     """The node's facts from an agent's hello. Raises ProtocolMismatch for facts that no node can have."""
     facts, name = hello.facts, hello.name
-    if facts is None or facts.name != name or not sane(name):
+    if facts is None or facts.name != name or not is_valid_name(name):
         raise ProtocolMismatch(f"an agent cannot be called {name[:80]!r}", why="1 to 64 printable characters")
     try:
         check_facts(facts)

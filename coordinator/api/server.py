@@ -22,7 +22,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of, sane
+from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of, is_valid_name
 from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.access.joining import Joining
 from distributed_grid.coordinator.access.renewing import Renewals
@@ -366,7 +366,7 @@ class Server:
     # --- clients ------------------------------------------------------------------------------------------------------
 
     async def _serve_client(self, connection: Connection, hello: messages.Hello) -> None:
-        if not sane(hello.name):
+        if not is_valid_name(hello.name):
             raise ProtocolMismatch(f"a user cannot be called {hello.name[:80]!r}", why="1 to 64 printable characters")
         if await self._clients.admits(connection):
             self._welcome(connection, secrets.token_hex(8))

@@ -16,7 +16,7 @@ import structlog
 from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.audit.verify import StoreAnchor
 from distributed_grid.coordinator.backup.check import check
-from distributed_grid.coordinator.backup.state import STORE, looking_into
+from distributed_grid.coordinator.backup.state import STORE, open_read_only
 from distributed_grid.coordinator.core.commands import RECORDS, Audit, Record
 from distributed_grid.coordinator.core.ledger import Ledger, hold_back
 from distributed_grid.coordinator.core.rollback import CHOOSE, Loss
@@ -130,7 +130,7 @@ def known(state_dir: Path) -> Known:
         raise GridError(f"the store in {state_dir} has lost nothing", hint="grid coordinator check looks it through")
     if checked.content is None:
         return Known(found, (state_dir / STORE).exists())
-    with looking_into(state_dir) as db:
+    with open_read_only(state_dir) as db:
         return Known(found, False, db.execute("SELECT count(*) FROM jobs WHERE state = 'waiting'").fetchone()[0])
 
 
@@ -207,5 +207,5 @@ def _ask_running(state_dir: Path, by: str, resume: bool) -> str:
 
 
 def _standing(state_dir: Path) -> Loss | None:
-    with looking_into(state_dir) as db:
+    with open_read_only(state_dir) as db:
         return standing_loss(db)

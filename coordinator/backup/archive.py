@@ -13,17 +13,17 @@ from typing import NamedTuple
 import msgspec
 
 from distributed_grid.coordinator.access.ca import PKI
-from distributed_grid.coordinator.backup.check import refuse_unsound
+from distributed_grid.coordinator.backup.check import require_sound
 from distributed_grid.coordinator.backup.state import (
     BLOBS,
     STORE,
     Content,
-    blobs_of_the_living,
     content,
     copy_blobs,
     copy_pki,
     copy_store,
-    looking_into,
+    live_blobs,
+    open_read_only,
     scratch,
     sync_tree,
     update_pki,
@@ -55,7 +55,7 @@ def backup(state_dir: Path, target: Path, force: bool) -> Backup:
     an earlier backup there is replaced. Raises GridError."""
     target = target.absolute()
     _refuse_target(target, force)
-    with looking_into(state_dir) as db:
+    with open_read_only(state_dir) as db:
         try:
             with scratch(target) as fresh:
                 made = _write(db, state_dir, fresh)
@@ -73,7 +73,7 @@ def _refuse_target(target: Path, force: bool) -> None:
     if not force:
         raise GridError(f"{target} is there already", hint="give another name, or --force to replace that backup")
     try:
-        with looking_into(target) as db:
+        with open_read_only(target) as db:
             known = content(db).backup
     except GridError:
         known = False
@@ -91,7 +91,7 @@ def _write(db: sqlite3.Connection, state_dir: Path, fresh: Path) -> Backup:
         with sqlite3.connect(store) as copy:
             copy.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('backup', ?)", (time.time(),))
         what = content(copy)
-        blobs, missing = blobs_of_the_living(copy, state_dir)
+        blobs, missing = live_blobs(copy, state_dir)
         copy.close()
     except sqlite3.Error as error:
         raise failure(store, error) from None
@@ -139,7 +139,7 @@ def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restore
     configure_logs("warning")  # what a service logs about its store is not for who restores one
     if source.resolve() == state_dir.resolve():
         raise GridError(f"{source} is the state directory itself", hint="give the directory of a backup")
-    what = refuse_unsound(source)
+    what = require_sound(source)
     prepare(state_dir)
     with locked(state_dir, "coordinator", "stop it first: what it would go on writing would be lost"):
         if (state_dir / STORE).exists() and not force:
@@ -167,7 +167,7 @@ def _reached(state_dir: Path) -> Point:
     with suppress(OSError):
         marked = evidence.read_mark(state_dir / STORE).point or marked
     try:
-        with looking_into(state_dir) as db:
+        with open_read_only(state_dir) as db:
             return msgspec.structs.replace(marked, epoch=max(marked.epoch, content(db).epoch))
     except GridError:
         return marked
@@ -175,9 +175,9 @@ def _reached(state_dir: Path) -> Point:
 
 def _copy(source: Path, fresh: Path) -> None:
     (fresh / STORE).touch(0o600)
-    with looking_into(source) as db:
+    with open_read_only(source) as db:
         copy_store(db, fresh / STORE)
-        blobs, missing = blobs_of_the_living(db, source)
+        blobs, missing = live_blobs(db, source)
     copy_blobs(blobs - missing.keys(), source, fresh)
     copy_pki(source, fresh)
 

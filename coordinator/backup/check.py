@@ -14,9 +14,9 @@ from distributed_grid.coordinator.backup.state import (
     STORE,
     Content,
     blob_path,
-    blobs_of_the_living,
     content,
-    looking_into,
+    live_blobs,
+    open_read_only,
     pki_findings,
 )
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -61,7 +61,7 @@ def check(folder: Path) -> Checked:
     if not outside.there and gone:
         return Checked(None, [Finding(STORE, one, CHOOSE) for one in gone])
     try:
-        with looking_into(folder) as db:
+        with open_read_only(folder) as db:
             return _checked(db, folder, outside, seen)
     except (DiskTrouble, StoreRefused):
         raise
@@ -108,7 +108,7 @@ def _lost(db: sqlite3.Connection, outside: Outside, seen: Traces) -> Iterator[Fi
 def _blobs(db: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
     """Check that the shipped files of live jobs are there and unchanged."""
     again = "cancel the job and submit it again from where its files are"
-    needed, missing = blobs_of_the_living(db, folder)
+    needed, missing = live_blobs(db, folder)
     for blob, job in missing.items():
         yield Finding(f"job {job}", f"needs the shipped file {blob[:12]}…, which is not there", again)
     for blob in needed - missing.keys():
@@ -215,7 +215,7 @@ class _Rows:
             yield Finding(STORE, f"a ledger made of it contradicts itself: {error}")
 
 
-def refuse_unsound(folder: Path) -> Content:
+def require_sound(folder: Path) -> Content:
     """The content of a store that has no defects (lost commits do not matter to a restore). Raises GridError with the
     first defect."""
     checked = check(folder)

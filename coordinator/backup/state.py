@@ -47,7 +47,7 @@ class Content(NamedTuple):
 
 
 @contextmanager
-def looking_into(folder: Path) -> Iterator[sqlite3.Connection]:
+def open_read_only(folder: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection to the store in a folder; a coordinator may be using it. Raises GridError."""
     path = folder / STORE
     if not path.is_file():
@@ -110,7 +110,7 @@ def blob_path(folder: Path, blob: str) -> Path:
     return folder / BLOBS / blob[:2] / blob
 
 
-def blobs_of_the_living(db: sqlite3.Connection, folder: Path) -> tuple[set[str], dict[str, str]]:
+def live_blobs(db: sqlite3.Connection, folder: Path) -> tuple[set[str], dict[str, str]]:
     """The blobs that live jobs need, and the missing ones with a job that needs each. Raises GridError."""
     needed: set[str] = set()
     missing: dict[str, str] = {}

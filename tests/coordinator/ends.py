@@ -353,3 +353,17 @@ async def agent(
 
 def job(*argv: str, key: str = "", cpu: int = 1000, **spec: Any) -> Submission:
     return Submission(key or secrets.token_hex(8), JobSpec(argv or ("true",), **spec), Request(Resources(cpu=cpu)))
+
+
+async def until_away(grid: Coordinator, name: str = "n1") -> None:
+    async with asyncio.timeout(60):
+        while name in grid.server._agents:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def works(grid: Coordinator, worker: AgentEnd) -> None:
+    """All else goes on: a job through the same coordinator and agent."""
+    ann = await client(grid.url, "witness")
+    (name,) = await ann.submit(job("true"))
+    await ann.ended(name)
+    await ann.close()

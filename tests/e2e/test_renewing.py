@@ -60,9 +60,9 @@ def aged(grid: Grid, folder: Path, role: Role, name: str, ago: float, life: floa
 
 
 def founded_id(grid: Grid) -> str:
-    from distributed_grid.coordinator.backup.state import content, looking_into
+    from distributed_grid.coordinator.backup.state import content, open_read_only
 
-    with looking_into(grid.home / "coordinator") as db:
+    with open_read_only(grid.home / "coordinator") as db:
         return content(db).grid
 
 

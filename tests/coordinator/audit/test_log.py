@@ -1,49 +1,15 @@
 """The audit log of requests: bounded, chained line by line, and no disk ends the service for its sake."""
 
 import asyncio
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from distributed_grid.coordinator.audit import log as module
 from distributed_grid.coordinator.audit.log import NOTHING, RequestLog, hashed
-from distributed_grid.coordinator.audit.verify import DoesNotFit, StoreAnchor, Verified, files_of, read, verify
-from distributed_grid.coordinator.store.store import Store
-
-
-class Kept:
-    """An anchor that a test can look at."""
-
-    def __init__(self) -> None:
-        self.at = (0, NOTHING)
-        self.oldest = 0
-
-    def read(self) -> tuple[int, str, int]:
-        return *self.at, self.oldest
-
-    def write(self, number: int, hashed: str, oldest: int) -> None:
-        self.at, self.oldest = (number, hashed), oldest
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "audit.log").read_bytes().splitlines()]
-
-
-def written(folder: Path, count: int, anchor: Kept | None = None) -> None:
-    audit = RequestLog(folder / "audit.log", anchor)
-    for number in range(count):
-        audit.request("ann", "cancel", jobs=[f"j-{number}"])
-    audit.close()
-
-
-def judged(folder: Path, anchor: Kept | None = None) -> Verified:
-    return verify(read(files_of(folder / "audit.log")), anchor.read() if anchor is not None else (0, NOTHING, 0))
-
+from tests.coordinator.audit.scene import Kept, judged, lines, written
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
@@ -142,116 +108,4 @@ def test_it_is_turned_over_in_one_chain_and_goes_on_where_that_failed_once(
     assert found.first > 1 and found.last == anchor.at[0] and found.missing == 3
 
 
-def test_what_is_no_log_at_all_is_turned_over_and_does_not_fit(tmp_path: Path) -> None:
-    (tmp_path / "audit.log").write_text('{"event": "submit", "user": "ann"}\n' * 3)
-    written(tmp_path, 1)
-    assert (tmp_path / "audit.log.1").read_text().count("submit") == 3
-    with pytest.raises(DoesNotFit, match=r"audit.log.1, line 1 is no line of an audit log"):
-        judged(tmp_path)
-
-
-def test_the_store_keeps_the_anchor(tmp_path: Path) -> None:
-    store = Store(tmp_path / "grid.db")
-    anchor = StoreAnchor(tmp_path / "grid.db")
-    assert anchor.read() == (0, NOTHING, 0)
-    audit = RequestLog(tmp_path / "audit.log", anchor)
-    audit.request("ann", "status")
-    audit.close()
-    assert anchor.read()[0::2] == (2, 1)
-    store.close()
-    store = Store(tmp_path / "grid.db")
-    assert anchor.read()[0] == 2
-    store.close()
-
-
 # --- what does not fit ------------------------------------------------------------------------------------------------
-
-
-def changed(raw: list[bytes]) -> list[bytes]:
-    return [*raw[:4], raw[4].replace(b"ann", b"bob"), *raw[5:]]
-
-
-HARM: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
-    "a line was changed": (changed, "audit.log, line 6 does not fit: it or the one before it"),
-    "a line was removed": (lambda raw: raw[:4] + raw[5:], "line 5 does not fit: line 5 is missing before it"),
-    "many were removed": (lambda raw: raw[:4] + raw[7:], "line 5 does not fit: lines 5 to 7 are missing before it"),
-    "a line was put in": (lambda raw: [*raw[:4], raw[3], *raw[4:]], "line 5 does not fit: it is not in its place"),
-    "two changed places": (
-        lambda raw: [*raw[:4], raw[5], raw[4], *raw[6:]],
-        "line 5 does not fit: line 5 is missing before it",
-    ),
-    "one was written anew": (
-        lambda raw: [*raw[:4], raw[4][:-1] + b" }", *raw[5:]],
-        "line 6 does not fit: it or the one before it",
-    ),
-    "it is no line": (lambda raw: [*raw[:4], b"{}", *raw[5:]], "line 5 is no line of an audit log"),
-    "the beginning was taken off": (lambda raw: raw[3:], "begins too late: lines 1 to 3 are missing"),
-    "the end was taken off": (lambda raw: raw[:-2], "ends too soon: lines 10 to 11 are missing"),
-    "the last was changed": (lambda raw: [*raw[:-1], raw[-1].replace(b"ann", b"bob")], "line 11 is not what was"),
-    "all is gone": (lambda raw: [], "ends too soon: lines 1 to 11 are missing"),
-}
-
-
-@pytest.mark.parametrize("harm", HARM)
-def test_what_was_done_to_it_shows(tmp_path: Path, harm: str) -> None:
-    do, said = HARM[harm]
-    anchor = Kept()
-    written(tmp_path, 10, anchor)
-    assert judged(tmp_path, anchor).lines == 11
-    raw = (tmp_path / "audit.log").read_bytes().splitlines()
-    (tmp_path / "audit.log").write_bytes(b"".join(line + b"\n" for line in do(raw)))
-    with pytest.raises(DoesNotFit) as found:
-        judged(tmp_path, anchor)
-    assert said in found.value.what
-
-
-@pytest.mark.parametrize("harm", ["the end was taken off", "the last was changed", "all is gone"])
-def test_it_still_shows_after_the_coordinator_was_started_again(tmp_path: Path, harm: str) -> None:
-    anchor = Kept()
-    written(tmp_path, 10, anchor)
-    raw = (tmp_path / "audit.log").read_bytes().splitlines()
-    left = HARM[harm][0](raw)
-    (tmp_path / "audit.log").write_bytes(b"".join(line + b"\n" for line in left))
-    with capture_logs() as said:
-        written(tmp_path, 3, anchor)
-    assert said[0]["event"] == "the audit log is not what it was"
-    with pytest.raises(DoesNotFit) as found:
-        judged(tmp_path, anchor)
-    assert left or "begins too late: lines 1 to 11 are missing" in found.value.what
-
-
-def test_lines_that_were_turned_over_are_not_missed_and_others_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "FILE_BYTES", 600)
-    anchor = Kept()
-    written(tmp_path, 9, anchor)
-    assert anchor.oldest == judged(tmp_path, anchor).first == 1
-    written(tmp_path, 40, anchor)
-    found = judged(tmp_path, anchor)
-    assert found.first == anchor.oldest > 1
-    oldest = tmp_path / "audit.log.3"
-    oldest.write_bytes(oldest.read_bytes().split(b"\n", 1)[1])
-    with pytest.raises(DoesNotFit, match=f"begins too late: line {found.first} is missing"):
-        judged(tmp_path, anchor)
-    oldest.unlink()
-    with pytest.raises(DoesNotFit, match="begins too late"):
-        judged(tmp_path, anchor)
-
-
-def test_a_log_that_was_there_before_the_oldest_line_was_kept_is_taken_as_it_is(tmp_path: Path) -> None:
-    anchor = Kept()
-    written(tmp_path, 5, anchor)
-    raw = (tmp_path / "audit.log").read_bytes().splitlines(keepends=True)
-    (tmp_path / "audit.log").write_bytes(b"".join(raw[2:]))
-    anchor.oldest = 0
-    written(tmp_path, 1, anchor)
-    assert judged(tmp_path, anchor).first == anchor.oldest == 3
-
-
-def test_a_whole_file_that_was_taken_away_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FILE_BYTES", 600)
-    written(tmp_path, 9)
-    (tmp_path / "audit.log.1").unlink()
-    with pytest.raises(DoesNotFit, match="missing before it"):
-        judged(tmp_path)

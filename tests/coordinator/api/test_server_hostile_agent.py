@@ -43,9 +43,9 @@ from distributed_grid.protocol.messages import (
     WantCertificate,
 )
 from distributed_grid.protocol.nodes import Offer
+from tests.coordinator.api.test_server_extreme_values import plain, raw
 from tests.coordinator.ends import AgentEnd, ClientEnd, Coordinator, End, agent, client, coordinator, job, node, runs_on
 from tests.coordinator.ends import _dial as dial
-from tests.coordinator.test_extreme_values import plain, raw
 from tests.fuzz.frames import extremes
 from tests.fuzz.served import FROM
 

@@ -7,7 +7,7 @@ import pytest
 
 from distributed_grid.coordinator.access.ca import Pki
 from distributed_grid.coordinator.access.joining import found
-from distributed_grid.coordinator.backup.state import content, looking_into
+from distributed_grid.coordinator.backup.state import content, open_read_only
 from distributed_grid.identity.credentials import client_context, server_context
 from distributed_grid.protocol.errors import GridError
 
@@ -19,7 +19,7 @@ def everything(home: Path) -> dict[Path, bytes]:
 
 
 def grid_of(state: Path) -> str:
-    with looking_into(state) as db:
+    with open_read_only(state) as db:
         return content(db).grid
 
 

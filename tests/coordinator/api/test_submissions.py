@@ -1,0 +1,72 @@
+"""A submission is made once, and one that cannot be is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.protocol.messages import (
+    Failed,
+    ListJobs,
+    Submit,
+)
+from tests.coordinator.ends import (
+    agent,
+    client,
+    coordinator,
+    job,
+    node,
+)
+
+
+async def test_the_same_key_is_the_same_job_live_ended_and_after_a_restart(tmp_path: Path) -> None:
+    one = job("true", key="once")
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        first = await ann.submit(one)
+        assert await ann.submit(one, one) == first * 2
+        bob = await client(grid.url, "bob")
+        assert await bob.submit(one) != first  # keys are each user's own
+        worker = await agent(grid.url)
+        await ann.ended(first[0])
+        assert await ann.submit(one) == first
+        for end in (ann, bob, worker):
+            await end.close()
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        assert await ann.submit(one) == first
+        assert (await ann.ended(first[0])).outcome is not None  # told at once to who watches
+        await ann.close()
+
+
+async def test_jobs_of_one_call_start_in_its_order_also_after_a_restart(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        names = await ann.submit(*(job("true", key=f"k{number}") for number in range(30)), watch=False)
+    async with coordinator(tmp_path) as grid:
+        worker = await agent(grid.url, node(cores=1))
+        await worker.until(lambda seen: getattr(seen, "allocations", ()) == (f"{names[-1]}.1",))
+        assert [launch.job for launch in worker.launched] == list(names)
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (job(""), "no command"),
+        (job("a\0b"), "zero byte"),
+        (job("a", env={"A=B": "x"}), "environment"),
+        (job("a", workdir="relative"), "not an absolute path"),
+        (job("a", time_limit=float("nan")), "time_limit"),
+        (job("a", name="last"), "cannot be used"),
+        (job("a", cpu=0), "nothing is asked for"),
+        (job("a", bundle="0" * 64), "not here"),
+        (job("x" * (2 << 20)), "bytes"),
+    ],
+)
+async def test_a_submission_that_cannot_be_is_refused_in_words(tmp_path: Path, bad: Any, says: str) -> None:
+    async with coordinator(tmp_path) as grid:
+        ann = await client(grid.url)
+        answer = await ann.ask(Submit(1, (job("fine"), bad)))
+        assert isinstance(answer, Failed) and says in answer.what
+        assert (await ann.ask(ListJobs(2))).jobs == ()  # all or none
+        await ann.close()
