@@ -19,7 +19,7 @@ from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import Ack, Exited, Inventory, Offer, Recalled, Started, Stop, Suspended
 from distributed_grid.protocol.nodes import OwnerPolicy, Sample
-from tests.agent.test_runtime import CORES, LONG, Coordinator, clean, coordinator, launch
+from tests.agent.scene import CORES, LONG, Coordinator, clean, coordinator, launch
 
 __all__ = ["coordinator"]
 

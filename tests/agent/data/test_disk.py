@@ -14,7 +14,7 @@ import pytest
 from distributed_grid.agent.data import disk
 from distributed_grid.agent.data.disk import Disk
 from distributed_grid.protocol.messages import Exited, Offer, Stale, Started
-from tests.agent.test_runtime import Coordinator, Node, clean, coordinator, ended, launch, let_through, start
+from tests.agent.scene import Coordinator, Node, clean, coordinator, ended, launch, let_through, start
 
 __all__ = ["coordinator"]
 

@@ -2,15 +2,11 @@
 machine too, so figures are compared with what the kernel says of the very processes that a test started."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,41 +15,27 @@ from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.gpus.backends import open_backend
 from distributed_grid.agent.sampling import host
 from distributed_grid.agent.sampling.probe import SPAN, Probe, foreign_seconds
-from distributed_grid.agent.sampling.trees import TICK, Trees, children, kin_roots
+from distributed_grid.agent.sampling.trees import TICK, Trees
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.runtime.unix import boot_clock
+from tests.agent.sampling.processes import BURN, CORE, probe, start, wait_for
+from tests.agent.sampling.processes import processes as processes
 
 pytestmark = pytest.mark.alone
 
-BURN = "while True: pass"
+
 # A parent of short-lived children, each reaped before the next: their time is seen only in what they leave to it.
 BURN_IN_CHILDREN = """
 import subprocess, sys
 while True:
     subprocess.run([sys.executable, '-S', '-c', 'for _ in range(2000000): pass'])
 """
-CORE = max(host.usable_cores())
+
+
 HALTED = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DISK_SLEEP)
+
+
 """The last: who waits for a child of its vfork, which is stopped."""
-
-
-def start(code: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
-
-
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
-    yield started
-    for one in started:
-        os.killpg(one.pid, signal.SIGKILL)
-        one.communicate()
-
-
-def probe(own: tuple[int, ...] = (), **more: Any) -> Probe:
-    return Probe(None, 0, open_backend("none"), own_roots=lambda: own, **more)
 
 
 def spent(process: psutil.Process) -> float:
@@ -81,13 +63,6 @@ def halt(root: psutil.Process) -> None:
 
     os.killpg(root.pid, signal.SIGSTOP)
     wait_for(halted)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("code", [BURN, BURN_IN_CHILDREN])
@@ -155,57 +130,6 @@ def test_jobs_of_kin_are_neither_own_nor_foreign(processes: list[subprocess.Pope
     used = (spent(burner) - before) / (boot_clock() - since)
     assert sample.own_cpu == 0
     assert sample.cores[CORE] <= 100 - 80 * used
-
-
-def test_the_usage_of_each_job_is_told_by_the_pid_of_its_top(processes: list[subprocess.Popen[bytes]]) -> None:
-    up = f"print('up', flush=True)\n{BURN}"
-    processes.append(start(f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {up!r}])"))
-    top = processes[0].pid
-    assert processes[0].stdout is not None and processes[0].stdout.readline() == b"up\n"  # it grows no more
-    wait_for(lambda: len(children(top)) == 1)
-    measure = probe(own=(os.getpid(),))
-    time.sleep(0.3)
-    sample = measure.sample()
-
-    def busy() -> bool:
-        nonlocal sample
-        sample = measure.sample()
-        return measure.usage()[top].cpu > 0.05
-
-    wait_for(busy)
-    usage = measure.usage()[top]
-    resident = sum(psutil.Process(pid).memory_info().rss for pid in (top, *children(top)))
-    assert usage.processes == 2
-    assert usage.rss == pytest.approx(resident, rel=0.1)
-    assert sample.memory_own >= 0.9 * resident
-
-
-def test_a_daemon_stays_with_the_job_it_was_seen_in() -> None:
-    # The job's shell ends and leaves its child to this process, a subreaper as the supervisor is.
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
-    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {BURN!r}]); sys.stdin.read()"
-    job = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE)
-    daemon = 0
-    try:
-        wait_for(lambda: len(children(job.pid)) == 1)
-        daemon = children(job.pid)[0]
-        measure = probe(own=(os.getpid(),))
-        measure.sample()
-        job.communicate(b"")
-        wait_for(lambda: daemon in children(os.getpid()))
-        measure.sample()
-        assert measure.usage()[job.pid].processes == 1
-        assert daemon not in measure.usage()
-    finally:
-        job.kill()
-        job.wait()
-        if daemon:
-            os.kill(daemon, 9)
-            os.waitpid(daemon, 0)
-        libc.prctl(36, 0, 0, 0, 0)
 
 
 def test_a_sample_costs_less_than_a_millisecond_or_two_and_says_the_basics() -> None:
@@ -278,16 +202,6 @@ def test_own_time_is_taken_from_the_cores_it_may_have_been_spent_on() -> None:
     left = foreign_seconds(busy, [(anywhere, 1.5), (pinned, 1.0)])
     assert left == {0: 1.0, 1: 0.0, 2: 0.5}
     assert foreign_seconds(busy, [(pinned, 5.0)]) == {0: 2.0, 1: 0.0, 2: 1.0}
-
-
-def test_pid_files_of_kin_name_the_living_only(tmp_path: Path) -> None:
-    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    for name, start_ticks in (("a", started), ("b", started + 1)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "agent.pid").write_text(json.dumps({"pid": os.getpid(), "start": start_ticks}))
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "supervisor.pid").write_text("{")
-    assert kin_roots(tmp_path) == [os.getpid()]
 
 
 def test_a_containers_limits_count_for_the_machine(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from distributed_grid.protocol.messages import Exited, Inventory, Launch, Noted,
 from distributed_grid.protocol.placement import admits
 from distributed_grid.protocol.resources import Grant
 from tests.agent.conftest import Bench, removed
-from tests.agent.test_runtime import Coordinator, Node, launch
-from tests.agent.test_runtime import coordinator as coordinator
-from tests.agent.test_runtime import node as node
+from tests.agent.scene import Coordinator, Node, launch
+from tests.agent.scene import coordinator as coordinator
+from tests.agent.scene import node as node
 from tests.protocol.samples import FACTS
 
 

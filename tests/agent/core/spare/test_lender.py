@@ -1,64 +1,18 @@
 """What a node lends: transcripts of one node's day first, then what holds for every sample and every set of limits."""
 
 import math
-from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed_grid.agent.core.spare.claim import conflict
 from distributed_grid.agent.core.spare.lender import Lender, describe
-from distributed_grid.agent.core.spare.thresholds import Holding, Limits, lendable
-from distributed_grid.protocol.nodes import GpuFacts, GpuProcess, GpuSample, NodeFacts, Offer, Sample
+from distributed_grid.agent.core.spare.thresholds import Holding, Limits
+from distributed_grid.protocol.nodes import GpuProcess, Sample
 from distributed_grid.protocol.resources import GIB, MIB, GpuShare, Grant, Resources
+from tests.agent.core.spare.scene import AT_ONCE, FACTS, GPUS, gpu, gpus, holding, sample, seen, why
 from tests.depth import tries
-
-GPUS = ("GPU-0", "GPU-1", "GPU-2")
-FACTS = NodeFacts(
-    name="n1",
-    hostname="n1",
-    boot_id="b",
-    incarnation=1,
-    cores=(0, 1, 2, 3),
-    memory=16 * GIB,
-    lendable=Resources(4000, 16 * GIB, 3000),
-    gpus=tuple(GpuFacts(uuid, index, "model", 8 * GIB) for index, uuid in enumerate(GPUS)),
-)
-AT_ONCE = Limits(offer_after=0.0, reserve_memory=0)
-
-
-def sample(at: float = 100.0, cores: dict[int, int] | None = None, memory: int = 2 * GIB, **more: Any) -> Sample:
-    """An idle node, but for what is said."""
-    busy = dict.fromkeys(FACTS.cores, 0) | (cores or {})
-    given = {
-        "foreign_cpu": sum(busy.values()) / 100,
-        "memory_total": 16 * GIB,
-        "gpus": tuple(gpu(uuid) for uuid in GPUS),
-    } | more
-    return msgspec.convert(given | {"at": at, "cores": busy, "memory_foreign": memory}, Sample)
-
-
-def gpu(uuid: str, used: int = 0, utilisation: float = 0.0, error: str = "", *processes: GpuProcess) -> GpuSample:
-    return GpuSample(uuid, utilisation, used, 8 * GIB, 40.0, processes, error)
-
-
-def gpus(first: GpuSample) -> tuple[GpuSample, ...]:
-    return (first, *(gpu(uuid) for uuid in GPUS[1:]))
-
-
-def holding(name: str = "j-a.1", rss: int = 0, **grant: Any) -> Holding:
-    return Holding(name, Grant(**grant), rss)
-
-
-def why(offer: Offer, what: str) -> str:
-    return "; ".join(one.why for one in offer.withheld if one.what == what)
-
-
-def seen(lender: Lender, now: float, holdings: tuple[Holding, ...] = (), **said: Any) -> Offer | None:
-    return lender.observe(sample(now, **said), holdings, now)
-
 
 # --- transcripts -----------------------------------------------------------------------------------------------------
 
@@ -97,18 +51,6 @@ def test_once_busy_a_node_stays_withdrawn_until_it_was_idle_long_enough_again() 
     assert back is not None and set(back.cores) == {0, 1, 2, 3}
 
 
-def test_one_busy_core_is_kept_back_by_name() -> None:
-    offer = describe(AT_ONCE, FACTS, sample(cores={2: 95}))
-    assert set(offer.cores) == {0, 1, 3}
-    assert "core 2 95 % > 30 % (cpu_percent_max)" in why(offer, "cpu")
-
-
-def test_use_spread_over_all_cores_keeps_back_as_many_as_it_is_worth() -> None:
-    offer = describe(AT_ONCE, FACTS, sample(cores={0: 25, 1: 25, 2: 25, 3: 25}))
-    assert len(offer.cores) == 3
-    assert why(offer, "cpu") == "1 of 4 free cores kept back: others use 1.0 cores' worth"
-
-
 def test_our_own_job_takes_off_what_it_holds_and_no_more_and_is_no_news() -> None:
     lender = Lender(AT_ONCE, FACTS)
     seen(lender, 100)
@@ -126,53 +68,12 @@ def test_a_job_that_uses_more_memory_than_granted_shrinks_the_offer_by_what_it_u
     assert offer is not None and offer.memory == 10 * GIB
 
 
-def test_a_fractional_job_leaves_the_rest_of_its_core_to_other_fractions() -> None:
-    lender = Lender(AT_ONCE, FACTS)
-    seen(lender, 100, (holding(shared_core=2, shared_milli=300),))
-    offer = lender.current(100)
-    assert (set(offer.cores), offer.shares) == ({0, 1, 3}, {2: 700})
-
-
-def test_cores_are_listed_idlest_first() -> None:
-    assert describe(AT_ONCE, FACTS, sample(cores={0: 20, 1: 5})).cores[-2:] == (1, 0)
-
-
-def test_memory_over_its_limit_or_under_its_least_is_withheld() -> None:
-    over = describe(AT_ONCE, FACTS, sample(memory=9 * GIB))
-    assert (over.memory, why(over, "memory")) == (0, "memory 57 % > 50 % (memory_percent_max)")
-    lax = msgspec.structs.replace(AT_ONCE, memory_percent_max=100.0)
-    under = describe(lax, FACTS, sample(memory=15 * GIB))
-    assert (under.memory, why(under, "memory")) == (0, "memory 1G free < 2G (memory_min_gb)")
-    assert describe(lax, FACTS, sample(memory=10 * GIB)).memory == 6 * GIB
-
-
 def test_small_changes_of_memory_are_no_news_and_large_ones_are() -> None:
     lender = Lender(AT_ONCE, FACTS)
     seen(lender, 100)
     assert seen(lender, 102, memory=2 * GIB + 200 * MIB) is None
     offer = seen(lender, 104, memory=3 * GIB)
     assert offer is not None and offer.memory == 13 * GIB
-
-
-@pytest.mark.parametrize(
-    ("broken", "words"),
-    [
-        (gpu("GPU-0", 0, 0, "GPU is lost"), "cannot be read: GPU is lost"),
-        (gpu("GPU-0", GIB, 0, "", GpuProcess(77, GIB, "ada")), "process 77 of ada uses 1024 MiB"),
-        (gpu("GPU-0", 0, 64), "gpu 64 % > 20 % (gpu_utilization_max)"),
-        (gpu("GPU-0", 8 * GIB - 100 * MIB), "100 MiB free < 1024 MiB (gpu_memory_min_mb)"),
-    ],
-)
-def test_a_gpu_in_use_or_unreadable_is_withheld_by_its_uuid(broken: GpuSample, words: str) -> None:
-    offer = describe(AT_ONCE, FACTS, sample(gpus=gpus(broken)))
-    assert [one.uuid for one in offer.gpus] == ["GPU-1", "GPU-2"]
-    assert why(offer, "GPU-0") == words
-
-
-def test_a_gpu_that_the_driver_does_not_list_any_more_is_withheld() -> None:
-    offer = describe(AT_ONCE, FACTS, sample(gpus=(gpu("GPU-1"),), gpu_error="driver gone"))
-    assert [one.uuid for one in offer.gpus] == ["GPU-1"]
-    assert (why(offer, "GPU-0"), why(offer, "gpu")) == ("not seen in the last measurement", "driver gone")
 
 
 def test_the_use_of_a_gpu_by_our_job_is_ours_also_for_the_moment_after_it() -> None:
@@ -187,23 +88,10 @@ def test_the_use_of_a_gpu_by_our_job_is_ours_also_for_the_moment_after_it() -> N
     assert foreign is not None and why(foreign, "GPU-0").startswith("gpu 60 %")
 
 
-def test_no_more_offers_than_allowed_and_the_gpus_with_most_free_memory_first() -> None:
-    limits = msgspec.structs.replace(AT_ONCE, max_offers_per_node=4)
-    offer = describe(limits, FACTS, sample(gpus=(gpu("GPU-0", 3 * GIB), gpu("GPU-1", GIB), gpu("GPU-2"))))
-    assert [one.uuid for one in offer.gpus] == ["GPU-2", "GPU-1"]
-    assert why(offer, "GPU-0") == "no more than 4 offers (max_offers_per_node)"
-
-
 def test_a_node_that_shares_nothing_says_so() -> None:
     offer = describe(msgspec.structs.replace(AT_ONCE, can_share=False), FACTS, sample())
     assert offer.resources == Resources()
     assert why(offer, "node") == "shares nothing (can_share is false)"
-
-
-def test_a_cap_below_one_core_leaves_a_share_of_one() -> None:
-    offer = describe(msgspec.structs.replace(AT_ONCE, max_share_cpu=1500), FACTS, sample())
-    assert (offer.cores, offer.shares) == ((0,), {1: 500})
-    assert why(offer, "cpu") == "no more than 1.5 (max_share_cpu)"
 
 
 def test_an_unchanged_offer_is_said_again_before_it_expires() -> None:
@@ -219,84 +107,12 @@ def test_before_the_first_sample_there_is_nothing_to_lend() -> None:
     assert (offer.resources, why(offer, "node")) == (Resources(), "not measured yet")
 
 
-def test_what_a_node_could_ever_lend_is_capped_and_less_the_reserve() -> None:
-    limits = Limits(reserve_cpu=500, max_share_memory=4 * GIB, max_share_gpu=1)
-    assert lendable(limits, FACTS.cores, 16 * GIB, FACTS.gpus) == Resources(3500, 4 * GIB, 1000)
-    assert lendable(Limits(can_share=False), FACTS.cores, 16 * GIB, FACTS.gpus) == Resources()
-
-
-def test_what_is_too_little_to_be_lent_even_when_idle_is_no_part_of_what_a_node_could_ever_lend() -> None:
-    limits = Limits(memory_min=2 * GIB, reserve_memory=GIB, cpu_min_cores=2000)
-    assert lendable(limits, (0,), 3 * GIB - 1, ()) == Resources()
-    assert lendable(limits, (0, 1), 3 * GIB, ()) == Resources(2000, 2 * GIB)
-
-
-# --- the claim -------------------------------------------------------------------------------------------------------
-
-NO_CONFLICT = "", ""
-WANTED = Grant(cores=(1,), memory=GIB, gpus=(GpuShare("GPU-0"),))
-
-
-def claim(grant: Grant = WANTED, held: tuple[Holding, ...] = (), limits: Limits = AT_ONCE, **said: Any) -> str:
-    """What stands in the way of the grant; "" for nothing."""
-    if (found := conflict([one for one in held if one.allocation != "j-me.1"], grant)) != NO_CONFLICT:
-        return f"{found[1]}|{found[0]}"
-    stale = Lender(limits, FACTS).verify(grant, sample(**said), held, "j-me.1")
-    return f"{stale.device}|{stale.reason}" if stale else ""
-
-
-def test_what_is_still_there_is_given() -> None:
-    assert claim() == ""
-    assert claim(held=(Holding("j-me.1", WANTED),)) == "", "its own holding is not in its way"
-
-
-def test_a_process_that_came_to_the_gpu_since_is_named() -> None:
-    foreign = gpus(gpu("GPU-0", GIB, 0, "", GpuProcess(77, GIB, "ada")))
-    stale = Lender(AT_ONCE, FACTS).verify(WANTED, sample(gpus=foreign), (), "j-me.1")
-    assert stale is not None
-    assert (stale.device, stale.pid, stale.user, stale.memory) == ("GPU-0", 77, "ada", GIB)
-
-
-def test_a_noisy_core_is_given_and_a_clearly_busy_one_is_not() -> None:
-    assert claim(cores={1: 40}) == ""
-    assert claim(cores={1: 90}) == "1|others use 90 % of core 1 now (more than 65 %)"
-
-
-@pytest.mark.parametrize(
-    ("held", "words"),
-    [
-        (holding(cores=(1,)), "1|core 1 is held by j-a.1"),
-        (holding(shared_core=1, shared_milli=1), "1|core 1 is shared by j-a.1"),
-        (holding(gpus=(GpuShare("GPU-0", 10),)), "GPU-0|GPU GPU-0 is held by j-a.1"),
-        (holding(memory=14 * GIB), "memory|0B memory is spare now, 1G was to be had"),
-    ],
-)
-def test_what_another_allocation_holds_is_not_given(held: Holding, words: str) -> None:
-    assert claim(held=(held,)) == words
-
-
-def test_what_the_agent_does_not_manage_is_not_given() -> None:
-    assert claim(Grant(cores=(9,))) == "9|core 9 is not managed by this agent"
-    assert claim(Grant(gpus=(GpuShare("GPU-x"),))) == "GPU-x|GPU GPU-x is not managed by this agent"
-    assert claim(Grant(cores=(1,), virtual=True)) == "|the cores of this node are real"
-
-
-def test_fractions_share_a_core_up_to_the_whole_of_it() -> None:
-    held = (holding(shared_core=1, shared_milli=700),)
-    assert claim(Grant(shared_core=1, shared_milli=300), held) == ""
-    assert claim(Grant(shared_core=1, shared_milli=301), held) == "1|core 1 has only 0.3 left"
-
-
-def test_memory_within_the_slack_of_an_offer_is_given_and_beyond_it_not() -> None:
-    offered = Grant(memory=14 * GIB)
-    assert claim(offered, memory=2 * GIB + 200 * MIB) == ""
-    assert claim(offered, memory=4 * GIB) == "memory|12G memory is spare now, 14G was to be had"
-    assert claim(offered, memory=9 * GIB) == "memory|memory 57 % > 50 % (memory_percent_max) now"
-
-
 # --- what always holds -----------------------------------------------------------------------------------------------
 
+
 percents = st.integers(0, 100)
+
+
 limits_any = st.builds(
     Limits,
     can_share=st.sampled_from([True, True, True, False]),
@@ -311,6 +127,8 @@ limits_any = st.builds(
     offer_after=st.sampled_from([0.0, 4.0]),
     max_offers_per_node=st.integers(0, 6),
 )
+
+
 gpu_any = st.builds(
     lambda used, busy, error, who: gpu("GPU-0", used, busy, error, *who),
     st.integers(0, 8 * GIB),
@@ -318,6 +136,8 @@ gpu_any = st.builds(
     st.sampled_from(["", "", "", "lost"]),
     st.lists(st.builds(GpuProcess, st.integers(2, 9), st.integers(0, GIB), st.just("u"), st.booleans()), max_size=2),
 )
+
+
 samples_any = st.builds(
     lambda cores, memory, own, seen: sample(cores=dict(enumerate(cores)), memory=memory, own_cpu=own, gpus=gpus(seen)),
     st.lists(percents, min_size=4, max_size=4),
@@ -396,11 +216,11 @@ def test_what_is_offered_can_be_claimed_in_the_same_moment(
         gpus=tuple(GpuShare(gpu.uuid, gpu.milli) for gpu in offer.gpus),
     )
     if offer.resources:
-        assert conflict(held, all_of_it) == NO_CONFLICT
+        assert conflict(held, all_of_it) == ("", "")
         assert lender.verify(all_of_it, one, held, "j-me.1") is None
     for core, milli in offer.shares.items():
         share = Grant(shared_core=core, shared_milli=milli)
-        assert conflict(held, share) == NO_CONFLICT
+        assert conflict(held, share) == ("", "")
         assert lender.verify(share, one, held, "j-me.1") is None
 
 

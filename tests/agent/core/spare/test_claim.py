@@ -1,0 +1,95 @@
+"""The second look: what is given beside what is held, by a fresh sample."""
+
+from typing import Any
+
+import pytest
+
+from distributed_grid.agent.core.spare.claim import conflict
+from distributed_grid.agent.core.spare.lender import Lender
+from distributed_grid.agent.core.spare.thresholds import Holding, Limits
+from distributed_grid.protocol.nodes import GpuProcess
+from distributed_grid.protocol.resources import GIB, MIB, GpuShare, Grant
+from tests.agent.core.spare.scene import AT_ONCE, FACTS, gpu, gpus, holding, sample, seen
+
+WANTED = Grant(cores=(1,), memory=GIB, gpus=(GpuShare("GPU-0"),))
+
+
+def claim(grant: Grant = WANTED, held: tuple[Holding, ...] = (), limits: Limits = AT_ONCE, **said: Any) -> str:
+    """What stands in the way of the grant; "" for nothing."""
+    if (found := conflict([one for one in held if one.allocation != "j-me.1"], grant)) != ("", ""):
+        return f"{found[1]}|{found[0]}"
+    stale = Lender(limits, FACTS).verify(grant, sample(**said), held, "j-me.1")
+    return f"{stale.device}|{stale.reason}" if stale else ""
+
+
+def test_what_is_still_there_is_given() -> None:
+    assert claim() == ""
+    assert claim(held=(Holding("j-me.1", WANTED),)) == "", "its own holding is not in its way"
+
+
+def test_a_process_that_came_to_the_gpu_since_is_named() -> None:
+    foreign = gpus(gpu("GPU-0", GIB, 0, "", GpuProcess(77, GIB, "ada")))
+    stale = Lender(AT_ONCE, FACTS).verify(WANTED, sample(gpus=foreign), (), "j-me.1")
+    assert stale is not None
+    assert (stale.device, stale.pid, stale.user, stale.memory) == ("GPU-0", 77, "ada", GIB)
+
+
+def test_a_noisy_core_is_given_and_a_clearly_busy_one_is_not() -> None:
+    assert claim(cores={1: 40}) == ""
+    assert claim(cores={1: 90}) == "1|others use 90 % of core 1 now (more than 65 %)"
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (holding(cores=(1,)), "1|core 1 is held by j-a.1"),
+        (holding(shared_core=1, shared_milli=1), "1|core 1 is shared by j-a.1"),
+        (holding(gpus=(GpuShare("GPU-0", 10),)), "GPU-0|GPU GPU-0 is held by j-a.1"),
+        (holding(memory=14 * GIB), "memory|0B memory is spare now, 1G was to be had"),
+    ],
+)
+def test_what_another_allocation_holds_is_not_given(held: Holding, words: str) -> None:
+    assert claim(held=(held,)) == words
+
+
+def test_what_the_agent_does_not_manage_is_not_given() -> None:
+    assert claim(Grant(cores=(9,))) == "9|core 9 is not managed by this agent"
+    assert claim(Grant(gpus=(GpuShare("GPU-x"),))) == "GPU-x|GPU GPU-x is not managed by this agent"
+    assert claim(Grant(cores=(1,), virtual=True)) == "|the cores of this node are real"
+
+
+def test_fractions_share_a_core_up_to_the_whole_of_it() -> None:
+    held = (holding(shared_core=1, shared_milli=700),)
+    assert claim(Grant(shared_core=1, shared_milli=300), held) == ""
+    assert claim(Grant(shared_core=1, shared_milli=301), held) == "1|core 1 has only 0.3 left"
+
+
+def test_memory_within_the_slack_of_an_offer_is_given_and_beyond_it_not() -> None:
+    offered = Grant(memory=14 * GIB)
+    assert claim(offered, memory=2 * GIB + 200 * MIB) == ""
+    assert claim(offered, memory=4 * GIB) == "memory|12G memory is spare now, 14G was to be had"
+    assert claim(offered, memory=9 * GIB) == "memory|memory 57 % > 50 % (memory_percent_max) now"
+
+
+# --- parts of a GPU ---------------------------------------------------------------------------------------------------
+
+
+def free(*shares: GpuShare) -> int:
+    """GiB of the first GPU that are offered while these parts of it are held."""
+    offer = seen(Lender(AT_ONCE, FACTS), 100, tuple(holding(f"j{i}.1", gpus=(one,)) for i, one in enumerate(shares)))
+    assert offer is not None
+    return next((gpu.memory_free // GIB for gpu in offer.gpus if gpu.uuid == "GPU-0"), -1)
+
+
+def test_what_is_offered_of_a_shared_gpu_is_less_the_memory_its_sharers_asked_for() -> None:
+    assert free() == 8
+    assert free(GpuShare("GPU-0", 100, 3 * GIB), GpuShare("GPU-0", 100, 4 * GIB)) == 1
+    assert free(GpuShare("GPU-0", 250)) == 6, "who asks for none in particular has as large a part of it"
+    assert free(GpuShare("GPU-0")) == -1
+
+
+def test_a_part_of_a_gpu_is_not_given_where_its_memory_is_not_there_any_more() -> None:
+    wanted = Grant(gpus=(GpuShare("GPU-0", 100, 4 * GIB),))
+    assert claim(wanted, (holding(gpus=(GpuShare("GPU-0", 100, 4 * GIB),)),)) == ""
+    taken = (holding(gpus=(GpuShare("GPU-0", 100, 6 * GIB),)),)
+    assert claim(wanted, taken) == "GPU-0|2G of GPU GPU-0 is spare now, 4G was to be had"

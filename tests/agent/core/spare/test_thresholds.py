@@ -1,0 +1,52 @@
+"""The thresholds of lending: what others use is withheld, and the most that a node could ever lend."""
+
+import msgspec
+import pytest
+
+from distributed_grid.agent.core.spare.lender import describe
+from distributed_grid.agent.core.spare.thresholds import Limits, lendable
+from distributed_grid.protocol.nodes import GpuProcess, GpuSample
+from distributed_grid.protocol.resources import GIB, MIB, Resources
+from tests.agent.core.spare.scene import AT_ONCE, FACTS, gpu, gpus, sample, why
+
+
+def test_memory_over_its_limit_or_under_its_least_is_withheld() -> None:
+    over = describe(AT_ONCE, FACTS, sample(memory=9 * GIB))
+    assert (over.memory, why(over, "memory")) == (0, "memory 57 % > 50 % (memory_percent_max)")
+    lax = msgspec.structs.replace(AT_ONCE, memory_percent_max=100.0)
+    under = describe(lax, FACTS, sample(memory=15 * GIB))
+    assert (under.memory, why(under, "memory")) == (0, "memory 1G free < 2G (memory_min_gb)")
+    assert describe(lax, FACTS, sample(memory=10 * GIB)).memory == 6 * GIB
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (gpu("GPU-0", 0, 0, "GPU is lost"), "cannot be read: GPU is lost"),
+        (gpu("GPU-0", GIB, 0, "", GpuProcess(77, GIB, "ada")), "process 77 of ada uses 1024 MiB"),
+        (gpu("GPU-0", 0, 64), "gpu 64 % > 20 % (gpu_utilization_max)"),
+        (gpu("GPU-0", 8 * GIB - 100 * MIB), "100 MiB free < 1024 MiB (gpu_memory_min_mb)"),
+    ],
+)
+def test_a_gpu_in_use_or_unreadable_is_withheld_by_its_uuid(broken: GpuSample, words: str) -> None:
+    offer = describe(AT_ONCE, FACTS, sample(gpus=gpus(broken)))
+    assert [one.uuid for one in offer.gpus] == ["GPU-1", "GPU-2"]
+    assert why(offer, "GPU-0") == words
+
+
+def test_a_gpu_that_the_driver_does_not_list_any_more_is_withheld() -> None:
+    offer = describe(AT_ONCE, FACTS, sample(gpus=(gpu("GPU-1"),), gpu_error="driver gone"))
+    assert [one.uuid for one in offer.gpus] == ["GPU-1"]
+    assert (why(offer, "GPU-0"), why(offer, "gpu")) == ("not seen in the last measurement", "driver gone")
+
+
+def test_what_a_node_could_ever_lend_is_capped_and_less_the_reserve() -> None:
+    limits = Limits(reserve_cpu=500, max_share_memory=4 * GIB, max_share_gpu=1)
+    assert lendable(limits, FACTS.cores, 16 * GIB, FACTS.gpus) == Resources(3500, 4 * GIB, 1000)
+    assert lendable(Limits(can_share=False), FACTS.cores, 16 * GIB, FACTS.gpus) == Resources()
+
+
+def test_what_is_too_little_to_be_lent_even_when_idle_is_no_part_of_what_a_node_could_ever_lend() -> None:
+    limits = Limits(memory_min=2 * GIB, reserve_memory=GIB, cpu_min_cores=2000)
+    assert lendable(limits, (0,), 3 * GIB - 1, ()) == Resources()
+    assert lendable(limits, (0, 1), 3 * GIB, ()) == Resources(2000, 2 * GIB)

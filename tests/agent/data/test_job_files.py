@@ -1,0 +1,30 @@
+"""The files of jobs: listed and read as the job could, and laid out nowhere else."""
+
+from distributed_grid.protocol.messages import (
+    Exited,
+    FileData,
+    Files,
+    WantFile,
+    WantFiles,
+)
+from tests.agent.scene import Coordinator, Node, launch
+from tests.agent.scene import coordinator as coordinator
+from tests.agent.scene import node as node
+
+
+async def test_files_are_listed_and_read_and_nothing_outside_is(coordinator: Coordinator, node: Node) -> None:
+    await coordinator.say(launch("j0.1", "sh", "-c", "mkdir out; printf hello > out/a; ln -s /etc/passwd out/p"))
+    await coordinator.hears(Exited, "j0.1")
+    await coordinator.open_data()
+    await coordinator.say_data(
+        WantFiles(id=1, allocation="j0.1", globs=("out/*",)),
+        WantFile(id=2, allocation="j0.1", path="out/a", offset=1, size=100),
+        WantFile(id=3, allocation="j0.1", path="../../../lock", offset=0, size=100),
+        WantFile(id=4, allocation="j0.1", path="out/p", offset=0, size=100),
+        WantFiles(id=5, allocation="never.1", globs=("*",)),
+    )
+    listed = await coordinator.answers(1)
+    assert isinstance(listed, Files) and [(one.path, one.size) for one in listed.files] == [("out/a", 5)]
+    assert await coordinator.answers(2) == FileData(id=2, data=b"ello", end=True)
+    assert (await coordinator.answers(3)).error and (await coordinator.answers(4)).error
+    assert "never.1" in (await coordinator.answers(5)).error

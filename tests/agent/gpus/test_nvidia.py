@@ -1,0 +1,114 @@
+"""GPUs of NVIDIA: NVML through the stand-in library, GPUtil through a made-up module."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from distributed_grid.agent.gpus.backends import open_backend
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.nodes import GpuFacts, GpuSample
+from distributed_grid.protocol.resources import GIB, MIB
+from tests.agent.gpus.conftest import STANDIN, Devices
+
+
+def test_gpus_are_found_with_their_facts_and_announced_as_stand_ins(devices: Devices) -> None:
+    devices([{"uuid": "GPU-a", "name": "small", "memory": GIB}, {"uuid": "GPU-b"}])
+    facts = open_backend("nvml").facts()
+    assert facts[0] == GpuFacts("GPU-a", 0, "Stand-in GPU (no real device) small", GIB, stand_in=True)
+    assert facts[1].uuid == "GPU-b"
+
+
+def test_a_sample_has_all_figures_and_tells_our_processes_from_others(devices: Devices) -> None:
+    me = os.getpid()
+    listed = [{"pid": me, "memory": MIB}, {"pid": 1, "memory": 2 * MIB}]
+    devices(
+        [{"uuid": "GPU-a", "memory": GIB, "used": 5 * MIB, "utilisation": 7, "temperature": 55, "processes": listed}]
+    )
+    sample = open_backend("auto").sample({me})[0]
+    assert (sample.utilisation, sample.memory_used, sample.memory_total, sample.temperature) == (7, 5 * MIB, GIB, 55)
+    assert [(one.pid, one.own, one.memory) for one in sample.processes] == [(1, False, 2 * MIB), (me, True, MIB)]
+    assert sample.processes[0].user == "root"
+
+
+def test_a_gpu_that_fails_has_its_error_and_recovers(devices: Devices) -> None:
+    devices([{"uuid": "GPU-a"}, {"uuid": "GPU-b"}])
+    backend = open_backend("nvml")
+    devices([{"uuid": "GPU-a"}, {"uuid": "GPU-b", "error": "RESET_REQUIRED"}])
+    assert [one.error for one in backend.sample(set())] == ["", "GPU requires restart"]
+    devices([{"uuid": "GPU-a"}])
+    assert [one.error for one in backend.sample(set())] == ["", "Not Found"], "it fell off the bus"
+    devices([{"uuid": "GPU-a"}, {"uuid": "GPU-b"}])
+    assert [one.error for one in backend.sample(set())] == ["", ""]
+
+
+def test_figures_that_a_gpu_does_not_support_are_left_out_and_memory_is_the_machines(devices: Devices) -> None:
+    devices([{"uuid": "MIG-a", "utilisation": None, "temperature": None, "memory": None}])
+    backend = open_backend("nvml")
+    sample = backend.sample(set())[0]
+    assert (sample.error, sample.utilisation, sample.temperature) == ("", 0, 0)
+    assert sample.memory_total == backend.facts()[0].memory > GIB
+
+
+def test_without_a_driver_there_are_no_gpus_and_that_is_in_order(
+    devices: Devices, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("GRID_STANDIN_GPUS")
+    backend = open_backend("nvml")
+    assert (backend.facts(), backend.error, backend.note) == ((), "", "no NVIDIA driver")
+    assert open_backend("auto", root=tmp_path).note == "no NVIDIA driver, no AMD GPU"
+
+
+def test_a_driver_that_fails_is_an_error_and_not_a_machine_without_gpus(devices: Devices, tmp_path: Path) -> None:
+    devices({"error": "LIB_RM_VERSION_MISMATCH"})
+    for name in ("nvml", "auto"):
+        backend = open_backend(name, root=tmp_path)
+        assert backend.facts() == ()
+        assert "NVML/RM version mismatch" in backend.error
+
+
+def test_the_real_library_without_a_driver_says_so() -> None:
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("this machine has an NVIDIA driver")
+    assert open_backend("nvml").note == "no NVIDIA driver"
+
+
+def test_the_stand_in_has_what_is_used_of_the_real_library() -> None:
+    """What gpus/nvml.py calls exists in both, or one of them would fail where the other does not."""
+    import re
+
+    import pynvml
+
+    source = (STANDIN.parents[2] / "agent/gpus/nvidia.py").read_text()
+    used = set(re.findall(r"nvml\.((?:nvml|NVML)\w+)", source))
+    assert len(used) > 10
+    spec = importlib.util.spec_from_file_location("standin", STANDIN)
+    assert spec is not None and spec.loader is not None
+    standin = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(standin)
+    assert {name for name in used if not hasattr(pynvml, name)} == set()
+    assert {name for name in used if not hasattr(standin, name)} == set()
+
+
+def test_gputil_is_read_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(
+        uuid="GPU-g", id=0, name="T4", load=0.25, memoryTotal=15360.0, memoryUsed=10.0, temperature=40
+    )
+    seen = [gpu]
+    module = ModuleType("GPUtil")
+    module.getGPUs = lambda: seen  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "GPUtil", module)
+    backend = open_backend("gputil")
+    assert backend.facts() == (GpuFacts("GPU-g", 0, "T4", 15360 * MIB),)
+    assert backend.sample(set())[0] == GpuSample("GPU-g", 25, 10 * MIB, 15360 * MIB, 40)
+    seen.clear()
+    assert backend.sample(set())[0].error == "not listed by nvidia-smi any more"
+
+
+def test_gputil_that_is_not_installed_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "GPUtil", None)
+    with pytest.raises(GridError, match="needs the package GPUtil"):
+        open_backend("gputil")

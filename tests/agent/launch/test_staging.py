@@ -1,0 +1,148 @@
+"""Between a launch and its run: measured once more, and laid out with what was shipped."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from distributed_grid.agent.supervisor import procs
+from distributed_grid.protocol.bundle import blob_hash
+from distributed_grid.protocol.codec import PART_BYTES
+from distributed_grid.protocol.jobs import Cause
+from distributed_grid.protocol.messages import (
+    Exited,
+    Heartbeat,
+    Launch,
+    Renewed,
+    Stop,
+    WantBlob,
+)
+from distributed_grid.protocol.nodes import Sample
+from distributed_grid.protocol.resources import GpuShare, Grant
+from tests.agent.scene import (
+    LONG,
+    Coordinator,
+    Node,
+    launch,
+    shipped,
+)
+from tests.agent.scene import coordinator as coordinator
+from tests.agent.scene import node as node
+
+
+async def test_a_lease_that_is_over_while_the_job_is_laid_out_is_not_revived_by_a_later_word(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator may have run it elsewhere by then, and its word to stop may still be on its way."""
+    gate = asyncio.Event()
+
+    async def slow(launch: Launch, account: object) -> None:
+        await gate.wait()
+
+    monkeypatch.setattr(node.runtime._preparing, "_lay_out", slow)
+    order = launch("j0.1", *LONG)
+    spec = msgspec.structs.replace(order.spec, bundle="b")
+    begun = procs.now()
+    await coordinator.say(msgspec.structs.replace(order, spec=spec, lease=1.0))
+    beat = await coordinator.until(lambda: [one for one in coordinator.all(Heartbeat) if one.at > begun + 2.0])
+    await coordinator.say(Renewed(at=beat[-1].at))
+    await coordinator.until(lambda: node.runtime.table.renewed > begun + 2.0)
+    gate.set()
+    outcome = (await coordinator.hears(Exited, "j0.1")).outcome
+    assert (outcome.cause, outcome.started) == (Cause.LEASE_EXPIRED, False)
+
+
+async def test_a_gpu_is_measured_anew_at_the_claim(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bool] = []
+    sample = node.probe.sample
+
+    def counted(at: float | None = None, read_gpus: bool = True) -> Sample:
+        read.append(read_gpus)
+        return sample(at, read_gpus)
+
+    monkeypatch.setattr(node.probe, "sample", counted)
+    monkeypatch.setattr(node.runtime._lender, "verify", lambda grant, sample, held, key: len(read) and None)
+    begun = len(read)
+    await coordinator.say(launch("j0.1", grant=Grant(gpus=(GpuShare("GPU-a"),))))
+    await coordinator.hears(Exited, "j0.1")
+    assert len(read) > begun and read[-1]
+
+
+async def test_what_was_shipped_is_there_when_the_job_runs_and_is_fetched_once(
+    coordinator: Coordinator, node: Node
+) -> None:
+    large = os.urandom(2 * PART_BYTES + 17)
+    bundle = shipped(coordinator, {"a/b.txt": b"hello", "large": large, "again": b"hello"})
+    script = "cat a/b.txt again; wc -c < large; echo changed > a/b.txt"
+    jobs = [launch(f"j{number}.1", "sh", "-c", script, bundle=bundle) for number in range(3)]
+    await coordinator.say(*jobs)
+    for job in jobs:
+        ended = await coordinator.hears(Exited, job.allocation)
+        assert ended.outcome.stdout_tail == b"hellohello%d\n" % len(large), ended
+    assert len(coordinator.asked) == 1 + 1 + 3
+    assert (node.dir / "blobs" / blob_hash(large)).read_bytes() == large
+
+
+async def test_what_an_agent_that_was_killed_had_unpacked_is_in_nobodys_way(
+    coordinator: Coordinator, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = node.runtime._files.make
+
+    def half_made(slot: str, above: bytes, name: bytes, *rest: Any) -> None:
+        (path := Path(os.fsdecode(above + b"/" + name))).mkdir()
+        (path / "a").write_bytes(b"hel")
+        make(slot, above, name, *rest)
+
+    monkeypatch.setattr(node.runtime._files, "make", half_made)
+    bundle = shipped(coordinator, {"a": b"hello"})
+    await coordinator.say(launch("j0.1", "cat", "a", bundle=bundle))
+    assert (await coordinator.hears(Exited, "j0.1")).outcome.stdout_tail == b"hello"
+
+
+async def test_a_blob_that_is_missing_or_damaged_fails_the_job_in_words(coordinator: Coordinator, node: Node) -> None:
+    bundle = shipped(coordinator, {"a": b"hello"})
+    del coordinator.blobs[blob_hash(b"hello")]
+    await coordinator.say(launch("j0.1", bundle=bundle))
+    outcome = (await coordinator.hears(Exited, "j0.1")).outcome
+    assert (outcome.cause, outcome.started) == (Cause.WORKDIR_FAILED, False) and "no such blob" in outcome.text
+    coordinator.blobs[blob_hash(b"hello")] = b"jello"
+    await coordinator.say(launch("j1.1", bundle=bundle))
+    assert "damaged" in (await coordinator.hears(Exited, "j1.1")).outcome.text
+    assert sorted(os.listdir(node.dir / "blobs")) == [bundle]
+
+
+async def test_fetching_goes_on_over_the_next_connection(coordinator: Coordinator, node: Node) -> None:
+    bundle = shipped(coordinator, {"a": b"hello"})
+    content = coordinator.blobs.pop(bundle)
+    held: list[WantBlob] = []
+
+    async def hold(messages: list[Any]) -> None:
+        held.extend(messages)
+
+    give, coordinator._give_blobs = coordinator._give_blobs, hold  # type: ignore[method-assign]
+    await coordinator.say(launch("j0.1", "cat", "a", bundle=bundle))
+    await coordinator.until(lambda: held)
+    coordinator.blobs[bundle] = content
+    coordinator._give_blobs = give  # type: ignore[method-assign]
+    await coordinator.cut("agent")
+    assert (await coordinator.hears(Exited, "j0.1")).outcome.stdout_tail == b"hello"
+
+
+async def test_a_stop_while_fetching_wins(coordinator: Coordinator, node: Node) -> None:
+    held: list[WantBlob] = []
+
+    async def hold(messages: list[Any]) -> None:
+        held.extend(messages)
+
+    coordinator._give_blobs = hold  # type: ignore[method-assign]
+    await coordinator.say(launch("j0.1", bundle="0" * 64))
+    await coordinator.until(lambda: held)
+    await coordinator.say(Stop(allocation="j0.1"))
+    outcome = (await coordinator.hears(Exited, "j0.1")).outcome
+    assert (outcome.cause, outcome.started) == (Cause.CANCELLED, False)
+    assert not node.runtime._preparing._tasks
