@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ from distributed_grid.cli.dev import processes
 from distributed_grid.cli.dev.plan import Plan, make_plan
 from distributed_grid.cli.lazy import LazyGroup
 from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.text import counted
 
 if TYPE_CHECKING:
     from distributed_grid.coordinator.client.blocking import GridClient
@@ -114,7 +115,7 @@ def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
         if other:
             flags = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in other.items())
             raise GridError(
-                f"a dev grid of {len(before.agents)} nodes runs in {home}",
+                f"a dev grid of {counted(len(before.agents), 'node')} runs in {home}",
                 why=f"it was not started with {flags}",
                 hint="grid dev down first, or give another --dir and --port",
             )
@@ -244,14 +245,9 @@ def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seco
     from distributed_grid.config.places import near_address
 
     found = os.environ.get("GRID_COORDINATOR") or near_address()
-    if invocation.output in ("json", "jsonl"):
-        content: dict[str, Any] = {"coordinator": url, "dir": str(plan.home), "nodes": plan.names, "started": started}
-        formatting.emit_json(invocation, content)
-        return
-    if invocation.output == "quiet":
-        formatting.emit(url + "\n")
-        return
-    lines = [f"a grid of {len(plan.agents)} nodes runs on this machine, coordinator at {url} ({seconds:.1f} s)"]
+    lines = [
+        f"a grid of {counted(len(plan.agents), 'node')} runs on this machine, coordinator at {url} ({seconds:.1f} s)"
+    ]
     for agent in plan.agents:
         state = "" if agent.name in started else " (ran already)"
         lines.append(f"  {agent.name}  {agent.describe()}{state}")
@@ -264,7 +260,8 @@ def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seco
         "  grid shared-status",
         f"  grid dev down{where}",
     ]
-    formatting.emit("".join(line + "\n" for line in lines))
+    content = {"coordinator": url, "dir": str(plan.home), "nodes": plan.names, "started": started}
+    formatting.show(invocation, content, "".join(line + "\n" for line in lines), f"{url}\n")
 
 
 # --- down -------------------------------------------------------------------------------------------------------------

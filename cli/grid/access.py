@@ -3,6 +3,7 @@ are secrets: one given as an argument is overwritten in what other users see of 
 """
 
 import contextlib
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import click
 
 from distributed_grid.cli import formatting
-from distributed_grid.cli.context import client, current, printable
+from distributed_grid.cli.context import client, current
 from distributed_grid.cli.lazy import LazyGroup
-from distributed_grid.protocol.errors import BadValue
-from distributed_grid.protocol.identity import PEOPLE, Role
+from distributed_grid.coordinator.client.session import user_name
+from distributed_grid.identity.credentials import has_identity
+from distributed_grid.identity.member import Member, all_contexts, contexts, current_context, use_context, write_member
+from distributed_grid.protocol.errors import BadValue, GridError
+from distributed_grid.protocol.identity import PEOPLE, Role, check_name
 from distributed_grid.protocol.messages import Access, Done, ListAccess, MakeToken, MemberView, TokenMade, Withdraw
 from distributed_grid.protocol.text import format_duration, parse_duration
 
@@ -53,20 +57,15 @@ def create(
     ttl = ttl or ("30d" if bearer else "1h")
     invocation = current()
     given = dict(label_of(one) for one in labels)
-    connection = invocation.connect()
-    try:
-        name, seconds = (node if role == "agent" else user) or "", parse_duration(ttl)
-        asked = MakeToken(
-            id=connection.number(), role=Role(role), name=name, ttl=seconds, uses=uses, labels=given, bearer=bearer
-        )
-        made: TokenMade = connection.call(asked)
-    finally:
-        connection.close()
+    name, seconds = (node if role == "agent" else user) or "", parse_duration(ttl)
+    made: TokenMade = invocation.ask(
+        lambda n: MakeToken(id=n, role=Role(role), name=name, ttl=seconds, uses=uses, labels=given, bearer=bearer)
+    )
     invitation = f"grid://{invocation.url().partition('://')[2].rstrip('/')}/{_pinned(made)}"
+    about = {"token": made.token, "invitation": invitation, "role": role, "uses": uses}
+    formatting.show(invocation, about, f"{invitation}\n", f"{invitation}\n")
     if invocation.output in ("json", "jsonl"):
-        formatting.emit_json(invocation, {"token": made.token, "invitation": invitation, "role": role, "uses": uses})
         return
-    formatting.emit(invitation + "\n")
     command = "grid agent join" if role == "agent" else "grid login"
     if bearer:
         invocation.say(f"{user} can use it for {format_duration(seconds)}: {command} INVITATION; grid access lists it")
@@ -80,14 +79,12 @@ def list_tokens() -> None:
     """List the tokens that still open something. Their secrets are not known any more."""
     invocation = current()
     access: Access = invocation.ask(lambda number: ListAccess(id=number))
-    if invocation.output in ("json", "jsonl"):
-        formatting.emit_json(invocation, {"tokens": [_json(one) for one in access.tokens]}, "tokens")
-        return
     rows = [
         (one.id, one.role, one.name or "any", str(one.uses), formatting.clock(one.expires), one.creator)
         for one in access.tokens
     ]
-    formatting.emit(formatting.table(invocation, ("TOKEN", "ROLE", "FOR", "USES", "UNTIL", "MADE BY"), rows))
+    text = formatting.table(invocation, ("TOKEN", "ROLE", "FOR", "USES", "UNTIL", "MADE BY"), rows)
+    formatting.show(invocation, {"tokens": [_json(one) for one in access.tokens]}, text, text, "tokens")
 
 
 @token.command()
@@ -108,14 +105,12 @@ def access(ctx: click.Context) -> None:
         return
     invocation = current()
     answer: Access = invocation.ask(lambda number: ListAccess(id=number))
-    if invocation.output in ("json", "jsonl"):
-        formatting.emit_json(invocation, {"members": [_json(one) for one in answer.members]}, "members")
-        return
     rows = [
         (one.role, one.name, formatting.clock(one.issued), formatting.clock(one.expires), _what(one))
         for one in answer.members
     ]
-    formatting.emit(formatting.table(invocation, ("ROLE", "NAME", "SINCE", "UNTIL", ""), rows))
+    text = formatting.table(invocation, ("ROLE", "NAME", "SINCE", "UNTIL", ""), rows)
+    formatting.show(invocation, {"members": [_json(one) for one in answer.members]}, text, text, "members")
 
 
 @access.command(name="revoke")
@@ -163,8 +158,6 @@ def read_invitation(text: str) -> str:
         hide_argument(text)
         return text
     if sys.stdin.isatty():
-        import click
-
         asked: str = click.prompt("invitation", hide_input=True, err=True)
         return asked
     return sys.stdin.readline().strip()
@@ -199,18 +192,12 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
     """
     invocation = current()
     config = invocation.whole_config({"coordinator.state_dir": state_dir})
-    from distributed_grid.cli import formatting
     from distributed_grid.coordinator.access.joining import found, hosts_of
-    from distributed_grid.coordinator.client.session import user_name
-    from distributed_grid.identity.member import contexts, use_context
 
     folder = config.coordinator_state_dir()
     url = f"wss://{_bracketed(hosts_of(hosts)[0] if hosts else 'localhost')}:{port}"
-    founded = found(folder, hosts, user_name(), contexts() / _context(context), url)
+    founded = found(folder, hosts, user_name(), contexts() / check_name("a context", context), url)
     use_context(context)
-    if invocation.output in ("json", "jsonl"):
-        formatting.emit_json(invocation, {"grid": founded.grid, "pin": founded.pin, "hosts": founded.hosts, "url": url})
-        return
     more = f" --port {port}" * (port != PORT) + (f" --state-dir {folder}" if state_dir else "")
     lines = [
         f"grid {founded.grid} is founded; its authority is in {folder / 'pki'} (keep ca.key secret, and a copy of it)",
@@ -221,7 +208,8 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
         "for each node, make a token: grid token create --role agent",
         "and on the node:             grid agent join grid://HOST:PORT/TOKEN",
     ]
-    formatting.emit("".join(printable(line) + "\n" for line in lines))
+    about = {"grid": founded.grid, "pin": founded.pin, "hosts": founded.hosts, "url": url}
+    formatting.show(invocation, about, text := formatting.lines(lines), text)
 
 
 @click.command()
@@ -232,15 +220,9 @@ def login(context: str, invitation: str) -> None:
 
     With - instead of the invitation it is read from stdin, where nobody else can see it.
     """
-    from distributed_grid.coordinator.client.session import user_name
-
-    pass
-    from distributed_grid.identity.credentials import has_identity
     from distributed_grid.identity.enrollment import has_expired, join, parse_invitation
-    from distributed_grid.identity.member import contexts, use_context
-    from distributed_grid.protocol.errors import GridError
 
-    folder = contexts() / _context(context)
+    folder = contexts() / check_name("a context", context)
     if folder.exists() and not (has_identity(folder) and has_expired(folder)):
         raise GridError(f"there is a context {context!r} already", hint="give another --context, or remove its folder")
     asked = parse_invitation(read_invitation(invitation))
@@ -254,11 +236,7 @@ def login(context: str, invitation: str) -> None:
 
 def _keep_bearer(asked: Any, name: str, folder: Path) -> None:
     """Log in by a bearer token: it is tried first, and kept only if it opens."""
-    import shutil
-
     from distributed_grid.identity.enrollment import keep_bearer
-    from distributed_grid.identity.member import Member, use_context, write_member
-    from distributed_grid.protocol.identity import Role
 
     keep_bearer(asked, folder)
     try:
@@ -279,35 +257,22 @@ def context() -> None:
 @context.command(name="list")
 def list_contexts() -> None:
     """List the grids you have joined."""
-    from distributed_grid.cli import formatting
-    from distributed_grid.identity.member import all_contexts, current_context
-
     invocation, used = current(), current_context()
     found = all_contexts()
-    if invocation.output in ("json", "jsonl"):
-        rows: list[dict[str, Any]] = [
-            {"name": name, "url": one.url, "grid": one.grid, "role": one.role, "user": one.name, "used": name == used}
-            for name, one in found
-        ]
-        formatting.emit_json(invocation, {"contexts": rows}, "contexts")
-        return
-    lines = [("*" if name == used else "", name, one.url, one.role.value, one.name) for name, one in found]
-    formatting.emit(formatting.table(invocation, ("", "NAME", "COORDINATOR", "ROLE", "YOU ARE"), lines))
+    rows = [
+        {"name": name, "url": one.url, "grid": one.grid, "role": one.role, "user": one.name, "used": name == used}
+        for name, one in found
+    ]
+    cells = [("*" if name == used else "", name, one.url, one.role.value, one.name) for name, one in found]
+    text = formatting.table(invocation, ("", "NAME", "COORDINATOR", "ROLE", "YOU ARE"), cells)
+    formatting.show(invocation, {"contexts": rows}, text, text, "contexts")
 
 
 @context.command()
 @click.argument("name")
 def use(name: str) -> None:
     """Speak to this grid from now on."""
-    from distributed_grid.identity.member import use_context
-
     use_context(name)
-
-
-def _context(name: str) -> str:
-    from distributed_grid.protocol.identity import check_name
-
-    return check_name("a context", name)
 
 
 def _bracketed(host: str) -> str:

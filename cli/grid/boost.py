@@ -326,16 +326,11 @@ def history(limit: int) -> None:
     invocation = current()
     answer: Jobs = invocation.ask(lambda n: ListJobs(n, True, (State.ENDED,), "", limit, boosts=True))
     ended = [view for view in answer.jobs if view.spec.boost is not None]
-    match invocation.output:
-        case "json" | "jsonl":
-            rows = [formatting.job_json(view) for view in ended]
-            formatting.emit_json(invocation, {"boosts": rows, "more": answer.more}, rows="boosts")
-        case "quiet":
-            formatting.emit("".join(f"{view.id}\n" for view in ended))
-        case _:
-            formatting.emit(formatting.table(invocation, HISTORY, [_past(view) for view in ended]))
-            if answer.more:
-                invocation.say(f"there are more; see them with --limit {2 * limit}")
+    content = {"boosts": [formatting.job_json(view) for view in ended], "more": answer.more}
+    text = formatting.table(invocation, HISTORY, [_past(view) for view in ended])
+    formatting.show(invocation, content, text, "".join(f"{view.id}\n" for view in ended), "boosts")
+    if answer.more and invocation.output == "table":
+        invocation.say(f"there are more; see them with --limit {2 * limit}")
 
 
 def _past(view: JobView) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
 from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.lazy import LazyGroup
-from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.messages import GetReceipts, GetStatus, Receipts
 from distributed_grid.protocol.messages.operator import Alternative, Place, Receipt, Victim
 from distributed_grid.protocol.text import unknown_node
@@ -67,16 +67,11 @@ def _moment(text: str) -> float:
 
 def _tell(invocation: Invocation, report: Report, job: str) -> None:
     _warn(invocation, report)
-    match invocation.output:
-        case "json" | "jsonl":
-            formatting.emit_json(invocation, _json(report))
-        case "quiet":
-            formatting.emit(f"{'different' if report.difference else 'same'}\n")
-        case _:
-            lines = [f"{formatting.clock(one.at)}  {one.what}" for one in report.story]
-            if job and not report.story:
-                lines = [f"there is nothing about {job}"]
-            _emit([*lines, *_difference(report), *_ending(report), _summary(report)])
+    lines = [f"{formatting.clock(one.at)}  {one.what}" for one in report.story]
+    if job and not report.story:
+        lines = [f"there is nothing about {job}"]
+    text = formatting.lines([*lines, *_difference(report), *_ending(report), _summary(report)])
+    formatting.show(invocation, _json(report), text, f"{'different' if report.difference else 'same'}\n")
 
 
 def _summary(report: Report) -> str:
@@ -148,10 +143,6 @@ def _warn(invocation: Invocation, report: Report) -> None:
         invocation.say(f"the last {report.cut} bytes are no whole record: the coordinator was killed, or still writes")
 
 
-def _emit(lines: Sequence[str]) -> None:
-    formatting.emit("".join(f"{printable(line)}\n" for line in lines))
-
-
 # --- by another policy ------------------------------------------------------------------------------------------------
 
 
@@ -159,19 +150,14 @@ def _tell_other(invocation: Invocation, compared: Compared, changes: Sequence[st
     from distributed_grid.coordinator.eventlog.what_if import lines as in_words
 
     _warn(invocation, compared.report)
-    match invocation.output:
-        case "json" | "jsonl":
-            formatting.emit_json(invocation, _other_json(compared, changes), rows="differences")
-        case "quiet":
-            formatting.emit(f"{sum(compared.counts.values())}\n")
-        case _:
-            said = in_words(compared.differences)
-            lines = [f"{formatting.clock(one.at)}  {one.text}" for one in said[:LINES]]
-            if len(said) > LINES:
-                lines.append(f"and {len(said) - LINES} more such lines; -o json has them")
-            if compared.broken:
-                lines.append(f"{formatting.clock(compared.report.ended)}  the ledger refuses: {compared.broken}")
-            _emit([*lines, _other_summary(compared, changes)])
+    said = in_words(compared.differences)
+    lines = [f"{formatting.clock(one.at)}  {one.text}" for one in said[:LINES]]
+    if len(said) > LINES:
+        lines.append(f"and {len(said) - LINES} more such lines; -o json has them")
+    if compared.broken:
+        lines.append(f"{formatting.clock(compared.report.ended)}  the ledger refuses: {compared.broken}")
+    text, count = formatting.lines([*lines, _other_summary(compared, changes)]), sum(compared.counts.values())
+    formatting.show(invocation, lambda: _other_json(compared, changes), text, f"{count}\n", "differences")
 
 
 def _other_summary(compared: Compared, changes: Sequence[str]) -> str:
@@ -230,17 +216,15 @@ def receipts(job: str, node: str, limit: int) -> None:
     answer: Receipts = invocation.ask(lambda n: GetReceipts(id=n, job=job, node=node, limit=limit))
     if node and not answer.receipts:
         _check_name(invocation, node)
-    match invocation.output:
-        case "json" | "jsonl":
-            formatting.emit_json(
-                invocation, {"receipts": [_receipt_json(one) for one in answer.receipts]}, rows="receipts"
-            )
-        case "quiet":
-            formatting.emit("".join(printable(one.id) + "\n" for one in answer.receipts))
-        case _:
-            formatting.emit(formatting.table(invocation, HEADER, [_row(one) for one in answer.receipts]))
-            if not answer.receipts:
-                invocation.say("nobody was preempted")
+    formatting.show(
+        invocation,
+        {"receipts": [_receipt_json(one) for one in answer.receipts]},
+        formatting.table(invocation, HEADER, [_row(one) for one in answer.receipts]),
+        formatting.lines(one.id for one in answer.receipts),
+        "receipts",
+    )
+    if not answer.receipts and invocation.output == "table":
+        invocation.say("nobody was preempted")
 
 
 def _check_name(invocation: Invocation, node: str) -> None:
@@ -331,9 +315,7 @@ def verify(state_dir: str | None, file: Path | None) -> None:
     or of one FILE alone. What does not fit first is said, and the exit code is 1.
     """
     invocation = current()
-    from distributed_grid.cli import formatting
     from distributed_grid.coordinator.audit import verify as audit_verify
-    from distributed_grid.protocol.errors import GridError
 
     if file is not None:
         found = audit_verify.verify(audit_verify.read([file]))
@@ -343,12 +325,9 @@ def verify(state_dir: str | None, file: Path | None) -> None:
         found = audit_verify.verify_own(file.parent)
     if not found.lines:
         raise GridError(f"there is no audit log at {file}", hint="--state-dir names where the coordinator works")
-    if invocation.output in ("json", "jsonl"):
-        formatting.emit_json(invocation, asdict(found))
-        return
     lines = [f"{found.lines} lines in order, numbers {found.first} to {found.last}, {found.since} to {found.until}"]
     lines += [f"the last one's hash is {found.hash}"]
     lines += [f"the store knows number {found.anchored}, and it is as it was"] if found.anchored else []
     lines += [f"{found.first - 1} lines before them have been turned over and are gone"] if found.first > 1 else []
     lines += [f"{found.missing} found no room on the disk and were not written"] if found.missing else []
-    formatting.emit("".join(printable(line) + "\n" for line in lines))
+    formatting.show(invocation, asdict(found), text := formatting.lines(lines), text)

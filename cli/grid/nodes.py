@@ -6,7 +6,7 @@ import click
 
 from distributed_grid.cli import formatting
 from distributed_grid.cli.completion import complete_nodes
-from distributed_grid.cli.context import Invocation, current, printable
+from distributed_grid.cli.context import Invocation, current
 from distributed_grid.cli.lazy import Lazy, LazyGroup
 from distributed_grid.protocol.messages import Done, DrainNodes, GetStatus, LabelNodes, Status, UndrainNodes
 from distributed_grid.protocol.nodes import NodeFacts, NodeState, NodeView, parse_labels
@@ -23,13 +23,10 @@ def nodes() -> None:
     """List the nodes."""
     invocation = current()
     answer: Status = invocation.ask(lambda n: GetStatus(id=n))
-    match invocation.output:
-        case "json" | "jsonl":
-            formatting.emit_json(invocation, {"nodes": list(map(node_json, answer.nodes))}, rows="nodes")
-        case "quiet":
-            formatting.emit(names(answer))
-        case _:
-            show_nodes(invocation, answer)
+    if invocation.output == "table":
+        show_nodes(invocation, answer)
+    else:
+        formatting.show(invocation, {"nodes": list(map(node_json, answer.nodes))}, "", names(answer), "nodes")
 
 
 _PUSHING = "distributed_grid.cli.grid.push:"
@@ -90,7 +87,7 @@ def _order(make: Any) -> None:
 
 def names(answer: Status) -> str:
     """One a line."""
-    return "".join(printable(node.facts.name) + "\n" for node in answer.nodes)
+    return formatting.lines(node.facts.name for node in answer.nodes)
 
 
 def show_nodes(invocation: Invocation, answer: Status) -> None:

@@ -248,9 +248,9 @@ def _show(invocation: Invocation, results: dict[Target, Added | BaseException]) 
             rows += [{"host": str(target), "result": "failed", "error": str(error)} for target, error in failed.items()]
             formatting.emit_json(invocation, {"hosts": rows}, "hosts")
         case "quiet":
-            formatting.emit("".join(printable(added.name) + "\n" for _, added in done))
+            formatting.emit(formatting.lines(added.name for _, added in done))
         case _:
-            formatting.emit("".join(printable(_line(added)) + "\n" for _, added in done))
+            formatting.emit(formatting.lines(_line(added) for _, added in done))
     if failed:
         raise SystemExit(1)
 

@@ -12,6 +12,7 @@ import click
 from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.text import counted
 
 Run = Any
 """A simulator.Run, which is loaded when it is needed only."""
@@ -122,21 +123,14 @@ def _tell(
     invocation: Invocation, found: Found, seconds: float, nodes: int, events: int, without: tuple[str, ...]
 ) -> None:
     stories = [_story(run, nodes, events, without) for run in found.violated[:TOLD]]
-    if invocation.output in ("json", "jsonl"):
-        formatting.emit_json(invocation, _json(found, seconds, stories))
-        return
-    if invocation.output == "quiet":
-        formatting.emit(f"{len(found.violated)}\n")
-        return
     lines = []
     for story in stories:
         lines += [f"seed {story['seed']}: {story['about']}: {story['what']}", *story["story"]]
         lines += [f"again: {story['again']}", ""]
     lines += [f"seed {run.seed}: {run.about}: {run.what}" for run in found.violated[TOLD:NAMED]]
-    counted = "seed" if found.seeds == 1 else "seeds"
     faults = ", ".join(f"{kind} {count}" for kind, count in sorted(found.faults.items()))
     lines += [
-        f"{found.seeds} {counted} in {seconds:.1f} s, {found.seeds / seconds:.1f} a second",
+        f"{counted(found.seeds, 'seed')} in {seconds:.1f} s, {found.seeds / seconds:.1f} a second",
         f"{found.events} events ({found.fewest} in the shortest) in {found.seconds:.0f} simulated seconds",
         f"{found.started} processes started",
         f"{sum(found.faults.values())} faults: {faults or 'none'}",
@@ -144,7 +138,8 @@ def _tell(
     if found.seeds == 1:
         lines.append(f"trace {found.trace}")
     lines.append(f"violations: {len(found.violated)}")
-    formatting.emit("".join(f"{line}\n" for line in lines))
+    text = "".join(f"{line}\n" for line in lines)
+    formatting.show(invocation, _json(found, seconds, stories), text, f"{len(found.violated)}\n")
 
 
 def _story(run: Run, nodes: int, events: int, without: tuple[str, ...]) -> dict[str, Any]:

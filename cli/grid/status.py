@@ -14,6 +14,7 @@ from distributed_grid.cli.context import Invocation, current, printable
 from distributed_grid.cli.grid.boost import amounts, difference, ray_json, stray_words
 from distributed_grid.cli.grid.nodes import names, node_json, orders_words, show_nodes
 from distributed_grid.cli.lazy import LazyGroup
+from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import (
     Boosts,
     Demand,
@@ -29,7 +30,7 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.messages.operator import UserShare
 from distributed_grid.protocol.nodes import AllocationView, GpuOffer, NodeState, NodeView, OfferView
 from distributed_grid.protocol.resources import Resources, format_bytes, format_milli, format_ranges
-from distributed_grid.protocol.text import format_duration
+from distributed_grid.protocol.text import counted, format_duration
 
 
 @click.command()
@@ -38,14 +39,9 @@ def status() -> None:
     invocation = current()
     url = invocation.url()
     answer: Status = invocation.ask(lambda n: GetStatus(id=n))
-    match invocation.output:
-        case "json" | "jsonl":
-            formatting.emit_json(invocation, _status_json(answer, url))
-        case "quiet":
-            up = sum(node.state is NodeState.UP for node in answer.nodes)
-            formatting.emit(f"{up} of {len(answer.nodes)} nodes up\n")
-        case _:
-            formatting.emit(_screen(invocation, answer, url))
+    up = sum(node.state is NodeState.UP for node in answer.nodes)
+    brief = f"{up} of {counted(len(answer.nodes), 'node')} up\n"
+    formatting.show(invocation, _status_json(answer, url), _screen(invocation, answer, url), brief)
 
 
 @click.command("shared-status")
@@ -57,12 +53,11 @@ def shared_status(node: str, part: str | None) -> None:
     invocation = current()
     answer: Shared = invocation.ask(lambda n: GetShared(id=n, node=node))
     if node and not any(offer.node == node for offer in answer.offers):
-        from distributed_grid.protocol.errors import GridError
-
         known: Status = invocation.ask(lambda n: GetStatus(id=n))
-        names = ", ".join(one.facts.name for one in known.nodes) or "none yet"
-        if node not in [one.facts.name for one in known.nodes]:
-            raise GridError(f"unknown node {node!r}", why=f"the nodes of this grid are {names}", hint="grid nodes")
+        existing = [one.facts.name for one in known.nodes]
+        if node not in existing:
+            why = f"the nodes of this grid are {', '.join(existing) or 'none yet'}"
+            raise GridError(f"unknown node {node!r}", why=why, hint="grid nodes")
     match invocation.output:
         case "json":
             formatting.emit_json(invocation, _shared_json(answer))
@@ -400,20 +395,14 @@ def shares() -> None:
     """Show who holds how much, and who is served next."""
     invocation = current()
     answer: Shares = invocation.ask(lambda n: GetShares(id=n))
-    match invocation.output:
-        case "json" | "jsonl":
-            formatting.emit_json(invocation, _shares_json(answer), rows="users")
-        case "quiet":
-            formatting.emit("".join(f"{one.user} {one.share:.3f}\n" for one in answer.users))
-        case _:
-            header = ("NEXT", "USER", "SHARE", "HELD", "PAST", "WEIGHT", "HOLDS", "RUNNING", "WAITING")
-            rows = [_share_row(one) for one in answer.users]
-            formatting.emit(
-                formatting.table(invocation, header, rows) if rows else "nobody holds or waits for anything\n"
-            )
-            if rows:
-                half_life = format_duration(answer.half_life)
-                formatting.emit(f"\nof {answer.capacity}; the past counts half after {half_life} (docs/shares.md)\n")
+    header = ("NEXT", "USER", "SHARE", "HELD", "PAST", "WEIGHT", "HOLDS", "RUNNING", "WAITING")
+    text = "nobody holds or waits for anything\n"
+    if rows := [_share_row(one) for one in answer.users]:
+        text = formatting.table(invocation, header, rows) + "\n"
+        half_life = format_duration(answer.half_life)
+        text += f"of {answer.capacity}; the past counts half after {half_life} (docs/shares.md)\n"
+    brief = "".join(f"{one.user} {one.share:.3f}\n" for one in answer.users)
+    formatting.show(invocation, _shares_json(answer), text, brief, "users")
 
 
 def _share_row(one: UserShare) -> tuple[str, ...]:
