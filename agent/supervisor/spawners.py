@@ -11,21 +11,19 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from random import SystemRandom
 from typing import Any
 
 from distributed_grid.agent.cgroups.groups import SlotGroups
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, Place
+from distributed_grid.agent.supervisor.slots import Kind, Machine, SlotTable, Use, UserIds, kind_of, who
 from distributed_grid.agent.walls import accounts, wire
-from distributed_grid.agent.walls.enclosure import NAMESPACE, USER, Slot
+from distributed_grid.agent.walls.enclosure import USER, Slot
 from distributed_grid.agent.walls.forkserver import ForkServer
 from distributed_grid.agent.walls.spawner import CannotStart
 from distributed_grid.runtime.faults import fault
 
-IDLE = 30.0
-"""Seconds that a spawner without a job stays."""
-MAKING = 15.0
-"""Seconds that the making of a spawner may take."""
 _UNREAD = 16  # messages that a spawner can have sent of one job, and more
 _LOOK = 1.0  # seconds between two looks whether a spawner was stopped
 _CLOSING = 0.5  # seconds that we wait for spawners to leave their groups; the next supervisor removes the others
@@ -41,19 +39,15 @@ def lost_notes(state_dir: str) -> None:
         file.write(procs.boot_id())
 
 
-class Spawning:
-    """A spawner as we see it. `taken` is the allocation that it serves or is to serve, empty while it is idle; `place`
-    is None until it is ready, `pid` 0 until it is forked."""
+class Spawning(Use):
+    """A spawner as we see it. `place` is None until it is ready, `pid` 0 until it is forked."""
 
-    def __init__(self, key: tuple[Any, ...], slot: Slot, channel: socket.socket) -> None:
-        self.key = key
+    def __init__(self, kind: Kind, slot: Slot, channel: socket.socket) -> None:
+        super().__init__(kind, slot.name, procs.now())
         self.slot = slot
         self.channel = channel
         self.place: Place | None = None
         self.pid = 0
-        self.dead = False
-        self.taken = ""
-        self.since = procs.now()
 
     @property
     def ready(self) -> bool:
@@ -79,7 +73,7 @@ class Slots:
     ) -> None:
         self.walls = walls
         self.groups = groups
-        self.due = 0.0  # there may be groups of an earlier supervisor to be removed
+        self._look_at = 0.0  # there may be groups of an earlier supervisor to be removed
         self.forks = forks
         self._state = state_dir
         self._folder = os.path.join(state_dir, "jobs")
@@ -87,32 +81,32 @@ class Slots:
         self._selector = selector
         self._hear, self._came, self._log = hear, came, log
         self._oom = oom
-        self._idle: dict[tuple[Any, ...], list[Spawning]] = {}
-        self._all: dict[str, Spawning] = {}
+        self._table = SlotTable[Spawning]()
+        ids = accounts.FIRST_UID, accounts.LAST_UID
+        self._uids = UserIds(*ids, begin=SystemRandom().randint(*ids))
+        self._living: set[int] = set()
+        """The user ids of slots that live, as they were when one was given out last."""
         self._by_pid: dict[int, Spawning] = {}
         self._exits: dict[str, int] = {}
         self._copies = accounts.Copies.open() if walls == USER else None
         self.nameless = False
         """Whether the copies that we had of the user database are gone from their place, and new slots have no name."""
 
+    @property
+    def due(self) -> float:
+        """When something is due, or earlier (seconds since boot)."""
+        return min(self._look_at, self._table.due)
+
     def take(self, allocation: str, order: dict[str, Any]) -> Spawning:
         """A spawner for this order, idle or just being made. Raises OSError where none can be made."""
-        account, submitter = order.get("user"), order.get("submitter", "")
-        limits = order.get("limits") or {}
-        bounds = limits.get("pids", 0), limits.get("nice", 0)
-        key = (submitter, _hashed(account), *bounds, order.get("trusted", False), order.get("gpus", False))
-        idle = self._idle.get(key, [])
-        found = idle.pop() if idle else self._make(key, account)
-        found.taken, found.since = allocation, procs.now()
-        self.due = min(self.due, found.since + _LOOK)
+        kind = kind_of(order)
+        found = self._table.take(kind, allocation, procs.now()) or self._make(kind, allocation)
+        self._look_at = min(self._look_at, found.since + _LOOK)
         return found
 
     def release(self, spawning: Spawning) -> None:
         """Its job is over, or was none."""
-        spawning.taken, spawning.since = "", procs.now()
-        if not spawning.dead:
-            self._idle.setdefault(spawning.key, []).append(spawning)
-            self.due = min(self.due, spawning.since + IDLE)
+        self._table.release(spawning, procs.now())
 
     def order(self, spawning: Spawning, message: wire.Message, fds: tuple[int, ...] = ()) -> bool:
         """Hand it an order; False if it does not take any: it is given up then."""
@@ -180,34 +174,32 @@ class Slots:
 
     def names(self) -> set[str]:
         """The slots that we have made."""
-        return {one.slot.name for one in (*self._all.values(), *self._by_pid.values())}
+        return {one.slot.name for one in (*self._table.all.values(), *self._by_pid.values())}
 
     def helpers(self) -> tuple[set[int], bool]:
         """Our children that are no job's: spawners and the fork server; and whether one is just being made."""
-        pids = {one.pid for one in self._all.values()} | self._by_pid.keys() | {self.forks.pid}
-        return pids, any(not one.pid for one in self._all.values())
+        every = self._table.all.values()
+        return {one.pid for one in every} | self._by_pid.keys() | {self.forks.pid}, any(not one.pid for one in every)
 
     def look(self, now: float) -> None:
         """Give up those that were idle for long, and those that never came."""
         if now < self.due:
             return
-        self.due = NEVER if self.groups.sweep() else now + _SWEEP
+        self._look_at = NEVER if self.groups.sweep() else now + _SWEEP
         for spawning in [*self._by_pid.values()]:
             if spawning.taken and not spawning.dead:
-                self.due = min(self.due, now + _LOOK)
+                self._look_at = min(self._look_at, now + _LOOK)
                 if (seen := procs.stat(spawning.pid)) is not None and seen.state in "Tt":
                     self.give_up(spawning, "it was stopped, which only a process of its own user can do")
-        for spawning in [*self._all.values()]:
-            if spawning.place is None and now >= spawning.since + MAKING:
-                self._lost(spawning, f"it was not made within {MAKING:g} s")
-            elif not spawning.taken and now >= spawning.since + IDLE:
+        for spawning, why in self._table.overdue(now):
+            if why:
+                self._lost(spawning, why)
+            else:
                 self._forget(spawning)  # the end of its channel ends it
-            elif not spawning.taken or spawning.place is None:
-                self.due = min(self.due, spawning.since + (IDLE if spawning.place else MAKING))
 
     def close(self) -> None:
         """Let all of them end."""
-        for spawning in [*self._all.values()]:
+        for spawning in [*self._table.all.values()]:
             self._forget(spawning)
         self.forks.close()
         for name in self.names():
@@ -218,38 +210,22 @@ class Slots:
 
     # --- one spawner --------------------------------------------------------------------------------------------------
 
-    def _make(self, key: tuple[Any, ...], account: dict[str, Any] | None) -> Spawning:
-        processes, nice, trusted, gpus = key[2:]
+    def _make(self, kind: Kind, allocation: str) -> Spawning:
         name = os.urandom(8).hex()
-        walls, uid, gid, own, login = self.walls, os.geteuid(), os.getegid(), False, ""
-        groups: tuple[int, ...] = ()
         folder = os.path.join(self._folder, name)
-        if account is not None:
-            walls, uid, gid, groups = USER, account["uid"], account["gid"], tuple(account["groups"])
-        elif walls == USER:
-            folders = [os.path.join(self._folder, one) for one in os.listdir(self._folder)]
-            living = accounts.uids_of_slots() | {one.slot.uid for one in self._all.values()}
-            uid = gid = accounts.pick_uid(folders, living)
-            own, login = True, accounts.login_name(key[0])
-            groups = accounts.gpu_groups() if gpus else ()
-            self._enter(login, uid, folder, living)
-        elif walls == NAMESPACE and not trusted:
-            login = accounts.login_name(key[0])
+        machine = Machine(self._free_uid, accounts.login_name, accounts.gpu_groups)
+        whose = who(kind, self.walls, (os.geteuid(), os.getegid()), machine)
+        if whose.own:
+            self._enter(whose.login, whose.uid, folder)
         slot = Slot(
             name=name,
-            walls=walls,
             folder=folder,
             state=self._state,
-            uid=uid,
-            gid=gid,
-            groups=groups,
-            own=own,
-            login=login,
-            private=walls == NAMESPACE and not trusted,
-            processes=processes,
-            nice=nice,
+            processes=kind.processes,
+            nice=kind.nice,
             oom=self._oom,
-            doors=self.groups.make(name, processes),
+            doors=self.groups.make(name, kind.processes),
+            **whose._asdict(),
         )
         note = self._open_note(name)
         try:
@@ -258,12 +234,17 @@ class Slots:
             raise OSError(f"there is no fork server: {why}") from None
         finally:
             os.close(note)
-        made = self._all[name] = Spawning(key, slot, channel)
+        made = Spawning(kind, slot, channel)
+        self._table.add(made, allocation)
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(made))
-        self.due = min(self.due, made.since + MAKING)
         return made
 
-    def _enter(self, login: str, uid: int, folder: str, living: set[int]) -> None:
+    def _free_uid(self) -> int:
+        self._living = accounts.uids_of_slots() | {one.slot.uid for one in self._table.all.values()}
+        folders = (os.path.join(self._folder, one) for one in os.listdir(self._folder))
+        return self._uids.pick(self._living | {*map(accounts.owner, folders)})
+
+    def _enter(self, login: str, uid: int, folder: str) -> None:
         """Have the user of a slot in our copies of the user database, if we have some."""
         if self._copies is None:
             return
@@ -273,7 +254,7 @@ class Slots:
             self.nameless = True
             return
         try:
-            self._copies.enter(login, uid, uid, folder, living)
+            self._copies.enter(login, uid, uid, folder, self._living)
         except (OSError, ValueError) as error:
             self._log(f"the jobs of {login} have no name: {error}")
 
@@ -300,6 +281,7 @@ class Slots:
             slot = spawning.slot
             whose = slot.name, slot.walls, slot.uid, slot.gid, slot.own
             spawning.place = Place(*whose, spawning.pid, seen.start, seen.session)
+            spawning.made = True
             self._by_pid[spawning.pid] = spawning
             self.groups.entered(slot.name, spawning.pid)
             self._note(spawning.place)
@@ -345,7 +327,7 @@ class Slots:
 
     def _leave_group(self, name: str) -> None:
         self.groups.left(name)
-        self.due = min(self.due, procs.now())
+        self._look_at = min(self._look_at, procs.now())
 
     def _lost(self, spawning: Spawning, why: str) -> None:
         self._log(f"slot {spawning.slot.name}: no spawner could be made ({why})")
@@ -354,20 +336,10 @@ class Slots:
         self._came(spawning, why)
 
     def _forget(self, spawning: Spawning) -> None:
-        self._all.pop(spawning.slot.name, None)
-        idle = self._idle.get(spawning.key, [])
-        if spawning in idle:
-            idle.remove(spawning)
-            if not idle:
-                del self._idle[spawning.key]
         if not spawning.dead:
             self._selector.unregister(spawning.channel)
             spawning.channel.close()
-        spawning.dead = True
-
-
-def _hashed(account: dict[str, Any] | None) -> tuple[Any, ...] | None:
-    return None if account is None else (account["uid"], account["gid"], tuple(account["groups"]))
+        self._table.drop(spawning)
 
 
 Order = dict[str, Any]

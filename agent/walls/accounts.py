@@ -4,10 +4,9 @@
 
 import contextlib
 import os
-import random
 import re
 import stat
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container
 from pathlib import Path
 
 from distributed_grid.agent.walls import syscalls
@@ -168,27 +167,11 @@ def _read(path: str) -> bytes:
 
 FIRST_UID, LAST_UID = 1_879_048_192, 1_879_113_727
 """65,536 ids above those of containers, which systemd leaves unused (systemd.io, "Users, Groups, UIDs and GIDs")."""
-_last_uid: list[int] = []  # the one that was given out last
-_draw = random.SystemRandom().randint
 
 
 def is_slot_uid(uid: int) -> bool:
     """Whether this is the id of a slot."""
     return FIRST_UID <= uid <= LAST_UID
-
-
-def pick_uid(folders: Iterable[str], living: set[int], draw: Callable[[int, int], int] = _draw) -> int:
-    """An id that is none of the `living` (see of_processes), and which owns none of these folders. The first one is
-    drawn, then they go up: what an earlier slot left somewhere is nobody's until the range is through. Another agent of
-    the machine that takes the same id at the same moment is not seen. Raises OSError where none is left."""
-    taken = {_owner(folder) for folder in folders} | living
-    uid = _last_uid[0] if _last_uid else draw(FIRST_UID, LAST_UID)
-    for _ in range(FIRST_UID, LAST_UID + 1):
-        uid = uid + 1 if uid < LAST_UID else FIRST_UID
-        if uid not in taken:
-            _last_uid[:] = [uid]
-            return uid
-    raise OSError("no user id of the node's range is free")
 
 
 def uids_of_slots() -> set[int]:
@@ -206,7 +189,8 @@ def uid_of_process(pid: int) -> int:
         return -1
 
 
-def _owner(folder: str) -> int:
+def owner(folder: str) -> int:
+    """The user who owns a directory; -1 if it is gone."""
     try:
         return os.lstat(folder).st_uid
     except OSError:

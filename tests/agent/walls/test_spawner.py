@@ -488,8 +488,3 @@ def test_what_the_kernel_counts_for_a_user_as_a_whole_is_shared_out(node: Node) 
     if node.walls != "namespace":
         pytest.skip("slots have user ids of their own there, or no namespaces")
     assert node.run("cat /proc/sys/user/max_user_namespaces /proc/sys/user/max_pid_namespaces") == (0, "256\n256\n")
-
-
-def test_a_user_id_is_not_given_out_again_soon(tmp_path: Path) -> None:
-    given = [accounts.pick_uid((), set(), lambda first, last: last - 1) for _ in range(100)]
-    assert len({*given}) == 100 and all(map(accounts.is_slot_uid, given))
