@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distributed_grid.coordinator.core.commands import RecordAllocation, RecordJob, RecordNode
-from distributed_grid.coordinator.core.model import Allocation, Job
+from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job
 from distributed_grid.coordinator.store.store import Record, Store
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, Step
 from distributed_grid.protocol.nodes import NodeFacts
@@ -63,20 +63,23 @@ def _job(number: int, at: float) -> Job:
 
 
 def _held(job: Job, number: int, at: float, state: State) -> Allocation:
-    job.tries, job.allocation, job.node, job.grant = 1, f"{job.id}.1", f"n{number % NODES}", Grant((number // 20 % 64,))
-    job.state, job.started = state, at + 0.1
+    job.tries, job.allocation = 1, f"{job.id}.1"
+    attempt = Attempt(f"n{number % NODES}", Grant((number // 20 % 64,)), at + 0.1)
+    job.phase = Active(state=state, attempt=attempt)
     return Allocation(
-        id=job.allocation, job=job.id, node=job.node, grant=job.grant, state=state, granted=at, started=at + 0.1
-    )
+        id=job.allocation, job=job.id, node=attempt.node, grant=Grant((number // 20 % 64,)), state=state, granted=at,
+        started=at + 0.1,
+    )  # fmt: skip
 
 
 def _ended(number: int, at: float) -> Iterator[Record]:
     job = _job(number, at - 60)
     held = _held(job, number, at - 60, State.ENDED)
-    job.ended = held.ended = at
-    job.outcome = Outcome(
+    held.ended = at
+    outcome = Outcome(
         Cause.EXITED, seconds=60, cpu_seconds=55, peak_memory=1 << 28, stdout_size=4096, stdout_tail=b"epoch 9\n" * 50
     )
+    job.phase = Ended(outcome=outcome, at=at, attempt=job.phase.attempt)
     job.story = [
         Step(at - 60, State.WAITING, "submitted"),
         Step(at - 60, State.STARTING, f"granted on {job.node}, confidence 0.93"),

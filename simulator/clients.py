@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Accepted, DrainAsked, Granted, Rejected, UndrainAsked
-from distributed_grid.coordinator.core.model import Condition, Job
+from distributed_grid.coordinator.core.model import Condition, Held, Job
 from distributed_grid.protocol.jobs import JobSpec, Request
 from distributed_grid.simulator.coordinator import Coordinator
 from distributed_grid.simulator.engine import Engine, Violation
@@ -58,9 +58,11 @@ class Client:
             job = Job(
                 id=f"j{plan.number}x{self._tries}", key=f"k{plan.number}", user=plan.user, spec=spec, request=request,
                 submitted=coordinator.clock(),
-                after=tuple(Condition(name or "", kind) for name, (_, kind) in zip(names, plan.after, strict=True)),
                 begin=coordinator.clock() + plan.delay if plan.delay else 0.0,
             )  # fmt: skip
+            if names:
+                conditions = (Condition(name or "", kind) for name, (_, kind) in zip(names, plan.after, strict=True))
+                job.phase = Held(after=tuple(conditions))
             self.engine.note(f"job {plan.number} is submitted as {job.id}")
             hearing = self._hearing(coordinator, self._submitted)
             self.engine.later(0.001, coordinator, coordinator.submit, job, plan, hearing)

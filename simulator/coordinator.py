@@ -24,7 +24,7 @@ from distributed_grid.coordinator.core.commands import (
     Send,
     Told,
 )
-from distributed_grid.coordinator.core.model import Condition, End, Group, Job
+from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
 from distributed_grid.coordinator.core.pipeline import NEVER, Pipeline
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.dependencies import end_words, group_end
@@ -348,7 +348,8 @@ class Coordinator(Driver):
         elif self.pipeline.trouble and key not in self.ledger.state.keys:
             answer(Rejected(0, "unavailable", "the disk is in trouble"))
         else:
-            job.after = tuple(map(self._looked_up, job.after))
+            if isinstance(job.phase, Held):
+                job.phase.after = tuple(map(self._looked_up, job.after))
             many = (_group_of(job, plan),) if job.request.gang or plan.members else ()
             self.put(JobsSubmitted(self._expect(answer), (job,), many))
 

@@ -15,6 +15,7 @@ from the allocations.
 
 from distributed_grid.coordinator.core.commands import Command, Event, RecordJob
 from distributed_grid.coordinator.core.ledger import Ledger
+from distributed_grid.coordinator.core.lifecycle.outcomes import part_of
 from distributed_grid.coordinator.core.model import Allocation, Job, Placement
 from distributed_grid.coordinator.core.placement.matching import has_room
 from distributed_grid.coordinator.core.policy import Policy
@@ -63,7 +64,8 @@ def _not_given_up_early(state: GridState, job: Job) -> None:
     """A job whose node has not lost anything is not ended as lost before that node was silent for long."""
     outcome = job.outcome
     if job.request.gang:  # whose end is told later: with the last of it
-        outcome = job.part.outcome if job.part is not None and job.part.at == state.now else None
+        part = part_of(job)
+        outcome = part.outcome if part is not None and part.at == state.now else None
     if outcome is not None and outcome.cause is Cause.NODE_LOST and job.node:
         silent = state.now - state.nodes[job.node].heard
         if silent < state.policy.disconnected_after + state.policy.lost_after - 0.001:

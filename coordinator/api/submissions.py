@@ -12,7 +12,7 @@ import msgspec
 from distributed_grid.coordinator.api.blobs import Blobs
 from distributed_grid.coordinator.api.lookup import Lookup, Unanswerable
 from distributed_grid.coordinator.core.commands import JobsSubmitted
-from distributed_grid.coordinator.core.model import Condition, End, Group, Job
+from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
 from distributed_grid.coordinator.core.placement.catalogue import Affinity
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.queue.admission import which
@@ -301,7 +301,7 @@ class Submissions:
                 request = requests.setdefault(request, request)
                 job = Job(id=next(ids), key=one.key, user=user, spec=one.spec, request=request, submitted=now)
                 if one.after:
-                    job.after = tuple(self._condition(sight, dependency, before) for dependency in one.after)
+                    job.phase = Held(after=tuple(self._condition(sight, each, before) for each in one.after))
                 job.begin = now + one.delay if one.delay else one.begin
                 found.jobs[one.key] = job
                 if one.array is not None:

@@ -180,13 +180,8 @@ class _Rows:
         fields = ("id", "key", "user", "spec.name", "state", "submitted", "ended", "node")
         rows = self._db.execute("SELECT id, key, user, name, state, submitted, ended, node, allocation, body FROM jobs")
         for where, job, held in self._records("job", rows, Job, *fields):
-            ended = job.state is State.ENDED
-            if ended != (job.outcome is not None):
-                self._found.append(
-                    Finding(where, f"is {job.state.value}, and {'no' if ended else 'an'} outcome is kept")
-                )
             allocation = self._decoded(where, held, Allocation) if held is not None else None
-            if not ended:
+            if job.state is not State.ENDED:
                 self._jobs.append(job)
                 if job.state is not State.WAITING:
                     self._check_held(where, job, allocation)

@@ -19,8 +19,8 @@ from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption.held_sets import takers_of
 from distributed_grid.coordinator.core.queue import dependencies
 from distributed_grid.coordinator.core.queue.fairness import Account, Shares
-from distributed_grid.coordinator.core.queue.queue import Queue, key_of
-from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle, Members, Reservations
+from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
+from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle
 from distributed_grid.protocol.jobs import Priority, Reason, Request
 from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
@@ -199,6 +199,10 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
             for name in Room.__slots__:
                 setattr(node.room, name, _owned(getattr(room, name)))
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
+    for job in jobs.values():
+        job.phase = replace(job.phase)
+        if job.phase.attempt is not None:
+            job.phase.attempt = replace(job.phase.attempt)
     held = replace(at.held, ends=dict(at.held.ends))
     many = [replace(one, group=Group(**asdict(one.group)), pending=list(one.pending)) for one in at.groups]
     parts = _own({name: getattr(at, name) for name in at.__struct_fields__})

@@ -3,8 +3,9 @@
 from collections import Counter
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
-from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.state import GridState, Members
+from distributed_grid.coordinator.core.model import Earmarked, Held, Node, Queued
+from distributed_grid.coordinator.core.queue.queue import Members
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import GroupKind
 from distributed_grid.protocol.jobs import HOLDING, State
 from distributed_grid.protocol.resources import MILLI
@@ -17,16 +18,16 @@ def check(state: GridState) -> None:
         if job.state is State.WAITING:
             assert allocation is None, f"{job.id} waits and holds {job.allocation}"
             held = job.id in (state.groups[job.group].pending if job.group else state.held.unmet)
-            waits = held + (job.id in state.queue) + (job.kept is not None)
-            assert job.request.gang or waits == 1, f"{job.id} waits: held, in the queue, or for what is kept for it"
+            is_held, is_queued = isinstance(job.phase, Held), isinstance(job.phase, Queued)
+            assert job.request.gang or held is is_held, f"{job.id} is {job.phase}, held: {held}"
+            assert (job.id in state.queue) is is_queued, f"{job.id} is {job.phase}, in the queue: {not is_queued}"
         else:
             assert job.state in HOLDING, f"{job.id} is {job.state.value} and still in the ledger"
             assert allocation is not None, f"{job.id} is {job.state.value} without an allocation"
             assert allocation.state is job.state, f"{job.id} is {job.state.value}, its allocation {allocation.state}"
             assert job.id not in state.queue, f"{job.id} is {job.state.value} and in the queue"
-        if job.kept is not None:
-            assert job.state is State.WAITING, f"{job.id} is {job.state.value} and something is kept for it"
-            for place in job.kept.places:
+        if isinstance(job.phase, Earmarked):
+            for place in job.phase.kept.places:
                 there = state.nodes[place.node].kept.get(job.id)
                 assert there == place.grant, f"{place.node} does not keep what is kept for {job.id}"
         if not job.group:
@@ -47,7 +48,8 @@ def check(state: GridState) -> None:
     for node in state.nodes.values():
         _check_node(state, node)
         for name in node.kept:
-            assert (waiting := state.jobs.get(name)) and waiting.kept, f"{node.facts.name} keeps a set for {name}"
+            waiting = state.jobs[name].phase
+            assert isinstance(waiting, Earmarked), f"{node.facts.name} keeps a set for {name}"
             here = node.facts.name in {place.node for place in waiting.kept.places}
             assert here, f"{node.facts.name} keeps a set for {name}, which has its own elsewhere"
 
@@ -78,7 +80,7 @@ def _check_group(state: GridState, members: Members) -> int:
     if members.group.kind is GroupKind.GANG:
         outcomes.check_gang(state, jobs, members.group.count)
         return len(jobs)
-    active = sum(job.state is not State.WAITING or job.id in state.queue or job.kept is not None for job in jobs)
+    active = sum(not state.is_held(job) for job in jobs)
     assert active == members.active, f"{name} counts {members.active} at work, {active} are"
     assert not members.most or active <= members.most, f"{active} of {name} are at work, {members.most} may be"
     held = len(jobs) - active

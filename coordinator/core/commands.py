@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from distributed_grid.coordinator.core.model import Allocation, Group, Job, OnRay
+from distributed_grid.coordinator.core.model import Allocation, Ended, Group, Job, OnRay
 from distributed_grid.protocol.jobs import Cause, JobView
 from distributed_grid.protocol.messages import (
     Exited,
@@ -407,8 +407,9 @@ def decisions(commands: Iterable[Command]) -> list[Decision]:
         if type(command) is RecordJob:
             if command.new:
                 continue  # it was accepted
-            job = command.job
-            found.append(("job", job.id, job.state, job.node, job.outcome.cause if job.outcome is not None else ""))
+            job, phase = command.job, command.job.phase
+            node = phase.attempt.node if phase.attempt is not None else ""
+            found.append(("job", job.id, phase.state, node, phase.outcome.cause if isinstance(phase, Ended) else ""))
         elif type(command) is RecordAllocation or type(command) is AckExits:
             continue  # the job says it, or the agent
         elif type(command) is Send:

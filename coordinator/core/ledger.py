@@ -43,7 +43,8 @@ from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.preemption import execute
 from distributed_grid.coordinator.core.queue import admission, dependencies, groups, scheduler
-from distributed_grid.coordinator.core.state import EVERYTHING, Facts, GridState, Held
+from distributed_grid.coordinator.core.queue.queue import Waiters
+from distributed_grid.coordinator.core.state import EVERYTHING, Facts, GridState
 from distributed_grid.protocol.jobs import Cause, Outcome, State
 from distributed_grid.protocol.messages import Renewed
 from distributed_grid.protocol.nodes import NodeFacts, NodeOrders, NodeState
@@ -138,15 +139,15 @@ def hold_back(state: GridState, text: str, why: str = "a backup was restored") -
         if allocation is None:
             outcomes.finish(state, job, Outcome(cause=Cause.RESTORED, text=text, started=False))
             continue
-        allocation.started = job.started = allocation.started or allocation.granted
+        allocation.started = job.active.attempt.started = allocation.started or allocation.granted
         job.request = msgspec.structs.replace(job.request, retry_on=(), retries=0)
-        said = f"{why}: {job.node} will say what became of it"
+        said = f"{why}: {allocation.node} will say what became of it"
         if allocation.state is State.STARTING:  # it may have started since
             state.move(allocation, State.RUNNING, said)
         else:
             state.tell(job, said)
         state.changed(job, allocation)
-    state.facts, state.held = Facts(), Held()  # nothing follows from them: all that waits has ended
+    state.facts, state.held = Facts(), Waiters()  # nothing follows from them: all that waits has ended
     return state.take_out()
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 import msgspec
 
@@ -20,9 +21,7 @@ from distributed_grid.protocol.jobs import (
     Suspension,
     Used,
 )
-from distributed_grid.protocol.messages import (
-    Stop,
-)
+from distributed_grid.protocol.messages import Stop
 from distributed_grid.protocol.messages.operator import Place, Receipt
 from distributed_grid.protocol.nodes import NO_ORDERS, NodeFacts, NodeOrders, NodeState, Offer, Sample
 from distributed_grid.protocol.resources import Count, Finite, Grant, Resources
@@ -190,6 +189,87 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
         return self.ray is not None and not self.ray.granted
 
 
+# --- jobs: each is in one phase, which has the data of that phase alone -----------------------------------------------
+
+
+class Attempt(msgspec.Struct, gc=False):
+    """Where an attempt runs or ran, since when (0: it did not start), and for how many seconds it was suspended before
+    it was last. `grant`: None where only its node knows."""
+
+    node: str
+    grant: Grant | None
+    started: Finite = 0.0
+    suspended_for: Finite = 0.0
+
+
+_NOWHERE = Attempt("", None)
+
+
+class Waiting(msgspec.Struct, kw_only=True, gc=False):
+    """What the phases of a job have in common that holds nothing. `reason`: why it waits, as it was told last."""
+
+    state: ClassVar[State] = State.WAITING
+    reason: Reason | None = None
+
+
+class Queued(Waiting, tag="queued"):
+    """It waits in the queue, for any place."""
+
+    attempt: ClassVar[None] = None
+
+
+class Held(Waiting, tag="held"):
+    """It waits outside of the queue: until the conditions in `after` are met and its time has come, for its turn in its
+    array, or for the first member of its gang."""
+
+    attempt: ClassVar[None] = None
+    after: tuple[Condition, ...] = ()
+
+
+class Earmarked(Waiting, tag="earmarked"):
+    """It waits outside of the queue, for what is kept for it and for nothing else."""
+
+    attempt: ClassVar[None] = None
+    kept: Kept
+
+
+class GangPart(Waiting, tag="gang-part"):
+    """A member of a gang whose part is over, while others still have theirs."""
+
+    part: Part
+    attempt: Attempt
+
+
+class Active(msgspec.Struct, kw_only=True, gc=False, tag="active"):
+    """It holds its allocation, whose state is the job's. `suspended`: it is frozen, as its node's owner is back."""
+
+    state: State
+    attempt: Attempt
+    suspended: Suspension | None = None
+
+
+class Ended(msgspec.Struct, kw_only=True, gc=False, tag="ended"):
+    """It is over, `at` that time. `attempt`: the last one; None: it held nothing. `after`: what it still waited for."""
+
+    state: ClassVar[State] = State.ENDED
+    outcome: Outcome
+    at: Finite
+    attempt: Attempt | None = None
+    after: tuple[Condition, ...] = ()
+
+
+Phase = Queued | Held | Earmarked | GangPart | Active | Ended
+PHASES: dict[type, frozenset[type]] = {
+    Held: frozenset({Held, Queued, Active, Ended}),  # of a gang all others become active with the first
+    Queued: frozenset({Queued, Held, Earmarked, Active, Ended}),  # held again after a restart, in its array
+    Earmarked: frozenset({Queued, Active, Ended}),
+    Active: frozenset({Queued, GangPart, Ended}),
+    GangPart: frozenset({GangPart, Queued, Held, Ended}),
+    Ended: frozenset(),
+}
+"""Which phase may follow which; only `GridState.become` changes one."""
+
+
 class Job(msgspec.Struct, kw_only=True, gc=False):
     """A user's command, from submit to outcome. `tries` counts allocations made; the last one is `allocation`."""
 
@@ -199,46 +279,84 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     spec: JobSpec
     request: Request
     submitted: Finite
-    state: State = State.WAITING
+    begin: Finite = 0.0
+    """When it may begin (grid time); of a member its group has it."""
+    group: str = ""
+    index: Count = 0
+    """Which member of its group it is."""
+    phase: Phase = msgspec.field(default_factory=Queued)
+    story: list[Step] = []
     tries: Count = 0
     allocation: str = ""
-    node: str = ""
-    grant: Grant | None = None
-    started: Finite = 0.0
-    ended: Finite = 0.0
-    reason: Reason | None = None
-    outcome: Outcome | None = None
-    story: list[Step] = []
+    begun: bool = False
+    """It has run at some time."""
     retried: Count = 0
     """How often it was run again after an attempt had ended."""
     taken_back: Count = 0
     """How often its place was taken back after it had begun."""
-    group: str = ""
-    index: Count = 0
-    """Which member of its group it is."""
-    suspended: Suspension | None = None
-    """It is frozen, as its node's owner is back."""
-    suspended_for: Finite = 0.0
-    """Seconds that this attempt was frozen before that."""
-    part: Part | None = None
-    """What came of its part in a gang of which others still have theirs."""
+    plans: Count = 0
+    taken_by: str = ""
+    """For how many plans others were to give way to it; and the job that it gave way to last."""
     used: Used | None = None
     """What its last attempt used, as far as its node told."""
     unused: str = ""
     """What it holds and does not use, and what would have been enough, as its owner was told."""
-    after: tuple[Condition, ...] = ()
-    """What is still to happen before it is let into the queue; of a member its group has it."""
-    begin: Finite = 0.0
-    """When it may begin (grid time); of a member its group has it."""
-    kept: Kept | None = None
-    """What is kept for it while it waits; then it does not wait in the queue."""
-    plans: Count = 0
-    taken_by: str = ""
-    """For how many plans others were to give way to it; and the job that it gave way to last."""
-    begun: bool = False
-    """It has run at some time."""
     walls: str = ""
     """The walls behind which its last attempt ran."""
+
+    @property
+    def state(self) -> State:
+        """WAITING, ENDED, or the state of its allocation."""
+        return self.phase.state
+
+    @property
+    def active(self) -> Active:
+        """Its phase, of a job that holds its allocation."""
+        phase = self.phase
+        assert type(phase) is Active, f"{self.id} is {phase.state.value} and holds nothing"
+        return phase
+
+    @property
+    def node(self) -> str:
+        """Where its attempt is or was; empty: nowhere."""
+        attempt = self.phase.attempt
+        return attempt.node if attempt is not None else ""
+
+    @property
+    def grant(self) -> Grant | None:
+        """What its attempt holds or held there."""
+        attempt = self.phase.attempt
+        return attempt.grant if attempt is not None else None
+
+    @property
+    def started(self) -> float:
+        """When its attempt began to run; 0: it did not."""
+        attempt = self.phase.attempt
+        return attempt.started if attempt is not None else 0.0
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why it waits, as it was told last; None: it does not, or nobody was told yet."""
+        phase = self.phase
+        return phase.reason if isinstance(phase, Waiting) else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; None: it has not."""
+        phase = self.phase
+        return phase.outcome if type(phase) is Ended else None
+
+    @property
+    def ended(self) -> float:
+        """When it ended; 0: it has not."""
+        phase = self.phase
+        return phase.at if isinstance(phase, Ended) else 0.0
+
+    @property
+    def after(self) -> tuple[Condition, ...]:
+        """What it waits for to happen, or waited for when it ended."""
+        phase = self.phase
+        return phase.after if type(phase) is Held or type(phase) is Ended else ()
 
     @property
     def has_begun(self) -> bool:
@@ -247,28 +365,29 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
 
     def view(self, reason: Reason | None) -> JobView:
         """What clients see of it, with this reason for waiting. Also of jobs that are read from the store."""
+        phase, attempt = self.phase, self.phase.attempt or _NOWHERE
         return JobView(
             id=self.id,
             user=self.user,
-            state=self.state,
+            state=phase.state,
             spec=self.spec,
             request=self.request,
             submitted=self.submitted,
             attempt=self.tries,
             allocation=self.allocation,
-            node=self.node,
-            grant=self.grant,
-            started=self.started,
-            ended=self.ended,
+            node=attempt.node,
+            grant=attempt.grant,
+            started=attempt.started,
+            ended=phase.at if type(phase) is Ended else 0.0,
             reason=reason,
-            outcome=self.outcome,
+            outcome=phase.outcome if type(phase) is Ended else None,
             story=tuple(self.story),
             retried=self.retried,
             taken_back=self.taken_back,
             group=self.group,
             index=self.index,
-            suspended=self.suspended,
-            suspended_for=self.suspended_for,
+            suspended=phase.suspended if type(phase) is Active else None,
+            suspended_for=attempt.suspended_for,
             used=self.used,
             unused=self.unused,
             after=dependencies(self.after),

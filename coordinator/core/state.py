@@ -22,19 +22,26 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.core.model import (
     MOVES,
     NODE_MOVES,
+    PHASES,
+    Active,
     Allocation,
-    Condition,
-    End,
+    Attempt,
+    Ended,
+    GangPart,
     Group,
+    Held,
     Job,
     Node,
+    Phase,
     Placement,
+    Queued,
+    Waiting,
 )
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy
 from distributed_grid.coordinator.core.queue.fairness import Shares
-from distributed_grid.coordinator.core.queue.queue import Queue, key_of
+from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, Waiters, key_of
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import After, Cause, Priority, Reason, Request, State, Step
 from distributed_grid.protocol.messages.operator import Receipt
@@ -106,47 +113,6 @@ EVERYTHING: Container[str] = _Everything()
 
 
 @dataclass(slots=True)
-class Members:
-    """A group that lives. `pending` are those that were not let go yet, in the order of their indexes (those that have
-    ended meanwhile are still in it), `active` how many were and have not ended."""
-
-    group: Group
-    live: dict[str, None] = field(default_factory=dict)
-    pending: deque[str] = field(default_factory=deque)
-    active: int = 0
-    states: dict[State, int] = field(default_factory=dict)
-    """How many of the live ones are in each state."""
-    ending: bool = False
-    """Too many have failed, and the others were told to end."""
-
-    @property
-    def most(self) -> int:
-        """How many may be let go at once; 0: all."""
-        return self.group.array.most if self.group.array is not None else 0
-
-    def moved(self, before: State, after: State) -> None:
-        """A member went from one state to another."""
-        self.states[before] -= 1
-        self.states[after] = self.states.get(after, 0) + 1
-
-
-@dataclass(slots=True)
-class Held:
-    """Who is held back from the queue. A waiter is a job, or a group as a whole."""
-
-    unmet: dict[str, dict[Condition, None]] = field(default_factory=dict)
-    """The conditions of each waiter that are not met; none are left where only a time is waited for."""
-    on: dict[After, dict[str, dict[str, Condition]]] = field(default_factory=lambda: {kind: {} for kind in After})
-    """By what is waited for and its id: who waits, by which of its conditions."""
-    unstarted: dict[str, set[str]] = field(default_factory=dict)
-    """Of the groups whose start is waited for, the members that have not."""
-    ends: dict[str, End] = field(default_factory=dict)
-    """How those ended that did last."""
-    roots: dict[str, str] = field(default_factory=dict)
-    """What those that failed by their dependencies failed by at first, until their own end is followed."""
-
-
-@dataclass(slots=True)
 class Facts:
     """What has happened and was not followed yet: see `transitions.follow`."""
 
@@ -159,29 +125,6 @@ class Facts:
 
     def __bool__(self) -> bool:
         return bool(self.held or self.started or self.ended or self.groups_ended)
-
-
-class Reservation(msgspec.Struct, frozen=True, gc=False):
-    """A node kept for a waiting job. `at`: when it can start there at the latest; infinite: nobody knows. `after` are
-    the allocations that have to end for it. `progress`: when something there last became free; `seen`: when it was
-    last looked at."""
-
-    job: str
-    node: str
-    at: float
-    after: tuple[str, ...]
-    progress: float
-    seen: float
-
-
-class Reservations(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is reserved, by the job that it is for: one of each user in a class at the most, or one for each member of
-    its gang, of which the first is the `job` of all. `look_again`: nothing more is looked for before; `left`: the node
-    that was given up last."""
-
-    by_job: dict[str, Reservation] = {}
-    look_again: float = 0.0
-    left: str = ""
 
 
 class Streak(msgspec.Struct, frozen=True):
@@ -260,7 +203,7 @@ class GridState:
         self.past_keys: dict[tuple[str, str], str] = {}
         self.groups: dict[str, Members] = {}
         """Those of which a member lives."""
-        self.held = Held()
+        self.held = Waiters()
         self.queue = Queue()
         self.shares = Shares()
         self.reservations = Reservations()
@@ -308,27 +251,36 @@ class GridState:
 
     # --- the one mutator of states ----------------------------------------------------------------------------------
 
-    def move(self, thing: Allocation | Job, to: State, text: str = "") -> None:
-        """Change the state of an allocation and with it that of its job, or of a job that has none."""
-        if isinstance(thing, Allocation):
-            assert to in MOVES[thing.state], f"{thing.id} cannot go from {thing.state.value} to {to.value}"
-            thing.state = to
-            job = self.jobs[thing.job]
-            assert job.allocation == thing.id, f"{thing.id} is not the allocation of {job.id}, {job.allocation} is"
-            if to is State.ENDED:
-                thing.ended = self.now
-                self._release(thing)
-                return  # what becomes of the job is said next, by `conclude` or `requeue`
-        else:
-            job = thing
-            allowed = to in MOVES[job.state] or (to is State.WAITING and job.allocation not in self.allocations)
-            assert allowed, f"{job.id} cannot go from {job.state.value} to {to.value}"
+    def move(self, allocation: Allocation, to: State, text: str = "") -> None:
+        """Change the state of an allocation, and with it that of its job. One that has ended holds nothing any more;
+        what becomes of the job is said next, by `become`."""
+        was, job = allocation.state, self.jobs[allocation.job]
+        assert to in MOVES[was], f"{allocation.id} cannot go from {was.value} to {to.value}"
+        assert job.allocation == allocation.id, f"{allocation.id} is not the allocation of {job.id}: {job.allocation}"
+        allocation.state = to
+        if to is State.ENDED:
+            allocation.ended = self.now
+            self._release(allocation)
+            return
+        phase = job.phase
+        assert type(phase) is Active, f"{job.id} holds {allocation.id}, and is {type(phase).__name__}"
+        phase.state = to
         if job.group:
-            self.groups[job.group].moved(job.state, to)
-        job.state = to
+            self.groups[job.group].moved(was, to)
         if to is State.RUNNING:
             self.has_started(job)
         self.tell(job, text)
+
+    def become(self, job: Job, phase: Phase, text: str = "") -> None:
+        """Put a job in another phase; of one that waits again, or has ended, `text` says so in its story."""
+        was = job.phase
+        allowed = type(phase) in PHASES[type(was)] and (type(phase) is Active or job.allocation not in self.allocations)
+        assert allowed, f"{job.id} cannot go from {type(was).__name__} to {type(phase).__name__}"
+        if job.group and phase.state is not was.state:
+            self.groups[job.group].moved(was.state, phase.state)
+        job.phase = phase
+        if text:
+            self.tell(job, text)
 
     def move_node(self, node: Node, to: NodeState) -> None:
         """Change what is thought of a node's link; that it is what it was may be said again."""
@@ -348,7 +300,7 @@ class GridState:
         """Add a line to a job's story."""
         if len(job.story) >= STORY_MOST:
             del job.story[STORY_MOST // 5]
-        job.story.append(Step(self.now, job.state, text[:TEXT_CHARS]))
+        job.story.append(Step(self.now, job.phase.state, text[:TEXT_CHARS]))
 
     def changed(self, job: Job, allocation: Allocation | None = None, soon: bool = False) -> None:
         """Make a job and its allocation durable, and tell who watches."""
@@ -358,15 +310,18 @@ class GridState:
         self.publish(job)
 
     def waits_for(self, job: Job, reason: Reason | None) -> None:
-        """This is why a job waits, as it was told last; None: it does not, or nobody was told yet."""
-        job.reason = reason
+        """This is why a job waits, as it was told last; None: nobody was told yet."""
+        phase = job.phase
+        assert isinstance(phase, Waiting), f"{job.id} is {phase.state.value}"
+        phase.reason = reason
 
     def publish(self, job: Job) -> None:
         """Tell who watches. A view costs as much as the change itself, and most jobs are watched by nobody."""
+        phase = job.phase
         if job.id in self.watched:
-            self.out.append(Publish(job.view(job.reason)))
-        elif job.outcome is not None:
-            self.out.append(Over(job.id, job.outcome.cause))
+            self.out.append(Publish(job.view(phase.reason if isinstance(phase, Waiting) else None)))
+        elif type(phase) is Ended:
+            self.out.append(Over(job.id, phase.outcome.cause))
 
     # --- jobs come and go -------------------------------------------------------------------------------------------
 
@@ -381,8 +336,8 @@ class GridState:
         """Others find a job that lives by its names, and where it is if it holds something."""
         homes = self.index.homes
         homes.enter(job)
-        if job.allocation in self.allocations:
-            homes.place(job, job.node)
+        if type(job.phase) is Active:
+            homes.place(job, job.phase.attempt.node)
 
     def remove(self, job: Job, active: bool) -> None:
         """A job that has ended is here no more; `active`: it had been let into the queue. What follows from that is
@@ -433,15 +388,19 @@ class GridState:
 
     def hold_back(self, waiter: Job | Group) -> None:
         """Someone new, or taken up after a restart, waits for something: it is looked at after the event."""
+        if isinstance(waiter, Job) and not isinstance(waiter.phase, Held):
+            self.become(waiter, Held(reason=waiter.reason))
         self.held.unmet[waiter.id] = {}
         self.facts.held.append(waiter.id)
 
     def is_held(self, job: Job) -> bool:
-        """Whether a job waits and is not in the queue: for its dependencies, a time, or its turn in its array."""
-        return job.state is State.WAITING and job.id not in self.queue and job.kept is None
+        """Whether a job waits, neither in the queue nor for what is kept for it."""
+        return isinstance(job.phase, (Held, GangPart))
 
     def enqueue(self, job: Job) -> None:
         """A job waits in the queue from now on, at the place of its turn."""
+        if type(job.phase) is not Queued:
+            self.become(job, Queued(reason=job.reason))
         self.queue.add(job.id, key_of(job), self.turns[job.id])
         self.shares.stale[job.user] = None
         self.fresh[job.id] = None
@@ -487,7 +446,7 @@ class GridState:
             job=job.id,
             node=placement.node,
             grant=placement.grant,
-            state=State.WAITING,
+            state=State.STARTING,
             granted=self.now,
             lease=lease,
             boot=node.facts.boot_id,
@@ -498,16 +457,16 @@ class GridState:
         self.placements[allocation.id] = placement
         self.shares.take(job.user, placement.grant.resources, self.now, self.policy.sharing)
         self._share_changed(job.user)
-        job.allocation, job.node, job.grant = allocation.id, placement.node, placement.grant
-        self.waits_for(job, None)
+        self.become(job, Active(state=State.STARTING, attempt=Attempt(placement.node, placement.grant)))
+        job.allocation = allocation.id
         job.unused = job.walls = ""
         assert node.room is not None
         node.room.take(placement.grant)
         self.fresh.pop(job.id, None)  # it was looked at again before its turn had come in the same pass
         self.index.homes.want_no_more(job)
-        self.index.homes.place(job, job.node)
+        self.index.homes.place(job, placement.node)
         if len(node.allocations) == 1:
-            self.index.touch(job.node)
+            self.index.touch(placement.node)
         if job.spec.bundle:
             self.index.shipped(node, job.spec.bundle)
         self._look_again(job)

@@ -391,7 +391,7 @@ def allocation_view(state: GridState, allocation: Allocation) -> AllocationView:
         since=allocation.granted,
         ends=allocation.started + limit + time_suspended(job, state.now) if allocation.started and limit else 0.0,
         name=job.spec.name or (title(job.spec.boost) if job.spec.boost is not None else ""),
-        suspended=job.suspended.why if job.suspended is not None else "",
+        suspended=job.active.suspended.why if job.active.suspended is not None else "",
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from distributed_grid.coordinator.core.commands import RecordJob
-from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.model import Attempt, Ended, Job
 from distributed_grid.coordinator.store.errors import DiskTrouble
 from distributed_grid.coordinator.store.store import Store
 from distributed_grid.protocol.boosts import DURATION, Boost, needs
@@ -188,11 +188,11 @@ def _job(name: str, entry: Any, user: str, now: float) -> Job:
         ),
         request=Request(needs(kind, round(units)), priority, immediate=True, requeue=False),
         submitted=began,
-        state=State.ENDED,
-        node=source,
-        started=began,
-        ended=ended,
-        outcome=Outcome(cause, text=text, seconds=ended - began),
+        phase=Ended(
+            outcome=Outcome(cause, text=text, seconds=ended - began),
+            at=ended,
+            attempt=Attempt(source, None, began),
+        ),
         story=[Step(now, State.ENDED, text)],
         begun=True,
     )

@@ -17,14 +17,15 @@ from distributed_grid.coordinator.core import ledger
 from distributed_grid.coordinator.core.commands import AckExits, Command, JobsSubmitted, Send
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
-from distributed_grid.coordinator.core.model import Allocation, Fate, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, Fate, GangPart, Job, Node
 from distributed_grid.coordinator.core.nodes import agents
 from distributed_grid.coordinator.core.pipeline import Pipeline
 from distributed_grid.coordinator.core.placement import constraints, matching
 from distributed_grid.coordinator.core.placement.catalogue import Catalogue
 from distributed_grid.coordinator.core.preemption import candidates, held_sets
 from distributed_grid.coordinator.core.queue import admission, dependencies, groups, reservations, scheduler
-from distributed_grid.coordinator.core.state import GridState, Members
+from distributed_grid.coordinator.core.queue.queue import Members
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.jobs import State as JobState
@@ -187,11 +188,11 @@ def decide_about_a_gang_before_all_of_it_is_over(patch: Patch) -> None:
 
     def early(state: GridState, job: Job, allocation: Allocation, *rest: Any, **more: Any) -> None:
         part_over(state, job, allocation, *rest, **more)
-        if job.part is not None and job.part.fate is Fate.TO_RETRY:
+        if (part := outcomes.part_of(job)) is not None and part.fate is Fate.TO_RETRY:
             for one in outcomes.gang_members(state, job):
                 if one.allocation in state.allocations:
                     state.move(state.allocations[one.allocation], JobState.ENDED)
-                    state.move(one, JobState.WAITING, "too early")
+                    state.become(one, GangPart(part=part, attempt=one.active.attempt), "too early")
             outcomes._decide_gang(state, outcomes.gang_members(state, job))
 
     patch(outcomes, "part_over", early)

@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
-from distributed_grid.coordinator.core.model import Job, Node, Placement
+from distributed_grid.coordinator.core.model import Earmarked, Job, Node, Placement
 from distributed_grid.coordinator.core.placement.matching import amount, blocker, gang_candidates, has_room
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue import dependencies, reservations
-from distributed_grid.coordinator.core.queue.queue import Line
-from distributed_grid.coordinator.core.state import REASONS_EVERY, GridState, Members
+from distributed_grid.coordinator.core.queue.queue import Line, Members
+from distributed_grid.coordinator.core.state import REASONS_EVERY, GridState
 from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import called
@@ -175,7 +175,7 @@ def now_for(state: GridState, job: Job) -> Reason | None:
         return None
     if state.is_held(job):
         return dependencies.reason(state, job)
-    if job.kept is not None:
+    if isinstance(job.phase, Earmarked):
         return held_sets.reason(job)
     line = state.queue.line(job.id)
     if state.queue.head(line)[1] == job.id:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.commands import Audit, Reserve, Send
-from distributed_grid.coordinator.core.model import Allocation, Job, Node, Placement, RayPlace
+from distributed_grid.coordinator.core.model import Active, Allocation, Job, Node, Placement, RayPlace
 from distributed_grid.coordinator.core.placement.constraints import ray_bundle
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.state import GridState
@@ -107,10 +107,11 @@ def start(state: GridState, job: Job, placement: Placement, gang: Gang | None = 
     on = state.nodes[allocation.node].ray
     if job.request.ray and (wanted := ray_bundle(on, allocation.grant.resources)):
         allocation.ray = RayPlace(on.id if on is not None else "", wanted)
-    more = "; Ray is to reserve it" if allocation.awaits_ray else ""
-    state.move(allocation, State.STARTING, f"granted on {placement.node}, confidence {placement.confidence:.2f}{more}")
+    by_ray = allocation.awaits_ray
+    more = "; Ray is to reserve it" if by_ray else ""
+    state.tell(job, f"granted on {placement.node}, confidence {placement.confidence:.2f}{more}")
     state.changed(job, allocation)
-    if allocation.awaits_ray:
+    if by_ray:
         reserve(state, allocation)
     else:
         state.out.append(Send(placement.node, launch(state, job, allocation)))
@@ -202,7 +203,11 @@ def _request_stop(state: GridState, allocation: Allocation, cause: Cause, text: 
 
 def time_suspended(job: Job, now: float) -> float:
     """Seconds by which the time limit of this attempt ends later, as it was frozen for so long."""
-    return job.suspended_for + (max(0.0, now - job.suspended.since) if job.suspended is not None else 0.0)
+    phase, attempt = job.phase, job.phase.attempt
+    before = attempt.suspended_for if attempt is not None else 0.0
+    if isinstance(phase, Active) and phase.suspended is not None:
+        before += max(0.0, now - phase.suspended.since)
+    return before
 
 
 def suspended(state: GridState, node: Node, message: Suspended) -> None:
@@ -213,17 +218,17 @@ def suspended(state: GridState, node: Node, message: Suspended) -> None:
         return
     job = state.jobs[allocation.job]
     state.idle.pop(allocation.id, None)  # what it does not use while it is frozen says nothing
-    before = job.suspended
-    job.suspended_for = max(0.0, message.in_all - (message.lasted if message.why else 0.0))
+    active = job.active
+    before = active.suspended
+    active.attempt.suspended_for = max(0.0, message.in_all - (message.lasted if message.why else 0.0))
     if message.why:
         why = message.why[:REASON_CHARS]
-        job.suspended = Suspension(state.now - message.lasted, why)
+        active.suspended = Suspension(before.since if before is not None else state.now - message.lasted, why)
         if before is not None:
-            job.suspended = Suspension(before.since, why)
             return
         state.tell(job, f"suspended: the owner of {node.facts.name} is back ({why})")
     else:
-        job.suspended = None
+        active.suspended = None
         if before is None:
             return
         state.tell(job, f"goes on after {format_duration(message.lasted)}")

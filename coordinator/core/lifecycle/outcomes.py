@@ -10,7 +10,19 @@ from msgspec.structs import replace
 from distributed_grid.coordinator.core.commands import RecordAllocation
 from distributed_grid.coordinator.core.explain.feasible import can_fit
 from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import Allocation, Fate, Job, Part, Placement
+from distributed_grid.coordinator.core.model import (
+    Allocation,
+    Attempt,
+    Earmarked,
+    Ended,
+    Fate,
+    GangPart,
+    Held,
+    Job,
+    Part,
+    Placement,
+    Queued,
+)
 from distributed_grid.coordinator.core.placement.matching import able, meeting
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.state import GridState
@@ -50,19 +62,19 @@ def in_vain(outcome: Outcome) -> Outcome:
 
 
 def conclude(
-    state: GridState, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = ""
-) -> None:
-    """The job is over, and so is its gang if it has one."""
-    active = not state.is_held(job)
+    state: GridState, job: Job, outcome: Outcome, allocation: Allocation | None = None, text: str = "",
+    attempt: Attempt | None = None,
+) -> None:  # fmt: skip
+    """The job is over, and so is its gang if it has one. `attempt`: where it ran, if it held nothing here."""
+    phase, active = job.phase, not state.is_held(job)
     if allocation is not None:
         state.move(allocation, State.ENDED)
-    elif job.kept is not None:
+    elif isinstance(phase, Earmarked):
         held_sets.give_back(state, job, f"{job.id} was ended")
     elif active:
         state.dequeue(job)
-    job.outcome, job.ended, job.suspended = outcome, state.now, None
-    state.waits_for(job, None)
-    state.move(job, State.ENDED, text or outcome.text or outcome.cause.value)
+    ended = Ended(outcome=outcome, at=state.now, attempt=phase.attempt or attempt, after=job.after)
+    state.become(job, ended, text or outcome.text or outcome.cause.value)
     state.remove(job, active)
     state.changed(job, allocation)
 
@@ -70,9 +82,7 @@ def conclude(
 def requeue(state: GridState, job: Job, allocation: Allocation, text: str) -> None:
     """The allocation is over and the job is not: it waits again, at its old place in the queue."""
     state.move(allocation, State.ENDED)
-    job.node, job.grant, job.started = "", None, 0.0
-    job.suspended, job.suspended_for = None, 0.0
-    state.move(job, State.WAITING, text)
+    state.become(job, Queued(), text)
     state.enqueue(job)
     held_sets.gave(state, job, allocation)
     state.changed(job, allocation)
@@ -85,6 +95,11 @@ ORIGINS = (Fate.NEVER_BEGAN, Fate.TAKEN_BACK, Fate.TO_RETRY, Fate.FAILED)
 def gang_members(state: GridState, job: Job) -> list[Job]:
     """All members of a job's gang by their rank: none of them ends before all do."""
     return [state.jobs[name] for name in state.groups[job.group].live]
+
+
+def part_of(job: Job) -> Part | None:
+    """What came of its part in a gang, if that is over and others still have theirs."""
+    return job.phase.part if isinstance(job.phase, GangPart) else None
 
 
 def leads_gang(job: Job) -> bool:
@@ -119,10 +134,9 @@ def part_over(
     away = any(not _reachable(state, mate) for mate in mates if mate is not allocation)
     told = attempts.told_outcome(allocation, outcome) if outcome is not None else None
     fate = _fate_of_part(job, allocation, outcome) if again else Fate.UNSURE
-    job.part, job.suspended = Part(state.now, fate, told, away), None
     allocation.outcome = outcome
     state.move(allocation, State.ENDED)
-    state.move(job, State.WAITING, text)
+    state.become(job, GangPart(part=Part(state.now, fate, told, away), attempt=job.active.attempt), text)
     state.out.append(RecordAllocation(allocation))
     if len(mates) == 1:
         _decide_gang(state, gang_members(state, job))
@@ -161,9 +175,10 @@ def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> Non
         for one in whole:  # of which some may have begun before, in vain
             began = one.retried > 0 or one.taken_back > 0
             conclude(state, one, replace(outcome, started=outcome.started or began), text=text)
-    elif job.part is not None and job.part.fate not in (Fate.DONE, Fate.FAILED, Fate.UNSURE):
-        began = job.part.outcome is not None and job.part.outcome.started
-        job.part = Part(state.now, Fate.FAILED, replace(outcome, started=outcome.started or began))
+    elif (part := part_of(job)) is not None and part.fate not in (Fate.DONE, Fate.FAILED, Fate.UNSURE):
+        began = part.outcome is not None and part.outcome.started
+        part = Part(state.now, Fate.FAILED, replace(outcome, started=outcome.started or began))
+        state.become(job, replace(job.phase, part=part))
         state.changed(job)
 
 
@@ -173,21 +188,24 @@ def waiting_over(state: GridState, job: Job, outcome: Outcome, text: str) -> Non
 def _decide_gang(state: GridState, whole: list[Job]) -> None:
     """The last part is over."""
     first = _first_ended(whole)
-    parts = [one.part for one in whole if one.part is not None]
+    parts = [part for one in whole if (part := part_of(one)) is not None]
     cancelled = any(part.outcome is not None and part.outcome.cause is Cause.CANCELLED for part in parts)
     unsure = any(part.fate is Fate.UNSURE for part in parts)
-    request = _gang_request_after(state, first) if first is not None and not cancelled and not unsure else None
-    if first is not None and first.part is not None and request is not None:
-        _requeue_gang(state, whole, first, first.part.fate, request)
+    part = part_of(first) if first is not None else None
+    if first is not None and part is not None and not cancelled and not unsure:
+        request = _gang_request_after(state, first, part)
+    else:
+        request = None
+    if first is not None and part is not None and request is not None:
+        _requeue_gang(state, whole, first, part.fate, request)
     else:
         for one in whole:
             conclude(state, one, _outcome_of_member(one, first, cancelled))
 
 
-def _gang_request_after(state: GridState, first: Job) -> Request | None:
+def _gang_request_after(state: GridState, first: Job, part: Part) -> Request | None:
     """What all members ask for when they wait again, after this one's end; None: they do not."""
-    part = first.part
-    if part is None or part.fate is Fate.FAILED:
+    if part.fate is Fate.FAILED:
         return None
     if part.fate is not Fate.TO_RETRY or part.outcome is None:
         return first.request
@@ -201,14 +219,14 @@ def _first_ended(whole: list[Job]) -> Job | None:
     found = [
         (part.fate is not Fate.NEVER_BEGAN, part.away, part.at, one.index, one)
         for one in whole
-        if (part := one.part) is not None and part.fate in ORIGINS
+        if (part := part_of(one)) is not None and part.fate in ORIGINS
     ]
     return min(found, key=lambda one: one[:4])[4] if found else None
 
 
 def _outcome_of_member(job: Job, first: Job | None, cancelled: bool) -> Outcome:
-    if job.part is not None and job.part.outcome is not None:
-        return job.part.outcome
+    if (part := part_of(job)) is not None and part.outcome is not None:
+        return part.outcome
     cause = Cause.CANCELLED if cancelled else Cause.GANG
     because = f"{first.id} of its gang has ended" if first is not None else ""
     return Outcome(cause=cause, text=because, started=job.retried > 0 or job.taken_back > 0)
@@ -219,14 +237,12 @@ def _requeue_gang(state: GridState, whole: list[Job], first: Job, fate: Fate, re
     again = f"; to be run again{with_more(first.request, request)} ({first.retried + 1} of {request.retries})"
     text = f"its gang waits again, since {first.id} {_FATES_IN_WORDS[fate]}{again if fate is Fate.TO_RETRY else ''}"
     for one in whole:
-        part, one.part = one.part, None
+        part = part_of(one)
         one.retried += fate is Fate.TO_RETRY
         began = part is not None and part.outcome is not None and part.outcome.started
         one.taken_back += fate is not Fate.TO_RETRY and began
-        one.node, one.grant, one.started, one.suspended_for = "", None, 0.0, 0.0
-        state.waits_for(one, None)
         one.request = request
-        state.tell(one, text)
+        state.become(one, Queued() if leads_gang(one) else Held(), text)
         if leads_gang(one):
             state.enqueue(one)
         state.changed(one)
@@ -245,7 +261,7 @@ _FATES_IN_WORDS = {
 def gang_reason(state: GridState, job: Job) -> Reason:
     """Why a member waits that is not in the queue."""
     whole = gang_members(state, job)
-    if job.part is not None:
+    if isinstance(job.phase, GangPart):
         left = sum(one.allocation in state.allocations for one in whole)
         return Reason("Gang", f"its part is over; {left} of the {len(whole)} of its gang go{'es' * (left == 1)} on")
     leader = whole[0]
@@ -259,17 +275,19 @@ def check_gang(state: GridState, whole: list[Job], count: int) -> None:
     assert [one.index for one in whole] == list(range(count)), f"members of the gang {name} are gone before the others"
     assert len({one.tries for one in whole}) == 1, f"members of the gang {name} are at different attempts"
     holding = [one for one in whole if one.allocation in state.allocations]
-    assert not any(one.kept is not None for one in whole[1:]), f"not the first of the gang {name} has its places kept"
+    assert not any(isinstance(one.phase, Earmarked) for one in whole[1:]), (
+        f"not the first of the gang {name} has its places kept"
+    )
     if not holding:
-        assert all(one.part is None for one in whole), f"the gang {name} is over, and nothing was decided"
+        assert all(part_of(one) is None for one in whole), f"the gang {name} is over, and nothing was decided"
         return
-    assert whole[0].kept is None, f"the gang {name} holds something, and places are kept for it"
-    nodes = {one.node for one in holding}
+    waiting = isinstance(whole[0].phase, Queued | Earmarked)
+    assert not waiting, f"the gang {name} holds something, and waits for places or has some kept for it"
+    nodes = {one.active.attempt.node for one in holding}
     assert len(nodes) == len(holding), f"two members of the gang {name} are on one node"
-    assert not any(one.id in state.queue for one in whole), f"the gang {name} is in the queue and holds something"
     for one in whole:
-        assert (one.part is None) == (one in holding), f"{one.id} holds something and is over, or neither"
-    broken = any(one.part is not None and one.part.fate is not Fate.DONE for one in whole)
+        assert (part_of(one) is None) == (one in holding), f"{one.id} holds something and is over, or neither"
+    broken = any((part := part_of(one)) is not None and part.fate is not Fate.DONE for one in whole)
     for one in holding:
         asked = state.allocations[one.allocation].stop
         assert asked is not None or not broken, f"{one.id} goes on, though a part of its gang is over"

@@ -32,7 +32,7 @@ from distributed_grid.coordinator.core.lifecycle.attempts import (
     record_lost,
     suspended,
 )
-from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, Attempt, Held, Job, Node, Queued
 from distributed_grid.coordinator.core.nodes import idle, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.placement.matching import labels
@@ -78,16 +78,16 @@ def take_unknown_result(state: GridState, node: Node, exited: Exited) -> bool:
     job = state.jobs.get(name)
     if exited.stamp is None or job is None or not number.isdecimal() or int(number) <= job.tries:
         return False
-    if job.state is not State.WAITING or job.request.gang or job.kept is not None:
+    if not isinstance(job.phase, Queued | Held) or job.request.gang:
         return False
     said = f"{exited.allocation} is over there: that is the result of {job.id} from now on"
     state.out.append(Audit(node.facts.name, said))
     job.tries = int(number)
-    job.node = node.facts.name
+    attempt = Attempt(node.facts.name, None)
     if exited.outcome.started:
-        job.started = min(state.now, max(job.submitted, state.now - exited.outcome.seconds))
+        attempt.started = min(state.now, max(job.submitted, state.now - exited.outcome.seconds))
     text = f"ended on {node.facts.name}, as {exited.allocation}, whose grant was lost"
-    outcomes.finish(state, job, exited.outcome, text=text)
+    outcomes.conclude(state, job, exited.outcome, text=text, attempt=attempt)
     return True
 
 
@@ -321,7 +321,7 @@ def _found(state: GridState, node: Node, allocation: Allocation, running: bool, 
     name, job = node.facts.name, state.jobs[allocation.job]
     before = allocation.state
     if running and not allocation.started:
-        allocation.started = job.started = _began(state, allocation, started_for)
+        allocation.started = job.active.attempt.started = _began(state, allocation, started_for)
     if allocation.stop is not None:
         if allocation.state is State.LOST:
             state.move(allocation, State.STOPPING, f"{name} is back, it is told to stop again")
@@ -363,7 +363,7 @@ def _started(state: GridState, node: Node, message: Started) -> None:
             state.out.append(Audit(node.facts.name, f"{message.allocation} started, which was not awaited"))
         return
     job = state.jobs[allocation.job]
-    allocation.started = job.started = state.now
+    allocation.started = job.active.attempt.started = state.now
     _behind(job, allocation, message.walls)
     quarantine.accepted(node, allocation)
     if node.failed or node.orders.aside is not None or state.failing:
@@ -407,8 +407,8 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
         if message.returned:
             node.counting.pop(allocation.id, None)  # so that the room grows by it
         job = state.jobs[allocation.job]
-        if message.outcome.started and not job.started:
-            allocation.started = job.started = _began(state, allocation, message.outcome.seconds)
+        if message.outcome.started and not allocation.started:
+            allocation.started = job.active.attempt.started = _began(state, allocation, message.outcome.seconds)
         if message.outcome.cause is Cause.NODE_OUT_OF_MEMORY:
             quarantine.decline(state, node, "")  # the next attempt, and everybody else, had better go elsewhere
         quarantine.ended(state, node, job, message.outcome)

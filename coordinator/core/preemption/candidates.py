@@ -8,7 +8,7 @@ gone through one by one, those first where something was granted last: there is 
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
-from distributed_grid.coordinator.core.model import Allocation, Job, Node
+from distributed_grid.coordinator.core.model import Allocation, GangPart, Job, Node
 from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.catalogue import Bounds
 from distributed_grid.coordinator.core.placement.constraints import admitted
@@ -169,7 +169,8 @@ def ran(job: Job, allocation: Allocation, now: float) -> float:
 
 def _part_ran(member: Job) -> float:
     """Seconds that a member has run whose part is over."""
-    return max(0.0, member.part.at - member.started) if member.part is not None and member.started else 0.0
+    phase = member.phase
+    return max(0.0, phase.part.at - member.started) if isinstance(phase, GangPart) and member.started else 0.0
 
 
 def end_of(state: GridState, stopping: Allocation, now: float) -> float:

@@ -8,7 +8,7 @@ from itertools import islice
 from distributed_grid.coordinator.core.commands import RecordReceipt
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.lifecycle import attempts, outcomes
-from distributed_grid.coordinator.core.model import Job, Kept, Node
+from distributed_grid.coordinator.core.model import Earmarked, Job, Kept, Node
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.preemption.candidates import end_of, views
 from distributed_grid.coordinator.core.preemption.plan import NoPlan, Plan, plan
@@ -188,8 +188,7 @@ def serve(state: GridState) -> None:
     for name in list(state.grown) if not state.halted else ():
         for waiting in list(state.nodes[name].kept):
             job = state.jobs[waiting]
-            assert job.kept is not None
-            places = held_sets.whole(state, job, job.kept)
+            places = held_sets.whole(state, job, held_sets.of(job))
             if places is not None:
                 _start(state, job, places)
 
@@ -216,15 +215,16 @@ def _start(state: GridState, job: Job, places: tuple[Place, ...]) -> None:
 def kept_due(state: GridState, name: str) -> None:
     """A set was kept for so long that it is not waited for any more."""
     job = state.jobs.get(name)
-    if job is None or job.kept is None:
+    if job is None or not isinstance(job.phase, Earmarked):
         return
-    if state.now < job.kept.until:
-        state.deadlines.arm("kept", name, job.kept.until)
+    kept = job.phase.kept
+    if state.now < kept.until:
+        state.deadlines.arm("kept", name, kept.until)
         return
-    receipt = job.kept.receipt
+    receipt = kept.receipt
     stuck = [one.job for one in receipt.victims if one.allocation in state.allocations] if receipt else []
     words = f"{' and '.join(stuck[:3])} did not end" if stuck else "it did not become free as a whole"
-    on = ", ".join(place.node for place in job.kept.places)
+    on = ", ".join(place.node for place in kept.places)
     _wait_again(state, job, f"{words} on {on} in time")
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 import msgspec
 
 from distributed_grid.coordinator.core.commands import RecordReceipt
-from distributed_grid.coordinator.core.model import Allocation, Job, Kept, Node, Placement
+from distributed_grid.coordinator.core.model import Allocation, Earmarked, Job, Kept, Node, Placement, Queued
 from distributed_grid.coordinator.core.placement.matching import able, confidence, scores
 from distributed_grid.coordinator.core.preemption.plan import clock, ending_words
 from distributed_grid.coordinator.core.state import GridState
-from distributed_grid.protocol.jobs import Cause, Reason, State
+from distributed_grid.protocol.jobs import Cause, Reason
 from distributed_grid.protocol.messages.operator import Place, Receipt, Victim
 from distributed_grid.protocol.resources import Grant
 
@@ -22,7 +22,7 @@ from distributed_grid.protocol.resources import Grant
 def keep(state: GridState, job: Job, kept: Kept) -> None:
     """From now on a waiting job waits for this set, and outside of the queue."""
     state.dequeue(job)
-    job.kept = kept
+    state.become(job, Earmarked(kept=kept, reason=job.reason))
     take_up(state, job, kept)
 
 
@@ -38,9 +38,8 @@ def take_up(state: GridState, job: Job, kept: Kept) -> None:
 
 
 def drop(state: GridState, job: Job) -> Kept:
-    """The set is kept no more; whether its job is to wait in the queue is the caller's."""
-    kept, job.kept = job.kept, None
-    assert kept is not None, f"nothing is kept for {job.id}"
+    """The set is kept no more; what becomes of its job is the caller's."""
+    kept = of(job)
     for place in kept.places:
         node = state.nodes[place.node]
         del node.kept[job.id]
@@ -50,19 +49,26 @@ def drop(state: GridState, job: Job) -> Kept:
     return kept
 
 
+def of(job: Job) -> Kept:
+    """What is kept for a job that waits for that."""
+    phase = job.phase
+    assert isinstance(phase, Earmarked), f"nothing is kept for {job.id}"
+    return phase.kept
+
+
 def wait(state: GridState, job: Job) -> None:
     """Put a job in the queue, or have it wait for what was kept for it before the start."""
-    if job.kept is None:
-        state.enqueue(job)
-    else:
+    if isinstance(job.phase, Earmarked):
         state.preempting.takers |= takers_of([job])
-        take_up(state, job, job.kept)
+        take_up(state, job, job.phase.kept)
+    else:
+        state.enqueue(job)
 
 
 def takers_of(jobs: Iterable[Job]) -> dict[str, str]:
     """Who gives way to whom, as these jobs say."""
-    plans = ((job.id, job.kept.receipt) for job in jobs if job.kept is not None and job.kept.receipt is not None)
-    return {victim.allocation: name for name, receipt in plans for victim in receipt.victims}
+    kept = ((job.id, job.phase.kept.receipt) for job in jobs if isinstance(job.phase, Earmarked))
+    return {victim.allocation: name for name, receipt in kept if receipt is not None for victim in receipt.victims}
 
 
 def whole(state: GridState, job: Job, kept: Kept) -> tuple[Place, ...] | None:
@@ -104,8 +110,7 @@ def placement(state: GridState, job: Job, place: Place) -> Placement:
 
 def reason(job: Job) -> Reason:
     """Why a job waits for which a set is kept."""
-    kept = job.kept
-    assert kept is not None, f"nothing is kept for {job.id}"
+    kept = of(job)
     if kept.receipt is None:
         return Reason("Returning", f"what it gave on {kept.node} is kept for it until {clock(kept.until)}")
     jobs = ending_words(len(kept.receipt.victims))
@@ -126,12 +131,12 @@ def give_back(state: GridState, job: Job, why: str) -> None:
     close(state, receipt, "returned", why)
     for victim in receipt.victims:
         loser = state.jobs.get(victim.job)
-        if loser is not None and loser.state is State.WAITING and loser.allocation == victim.allocation:
+        if loser is not None and isinstance(loser.phase, Queued) and loser.allocation == victim.allocation:
             _resume(state, loser, victim.node or kept.node, victim)
 
 
 def _resume(state: GridState, loser: Job, name: str, victim: Victim) -> None:
-    if loser.kept is None and not loser.request.gang and state.nodes[name].usable:
+    if not loser.request.gang and state.nodes[name].usable:
         keep(state, loser, Kept(name, victim.grant, state.now + state.policy.preempting.hold))
         state.tell(loser, f"gave way for nothing, and is the first to have its place on {name} again")
         state.waits_for(loser, reason(loser))

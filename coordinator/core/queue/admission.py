@@ -20,7 +20,7 @@ from distributed_grid.coordinator.core.commands import (
     SignalAsked,
 )
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
-from distributed_grid.coordinator.core.model import Group, Job
+from distributed_grid.coordinator.core.model import Group, Held, Job
 from distributed_grid.coordinator.core.placement.constraints import marked
 from distributed_grid.coordinator.core.placement.constraints import marked_for_ray as marked_by_ray
 from distributed_grid.coordinator.core.placement.matching import amount
@@ -45,9 +45,11 @@ def enter(state: GridState, job: Job) -> None:
         groups.enter(state, job)
         return
     state.keys[(job.user, job.key)] = job.id
-    if job.state is State.WAITING and not job.tries and (job.after or job.begin > state.now):
+    phase = job.phase
+    unmet = type(phase) is Held and phase.after
+    if not job.tries and (unmet or job.begin > state.now):
         state.hold_back(job)
-    elif job.state is State.WAITING:
+    elif phase.state is State.WAITING:
         held_sets.wait(state, job)
 
 
@@ -74,6 +76,7 @@ def submitted_group(state: GridState, group: Group, template: Job) -> None:
             spec=template.spec,
             request=template.request,
             submitted=template.submitted,
+            phase=Held(),
             story=[],
             group=group.id,
             index=index,
@@ -155,8 +158,8 @@ def submit(state: GridState, event: JobsSubmitted) -> None:
         new[job.id] = job
         keys[key] = job.id
     for job in new.values():
-        if stands_for and job.after:
-            job.after = tuple(replace(one, on=stands_for.get(one.on, one.on)) for one in job.after)
+        if stands_for and isinstance(job.phase, Held):
+            job.phase.after = tuple(replace(one, on=stands_for.get(one.on, one.on)) for one in job.after)
         if (group := groups_of.get(job.id)) is not None:
             group.after = job.after
             submitted_group(state, group, job)

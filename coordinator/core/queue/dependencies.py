@@ -8,7 +8,7 @@ them after a restart is what has not happened yet.
 
 from distributed_grid.coordinator.core.commands import RecordGroup, RecordJob
 from distributed_grid.coordinator.core.lifecycle import outcomes
-from distributed_grid.coordinator.core.model import Condition, End, Group, Job
+from distributed_grid.coordinator.core.model import Condition, End, Group, Held, Job
 from distributed_grid.coordinator.core.queue import groups
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Reason
@@ -124,7 +124,7 @@ def resume(state: GridState, waiters: list[str], ends: dict[str, End]) -> None:
         waiter = _waiter(state, name)
         assert waiter is not None
         held.unmet[name] = dict.fromkeys(waiter.after)
-        for condition in waiter.after:
+        for condition in held.unmet[name]:
             held.on[condition.kind].setdefault(condition.on, {})[name] = condition
             if condition.kind is After.STARTED and (members := state.groups.get(condition.on)) is not None:
                 held.unstarted[condition.on] = {one for one in members.live if not state.jobs[one].has_begun}
@@ -241,7 +241,10 @@ def _set(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) ->
     state.held.unmet[waiter.id] = dict.fromkeys(unmet)
     if waiter.after == unmet:
         return
-    waiter.after = unmet
+    if isinstance(waiter, Group):
+        waiter.after = unmet
+    else:
+        state.become(waiter, Held(after=unmet, reason=waiter.reason))
     state.out.append(RecordGroup(waiter) if isinstance(waiter, Group) else RecordJob(waiter, soon=True))
 
 

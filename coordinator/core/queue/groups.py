@@ -6,9 +6,10 @@ A member that was not let go yet waits and is not in the queue, so it costs a ma
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import request_stop
-from distributed_grid.coordinator.core.model import Group, Job, dependencies
+from distributed_grid.coordinator.core.model import Earmarked, Group, Held, Job, Queued, dependencies
 from distributed_grid.coordinator.core.preemption import held_sets
-from distributed_grid.coordinator.core.state import GridState, Members
+from distributed_grid.coordinator.core.queue.queue import Members
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.groups import GroupView
 from distributed_grid.protocol.jobs import Cause, Outcome, Reason, State
 
@@ -19,15 +20,21 @@ def enter(state: GridState, job: Job) -> None:
     members.live[job.id] = None
     members.states[job.state] = members.states.get(job.state, 0) + 1
     if job.request.gang:
-        if outcomes.leads_gang(job) and job.state is State.WAITING and job.part is None:
-            members.pending.append(job.id)
+        if outcomes.leads_gang(job) and isinstance(job.phase, Queued | Held | Earmarked):
+            _hold(state, members, job)
         return
-    if job.state is State.WAITING and not job.tries and job.kept is None:
-        members.pending.append(job.id)
+    if isinstance(job.phase, Queued | Held) and not job.tries:
+        _hold(state, members, job)
         return
     members.active += 1
     if job.state is State.WAITING:  # again
         held_sets.wait(state, job)
+
+
+def _hold(state: GridState, members: Members, job: Job) -> None:
+    members.pending.append(job.id)
+    if isinstance(job.phase, Queued):  # it was let go before the start
+        state.become(job, Held(reason=job.reason))
 
 
 def go_on(state: GridState) -> None:

@@ -6,12 +6,16 @@ their share (fairness.py). Nobody is moved but who has changed.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import reduce
 from heapq import heapify, heappop, heappush, heapreplace
 
-from distributed_grid.coordinator.core.model import Job
-from distributed_grid.protocol.jobs import Priority, Reason, Request
+import msgspec
+
+from distributed_grid.coordinator.core.model import Condition, End, Group, Job
+from distributed_grid.protocol.jobs import After, Priority, Reason, Request, State
 from distributed_grid.protocol.resources import Resources
 
 BLOCK = 512
@@ -280,3 +284,70 @@ def lesser(one: Resources, other: Resources) -> Resources:
     if one.fits(other):
         return one
     return Resources(min(one.cpu, other.cpu), min(one.memory, other.memory), min(one.gpu, other.gpu))
+
+
+# --- who is not in the queue, or not alone in it ----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Members:
+    """A group that lives. `pending` are those that were not let go yet, in the order of their indexes (those that have
+    ended meanwhile are still in it), `active` how many were and have not ended."""
+
+    group: Group
+    live: dict[str, None] = field(default_factory=dict)
+    pending: deque[str] = field(default_factory=deque)
+    active: int = 0
+    states: dict[State, int] = field(default_factory=dict)
+    """How many of the live ones are in each state."""
+    ending: bool = False
+    """Too many have failed, and the others were told to end."""
+
+    @property
+    def most(self) -> int:
+        """How many may be let go at once; 0: all."""
+        return self.group.array.most if self.group.array is not None else 0
+
+    def moved(self, before: State, after: State) -> None:
+        """A member went from one state to another."""
+        self.states[before] -= 1
+        self.states[after] = self.states.get(after, 0) + 1
+
+
+@dataclass(slots=True)
+class Waiters:
+    """Who is held back from the queue. A waiter is a job, or a group as a whole."""
+
+    unmet: dict[str, dict[Condition, None]] = field(default_factory=dict)
+    """The conditions of each waiter that are not met; none are left where only a time is waited for."""
+    on: dict[After, dict[str, dict[str, Condition]]] = field(default_factory=lambda: {kind: {} for kind in After})
+    """By what is waited for and its id: who waits, by which of its conditions."""
+    unstarted: dict[str, set[str]] = field(default_factory=dict)
+    """Of the groups whose start is waited for, the members that have not."""
+    ends: dict[str, End] = field(default_factory=dict)
+    """How those ended that did last."""
+    roots: dict[str, str] = field(default_factory=dict)
+    """What those that failed by their dependencies failed by at first, until their own end is followed."""
+
+
+class Reservation(msgspec.Struct, frozen=True, gc=False):
+    """A node kept for a waiting job. `at`: when it can start there at the latest; infinite: nobody knows. `after` are
+    the allocations that have to end for it. `progress`: when something there last became free; `seen`: when it was
+    last looked at."""
+
+    job: str
+    node: str
+    at: float
+    after: tuple[str, ...]
+    progress: float
+    seen: float
+
+
+class Reservations(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is reserved, by the job that it is for: one of each user in a class at the most, or one for each member of
+    its gang, of which the first is the `job` of all. `look_again`: nothing more is looked for before; `left`: the node
+    that was given up last."""
+
+    by_job: dict[str, Reservation] = {}
+    look_again: float = 0.0
+    left: str = ""

@@ -17,8 +17,8 @@ from distributed_grid.coordinator.core.placement.catalogue import Shown, Without
 from distributed_grid.coordinator.core.placement.constraints import Trait
 from distributed_grid.coordinator.core.placement.matching import able, gang_places, has_room, place
 from distributed_grid.coordinator.core.preemption.plan import clock
-from distributed_grid.coordinator.core.queue.queue import Line
-from distributed_grid.coordinator.core.state import GridState, Reservation, Reservations
+from distributed_grid.coordinator.core.queue.queue import Line, Reservation, Reservations
+from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request, State
 from distributed_grid.protocol.resources import MILLI, Resources
 
@@ -279,7 +279,7 @@ def words(state: GridState, kept: Reservation) -> str:
     waited_for = [there for name in names if (there := state.allocations.get(name)) is not None]
     # What was frozen since the node was looked at last ends later than was thought then.
     at = max(_begins(state.reservations, kept), *(ends(state, one, state.now) for one in waited_for), 0.0)
-    frozen = [one.id for one in waited_for if state.jobs[one.job].suspended is not None]
+    frozen = [one.id for one in waited_for if state.jobs[one.job].active.suspended is not None]
     limit = f"at the earliest: {frozen[0]} is suspended" if frozen else "at the latest"
     when = f", where it can start at {clock(at)} {limit}" if at < math.inf else ""
     if len(mine) > 1:

@@ -9,10 +9,10 @@ import pytest
 from distributed_grid.coordinator.api import lookup
 from distributed_grid.coordinator.api.lookup import Lookup
 from distributed_grid.coordinator.core.commands import RecordJob
-from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.model import Ended, Job
 from distributed_grid.coordinator.core.views import Sight
 from distributed_grid.protocol.boosts import Boost, needs
-from distributed_grid.protocol.jobs import JobSpec, JobView, Request, State
+from distributed_grid.protocol.jobs import Cause, JobSpec, JobView, Outcome, Request, State
 from distributed_grid.protocol.messages import Boosts, BoostView, ListBoosts, ListJobs, RayNode, joined, next_page
 from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.resources import ResourceType
@@ -75,7 +75,7 @@ async def test_boosts_that_have_ended_are_found_among_jobs_however_many_newest_f
             lent = LENT if number % 100 == 50 else None
             spec = JobSpec(("ray",), boost=lent)
             made = Job(id=f"j-{number:012}", key=f"k{number}", user="ann", spec=spec, request=ASKED, submitted=1.0)
-            made.state, made.ended = State.ENDED, 10.0 + number
+            made.phase = Ended(outcome=Outcome(Cause.EXITED), at=10.0 + number)
             ended.append(RecordJob(made))
         grid.store.commit(grid.store.snapshot(ended, 400.0))
         found, sight = Lookup(grid.ledger.state, grid.store, grid.driver), Sight("ann", Reach.ALL)

@@ -29,7 +29,7 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.model import Earmarked, Job, Kept
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request, State, parse_priority
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Signal, Stale, Started, Stop
 from distributed_grid.protocol.nodes import GpuFacts, GpuOffer, Known, NodeFacts, Offer, Sample, Withheld
@@ -262,3 +262,8 @@ class Scene:
         ]
         out += [f"  {v.node}: {'yes, ' + format(v.confidence, '.2f') if v.ok else v.why}" for v in said.verdicts]
         return out + ([f"  try: {said.hint}"] if said.hint else [])
+
+
+def kept_for(job: Job) -> Kept | None:
+    """What is kept for a job, if it waits for that."""
+    return job.phase.kept if isinstance(job.phase, Earmarked) else None

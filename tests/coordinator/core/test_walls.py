@@ -19,7 +19,7 @@ from distributed_grid.protocol.messages import Exited, Inventory, Launch, Starte
 from distributed_grid.protocol.nodes import Known, NodeFacts
 from distributed_grid.protocol.placement import Walls, parse_placing
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, offer, step
+from tests.coordinator.core.scene import facts, job, join, kept_for, offer, step
 
 ONE, WHOLE = Resources(cpu=1000), Resources(cpu=4000)
 RULE = Policy(owner_rule=True)
@@ -124,7 +124,7 @@ def crowded() -> Ledger:
 def test_what_others_gave_way_for_is_not_granted_where_the_node_lost_its_walls_meanwhile() -> None:
     ledger = crowded()
     step(ledger, JobsSubmitted(1, (job("eve", Request(WHOLE, Priority.URGENT), user="eve"),)), 100.0)
-    assert ledger.state.jobs["eve"].kept is not None
+    assert kept_for(ledger.state.jobs["eve"]) is not None
     weak = node("n2")
     step(ledger, NodeUp(weak, "again"), 101.0)
     step(ledger, Told("n2", Inventory((Known("bob.1", State.STOPPING),))), 101.0)

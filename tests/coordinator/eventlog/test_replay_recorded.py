@@ -40,6 +40,37 @@ def renamed(value: Any) -> Any:
             return value
 
 
+def phased(value: Any, queued: frozenset[str] = frozenset()) -> Any:
+    """The same with the jobs of today: what belongs to one phase of a job was a field of every job. `queued`: the jobs
+    that wait in the queue, as the checkpoint around them says."""
+    match value:
+        case {"queue": {"lines": lines}}:
+            queued = frozenset(name for line in lines for name in line["jobs"])
+        case {"suspended_for": _, "taken_back": _, "state": _}:
+            return value | {"phase": phase(value, queued)}
+    if isinstance(value, dict):
+        return {key: phased(one, queued) for key, one in value.items()}
+    return [phased(one, queued) for one in value] if isinstance(value, list) else value
+
+
+def phase(job: dict[str, Any], queued: frozenset[str]) -> dict[str, Any]:
+    """The phase that says what these fields said."""
+    attempt = {name: job[name] for name in ("node", "grant", "started", "suspended_for")} if job["node"] else None
+    reason, after = job["reason"], job["after"]
+    if job["state"] == "ended":
+        ended = {"outcome": job["outcome"], "at": job["ended"], "attempt": attempt, "after": after}
+        return {"type": "ended", **ended}
+    if job["state"] != "waiting":
+        return {"type": "active", "state": job["state"], "attempt": attempt, "suspended": job["suspended"]}
+    if job["part"] is not None:
+        return {"type": "gang-part", "reason": reason, "part": job["part"], "attempt": attempt}
+    if job["kept"] is not None:
+        return {"type": "earmarked", "reason": reason, "kept": job["kept"]}
+    if job["id"] in queued:
+        return {"type": "queued", "reason": reason}
+    return {"type": "held", "reason": reason, "after": after}
+
+
 def recorded() -> Iterator[bytes]:
     with tarfile.open(RECORDED) as tar:
         for member in tar:
@@ -52,7 +83,7 @@ def today(log: bytes) -> bytes:
     """A log with the names of today."""
     stream = msgpack.Unpacker(strict_map_key=False, max_buffer_size=1 << 30)
     stream.feed(log)
-    return b"".join(msgpack.packb(renamed(value)) for value in stream)
+    return b"".join(msgpack.packb(phased(renamed(value))) for value in stream)
 
 
 @pytest.fixture(scope="module")

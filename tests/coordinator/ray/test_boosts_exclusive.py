@@ -5,7 +5,7 @@ import asyncio
 import math
 from typing import Any
 
-from distributed_grid.coordinator.core.model import Job
+from distributed_grid.coordinator.core.model import Active, Attempt, Job
 from distributed_grid.coordinator.ray.boosts import Groups
 from distributed_grid.coordinator.ray.bridge_client import Bridge
 from distributed_grid.protocol.boosts import Boost
@@ -37,7 +37,7 @@ def boost(name: str = "j-a", exclusive: bool = True, state: State = State.STARTI
     lent = Boost("gpu-master", "192.0.2.1:6379", ResourceType.CPU, 2000, exclusive=exclusive)
     spec = JobSpec(("ray",), boost=lent, time_limit=60.0)
     made = Job(id=name, key=name, user="ann", spec=spec, request=Request(Resources(cpu=2000)), submitted=1.0)
-    made.state, made.started, made.grant = state, started, Grant(cores=(0, 1))
+    made.phase = Active(state=state, attempt=Attempt("", Grant(cores=(0, 1)), started))
     return made
 
 

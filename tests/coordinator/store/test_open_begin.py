@@ -17,7 +17,7 @@ from distributed_grid.coordinator.backup.check import check
 from distributed_grid.coordinator.backup.state import STORE
 from distributed_grid.coordinator.core.commands import Audit, RecordAllocation, RecordJob, RecordLoss, RecordNode
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Allocation
+from distributed_grid.coordinator.core.model import Allocation, Ended
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.eventlog.format import FORMAT, Header
 from distributed_grid.coordinator.store import evidence
@@ -42,7 +42,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(JOBS):
         job = a_job(number, State.WAITING)
         keep(store, RecordJob(job, new=True), clock=2000.0 + number)
-        job.state, job.ended, job.outcome = State.ENDED, 3000.0 + number, Outcome(Cause.EXITED, code=number % 3)
+        job.phase = Ended(outcome=Outcome(Cause.EXITED, code=number % 3), at=3000.0 + number)
         keep(store, RecordJob(job), clock=3000.0 + number)
     shutil.copytree(place / "at-work", place / "killed")
     store.abandon()

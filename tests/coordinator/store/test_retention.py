@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.core.commands import RecordAllocation, RecordJob, RecordNode, RecordOrders
-from distributed_grid.coordinator.core.model import Allocation, Job
+from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job, Queued
 from distributed_grid.coordinator.store import retention as store_retention
 from distributed_grid.coordinator.store.retention import DAY, YOUNG, Keep, Retention
 from distributed_grid.coordinator.store.store import Store
@@ -49,9 +49,7 @@ def a_job(number: int, ended: float, **spec: Any) -> Job:
         spec=JobSpec(("true",), **spec),
         request=Request(Resources(cpu=1000)),
         submitted=NOW - 1e6,
-        state=State.ENDED if over else State.WAITING,
-        ended=NOW - ended if over else 0.0,
-        outcome=Outcome(Cause.EXITED) if over else None,
+        phase=Ended(outcome=Outcome(Cause.EXITED), at=NOW - ended) if over else Queued(),
     )
 
 
@@ -207,7 +205,8 @@ def test_nodes_not_seen_for_long_are_forgotten_unless_a_job_is_on_them_or_someth
     store = Store(tmp_path / "grid.db")
     on = Allocation(id="j-1.1", job="j-1", node="n3", grant=Grant(), state=State.RUNNING, granted=NOW)
     runs = a_job(1, -1)
-    runs.id, runs.state, runs.allocation, runs.node = "j-1", State.RUNNING, on.id, "n3"
+    runs.id, runs.allocation = "j-1", on.id
+    runs.phase = Active(state=State.RUNNING, attempt=Attempt("n3", on.grant))
     nodes = [RecordNode(node(name)) for name in ("n1", "n2", "n3", "n4", "n5")]
     drained, free = NodeOrders(drain=Drain(since=NOW)), NodeOrders()
     ordered = [RecordOrders("n4", drained), RecordOrders("n5", drained), RecordOrders("n5", free)]

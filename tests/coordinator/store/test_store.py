@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distributed_grid.coordinator.core.commands import Audit, RecordAllocation, RecordForgotten, RecordJob, RecordNode
-from distributed_grid.coordinator.core.model import Allocation, Job
+from distributed_grid.coordinator.core.model import Active, Allocation, Attempt, Ended, Job
 from distributed_grid.coordinator.core.rollback import Point
 from distributed_grid.coordinator.store import open
 from distributed_grid.coordinator.store.errors import RESERVE_BYTES, DiskTrouble, Reserve, StoreFailed, failure
@@ -25,12 +25,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "grid.db"
 
 
-def a_job(number: int, state: State = State.WAITING, name: str = "", user: str = "ann", **more: Any) -> Job:
+def a_job(
+    number: int, state: State = State.WAITING, name: str = "", user: str = "ann", node: str = "", **more: Any
+) -> Job:
     body = JobSpec(("true",), name=name)
     at = 1000.0 + number
-    ended = at + 1 if state is State.ENDED else 0.0
-    made = Job(id=f"j-{number:012d}", key=f"k{number}", user=user, spec=body, request=ASKED, submitted=at, state=state)
-    made.ended = ended
+    made = Job(id=f"j-{number:012d}", key=f"k{number}", user=user, spec=body, request=ASKED, submitted=at)
+    if state is State.ENDED:
+        made.phase = Ended(outcome=Outcome(Cause.EXITED), at=at + 1)
+    elif state is not State.WAITING:
+        made.phase = Active(state=state, attempt=Attempt(node, None))
     for field, value in more.items():
         setattr(made, field, value)
     return made
@@ -82,7 +86,7 @@ def test_a_node_that_was_forgotten_is_not_found_by_a_restart_unless_it_came_back
 def test_a_snapshot_keeps_the_moment_it_was_taken(path: Path) -> None:
     store, job = Store(path), a_job(1)
     snapshot = store.snapshot([RecordJob(job, new=True)], 1.0)
-    job.state = State.RUNNING
+    job.phase = Active(state=State.RUNNING, attempt=Attempt("", None))
     store.commit(snapshot)
     found = store.job(job.id)
     assert found is not None and found.state is State.WAITING
@@ -91,7 +95,7 @@ def test_a_snapshot_keeps_the_moment_it_was_taken(path: Path) -> None:
 def test_a_changed_job_replaces_what_was_stored(path: Path) -> None:
     store, job = Store(path), a_job(1)
     keep(store, RecordJob(job, new=True))
-    job.state, job.ended, job.outcome = State.ENDED, 2000.0, Outcome(Cause.EXITED, code=3)
+    job.phase = Ended(outcome=Outcome(Cause.EXITED, code=3), at=2000.0)
     keep(store, RecordJob(job))
     assert store.load().jobs == []
     assert [found.outcome for found in store.list_ended(10)] == [job.outcome]
@@ -103,7 +107,8 @@ def test_a_job_is_stored_with_its_newest_allocation_and_earlier_ones_are_still_f
     first = Allocation(id="j-000000000002.1", job=job.id, node="n1", grant=Grant(), state=State.ENDED, granted=5.0)
     keep(store, RecordJob(job), RecordAllocation(first))
     assert store.load().allocations == []
-    job.allocation, job.state = "j-000000000002.2", State.STARTING
+    job.allocation = "j-000000000002.2"
+    job.phase = Active(state=State.STARTING, attempt=Attempt("n2", Grant((1,))))
     second = Allocation(id=job.allocation, job=job.id, node="n2", grant=Grant((1,)), state=job.state, granted=6.0)
     keep(store, RecordAllocation(second), RecordJob(job))
     assert store.load().allocations == [second]

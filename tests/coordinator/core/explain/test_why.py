@@ -7,7 +7,7 @@ from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import Accepted, DrainAsked, JobsSubmitted, NodeDown, Rejected, Told
 from distributed_grid.coordinator.core.explain import why
 from distributed_grid.coordinator.core.ledger import Ledger
-from distributed_grid.coordinator.core.model import Condition
+from distributed_grid.coordinator.core.model import Condition, Held
 from distributed_grid.protocol.jobs import After, Request, State
 from distributed_grid.protocol.messages import Started
 from distributed_grid.protocol.resources import GIB, Resources
@@ -104,7 +104,7 @@ def test_a_job_that_waits_for_another_is_not_said_to_wait_for_nodes() -> None:
     ledger = grid([(2, 4, 0, True)], [])
     step(ledger, JobsSubmitted(1, (job("a", Request(Resources(cpu=1000))),)), 1.0)
     later = job("b", Request(Resources(cpu=1000)))
-    later.after = (Condition("a", After.ENDED),)
+    later.phase = Held(after=(Condition("a", After.ENDED),))
     step(ledger, JobsSubmitted(2, (later,)), 1.0)
     said = why.why(ledger.state, "b", None, 2.0)
     assert said.reason.code == "Dependency" and not (said.funnel or said.verdicts or said.hint or said.chosen)

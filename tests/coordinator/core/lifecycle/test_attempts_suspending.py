@@ -63,7 +63,7 @@ def test_it_is_told_again_after_a_reconnect_and_then_nothing_new_has_happened() 
     step(ledger, Told("n1", Inventory(known=(Known("j.1", State.RUNNING, started_for=6.0),))), 7.0)
     suspended(ledger, 7.0, lasted=2.0, in_all=2.0)
     assert len(ledger.state.jobs["j"].story) == lines
-    found = ledger.state.jobs["j"].suspended
+    found = ledger.state.jobs["j"].active.suspended
     assert found is not None and found.since == 5.0
 
 
@@ -79,7 +79,7 @@ def test_an_end_is_an_end_also_of_a_suspended_job() -> None:
     assert [one.cause for one in stops(step(ledger, CancelAsked(2, ("j",)), 6.0))] == ["cancelled"]
     out = step(ledger, Told("n1", Exited(allocation="j.1", outcome=Outcome(Cause.CANCELLED, suspended=1.0))), 7.0)
     (record,) = [one for one in out if isinstance(one, RecordJob)]
-    assert record.job.state is State.ENDED and record.job.suspended is None
+    assert record.job.state is State.ENDED and record.job.view(None).suspended is None
 
 
 def test_a_recalled_job_waits_again_with_its_age_and_starts_anew() -> None:
@@ -95,7 +95,8 @@ def test_a_recalled_job_waits_again_with_its_age_and_starts_anew() -> None:
     out = step(ledger, Told("n1", Exited(allocation="j.1", outcome=outcome, returned=True)), 10.0)
     launches = [one.message for one in out if isinstance(one, Send) and isinstance(one.message, Launch)]
     assert [one.allocation for one in launches] == ["j.2"]
-    assert (job.taken_back, job.retried, job.suspended, job.suspended_for) == (1, 0, None, 0.0)
+    assert (job.taken_back, job.retried) == (1, 0)
+    assert (job.active.suspended, job.active.attempt.suspended_for) == (None, 0.0)
 
 
 def test_a_recalled_job_that_is_not_to_wait_again_ends_as_recalled() -> None:

@@ -20,7 +20,8 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.lifecycle import attempts
-from distributed_grid.coordinator.core.model import Allocation, Condition, Group, Job
+from distributed_grid.coordinator.core.lifecycle.outcomes import part_of
+from distributed_grid.coordinator.core.model import Allocation, Condition, Group, Held, Job
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.protocol.groups import Array, GroupKind
 from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, RetryOn, State
@@ -103,7 +104,7 @@ def results(commands: list[Command]) -> dict[str, tuple[str, int]]:
 def waits(ledger: Ledger, attempt: int = 1) -> bool:
     """Whether the whole gang waits again, at the place of its first member."""
     jobs = [ledger.state.jobs[name] for name in ("g_0", "g_1")]
-    return all(one.state is State.WAITING and one.part is None and one.tries == attempt for one in jobs)
+    return all(one.state is State.WAITING and part_of(one) is None and one.tries == attempt for one in jobs)
 
 
 # --- beginning --------------------------------------------------------------------------------------------------------
@@ -384,7 +385,7 @@ def waiting_for_first() -> Ledger:
     ledger = grid(2)
     step(ledger, JobsSubmitted(1, (job("first", Request(CORE)),)), 0.5)
     one = job("g", GANG, at=1.0)
-    one.after = (Condition("first", After.OK),)
+    one.phase = Held(after=(Condition("first", After.OK),))
     group = Group(
         id="g", key=one.key, user=one.user, kind=GroupKind.GANG, spec=one.spec, request=GANG, submitted=1.0, count=2,
         array=Array(((0, 1, 1),)),

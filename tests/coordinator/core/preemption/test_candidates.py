@@ -32,7 +32,7 @@ from tests.coordinator.core.preemption.test_execute import (
     stops,
     urgent,
 )
-from tests.coordinator.core.scene import facts, job, join, step
+from tests.coordinator.core.scene import facts, job, join, kept_for, step
 from tests.depth import tries
 
 PATIENT = Policy(suspect_after=1e6, disconnected_after=2e6, preempting=RULES)
@@ -58,7 +58,7 @@ def test_whom_a_dry_run_names_gives_way_in_the_next_pass_and_nobody_else(part: i
         assert (said.node, said.grant, said.victims, said.lost, said.alternatives) == (
             opened.node, opened.grant, opened.victims, opened.lost, opened.alternatives
         ), f"seed {seed}"  # fmt: skip
-        kept = ledger.state.jobs["asked"].kept
+        kept = kept_for(ledger.state.jobs["asked"])
         assert kept is not None and kept.ends == 50.0 + said.within
     assert seen["preempts"] > 5 and seen["Fits"] > 12 and seen["Resources"] > 5, seen
 

@@ -28,7 +28,7 @@ from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
-from tests.coordinator.core.scene import facts, job, join, offer, step
+from tests.coordinator.core.scene import facts, job, join, kept_for, offer, step
 
 RULES = Preempting(min_hold=10.0, min_hold_most=100.0, notice=2.0, grace_most=30.0, hold=10.0)
 CAUGHT = Outcome(cause=Cause.PREEMPTED, signal=15)
@@ -132,7 +132,7 @@ def test_the_receipt_and_what_is_kept_are_recorded_before_anybody_is_told_to_sto
     out = urgent(full(), "u", 50.0)
     kinds = [type(one) for one in out]
     assert RecordReceipt in kinds
-    kept = [one.job.kept for one in out if isinstance(one, RecordJob) and one.job.id == "u"]
+    kept = [kept_for(one.job) for one in out if isinstance(one, RecordJob) and one.job.id == "u"]
     assert kept[-1] is not None and kept[-1].until == 65.0
 
 
@@ -162,7 +162,7 @@ def test_room_that_comes_back_with_an_offer_only_is_kept_as_well() -> None:
     urgent(ledger, "u", 50.0)
     ask(ledger, "other", 50.5, priority=Priority.HIGH)
     assert launches(ends(ledger, "a3.1", 51.0)) == []
-    core = ledger.state.jobs["u"].kept.grant.cores  # type: ignore[union-attr]
+    core = kept_for(ledger.state.jobs["u"]).grant.cores  # type: ignore[union-attr]
     out = step(ledger, Told("n1", offer(of, cores=core, counting=("a0.1", "a1.1", "a2.1"))), 51.5)
     assert launches(out) == ["u.1"]
 
@@ -268,9 +268,10 @@ def test_a_preemptor_that_goes_away_gives_what_was_freed_back_to_its_victims_bef
 def test_a_victim_that_does_not_end_blocks_nobody_for_long_the_plan_is_made_elsewhere() -> None:
     ledger = full(nodes=2)
     urgent(ledger, "u", 50.0)
-    assert ledger.state.jobs["u"].kept is not None and ledger.state.jobs["u"].kept.node == "n1"
+    kept = kept_for(ledger.state.jobs["u"])
+    assert kept is not None and kept.node == "n1"
     out = step(ledger, Tick(), 66.5)
-    kept = ledger.state.jobs["u"].kept
+    kept = kept_for(ledger.state.jobs["u"])
     assert kept is not None and kept.receipt is not None and kept.receipt.id == "u.p2"
     assert {victim.allocation for victim in kept.receipt.victims} != {"a3.1"}
     told = [step for step in ledger.state.jobs["u"].story if "did not end" in step.text]
@@ -288,7 +289,7 @@ def test_what_gave_way_for_nothing_resumes_first_when_the_time_is_over() -> None
     ends(ledger, "a2.1", 51.0)
     out = step(ledger, Tick(), 65.0)
     assert launches(out) == ["a2.2"]
-    kept = ledger.state.jobs["u"].kept
+    kept = kept_for(ledger.state.jobs["u"])
     assert kept is not None and kept.receipt is not None
     assert {one.allocation for one in kept.receipt.victims} == {"a0.1", "a1.1"}, "who is stuck is not counted on again"
 
@@ -300,9 +301,9 @@ def test_a_node_that_is_cut_off_dissolves_the_plan_and_the_urgent_one_goes_elsew
     ends(ledger, "a2.1", 51.0)
     out = beats(ledger, "n2", 52, 62)
     assert [one.result for one in receipts(out)] == ["returned", ""]
-    kept = ledger.state.jobs["u"].kept
+    kept = kept_for(ledger.state.jobs["u"])
     assert kept is not None and kept.node == "n2"
-    assert ledger.state.jobs["a2"].state is State.WAITING and ledger.state.jobs["a2"].kept is None
+    assert ledger.state.jobs["a2"].state is State.WAITING and kept_for(ledger.state.jobs["a2"]) is None
 
 
 @pytest.mark.parametrize("outcome", [Outcome(cause=Cause.EXITED, code=0), Outcome(cause=Cause.EXITED, code=3)])
@@ -437,6 +438,6 @@ def test_one_whose_plan_is_given_up_waits_as_if_there_had_been_none() -> None:
     step(ledger, JobsSubmitted(1, (job("u", wanted, 50.0),)), 50.0)
     ledger.settle(66.0)
     ledger.check()
-    assert ledger.state.jobs["u"].kept is None and "u" in ledger.state.queue
+    assert kept_for(ledger.state.jobs["u"]) is None and "u" in ledger.state.queue
     step(ledger, CancelAsked(2, ("u",)), 67.0)
     assert not ledger.state.index.homes.waiting_for(ledger.state.jobs["a0"])

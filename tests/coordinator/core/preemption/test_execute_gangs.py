@@ -30,7 +30,7 @@ from tests.coordinator.core.preemption.test_execute import (
     stops,
     urgent,
 )
-from tests.coordinator.core.scene import facts, offer, step
+from tests.coordinator.core.scene import facts, kept_for, offer, step
 from tests.depth import tries
 
 DONE = Outcome(cause=Cause.EXITED)
@@ -115,7 +115,7 @@ def test_when_the_time_is_over_and_one_node_is_not_free_all_is_given_back() -> N
     out = step(ledger, Tick(), 65.0)
     assert launches(out) == ["b0.2"]
     assert [one.result for one in receipts(out)] == ["returned"]
-    assert ledger.state.jobs["g_0"].kept is None and "g_0" in ledger.state.queue
+    assert kept_for(ledger.state.jobs["g_0"]) is None and "g_0" in ledger.state.queue
     told = [step.text for step in ledger.state.jobs["g_0"].story if "did not end" in step.text]
     assert told == ["a0 did not end on n1, n2 in time: it waits for any place again"]
 
@@ -158,12 +158,12 @@ def test_a_plan_outlives_the_coordinator() -> None:
     ledger = full(1, nodes=2)
     gang(ledger, 50.0)
     ends(ledger, "b0.1", 51.0)
-    kept, groups = ledger.state.jobs["g_0"].kept, [one.group for one in ledger.state.groups.values()]
+    kept, groups = kept_for(ledger.state.jobs["g_0"]), [one.group for one in ledger.state.groups.values()]
     again = Ledger(epoch=1, policy=ledger.state.policy)
     nodes = [node.facts for node in ledger.state.nodes.values()]
     again.restore(ledger.state.jobs.values(), ledger.state.allocations.values(), nodes, 52.0, many=groups)
     again.check()
-    assert again.state.jobs["g_0"].kept == kept and again.state.preempting.takers.keys() == {"a0.1", "b0.1"}
+    assert kept_for(again.state.jobs["g_0"]) == kept and again.state.preempting.takers.keys() == {"a0.1", "b0.1"}
     out = list[Command]()
     for name, held in (("n1", ("a0.1",)), ("n2", ())):
         of = facts(name, 1)
@@ -215,6 +215,6 @@ def test_whom_a_dry_run_of_a_gang_names_gives_way_in_the_next_pass_and_nobody_el
         assert (said.node, said.grant, said.more, said.victims, said.lost, said.alternatives) == (
             opened.node, opened.grant, opened.more, opened.victims, opened.lost, opened.alternatives
         ), f"seed {seed}"  # fmt: skip
-        kept = ledger.state.jobs["asked_0"].kept
+        kept = kept_for(ledger.state.jobs["asked_0"])
         assert kept is not None and kept.ends == 50.0 + said.within
     assert seen["preempts"] > 5 and seen["Fits"] > 5 and seen["Resources"] > 5, seen
