@@ -1,5 +1,10 @@
 """The files of jobs: listed and read as the job could, and laid out nowhere else."""
 
+import pytest
+
+from distributed_grid.agent.data.job_files import shipped
+from distributed_grid.protocol.bundle import Entry, Kind, Manifest, blob_hash
+from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.messages import (
     Exited,
     FileData,
@@ -28,3 +33,31 @@ async def test_files_are_listed_and_read_and_nothing_outside_is(coordinator: Coo
     assert await coordinator.answers(2) == FileData(id=2, data=b"ello", end=True)
     assert (await coordinator.answers(3)).error and (await coordinator.answers(4)).error
     assert "never.1" in (await coordinator.answers(5)).error
+
+
+def file(path: str, content: bytes = b"x") -> Entry:
+    return Entry(path, size=len(content), blob=blob_hash(content))
+
+
+def test_a_manifest_is_laid_out_by_numbers_of_its_blobs_each_of_which_is_there_once() -> None:
+    link = Entry("here", Kind.LINK, target="a")
+    entries, blobs = shipped(Manifest((file("a"), file("b"), file("c", b"other"), link)))
+    assert blobs == [blob_hash(b"x"), blob_hash(b"other")]
+    assert [(one[1], one[5]) for one in entries] == [(b"a", 0), (b"b", 0), (b"c", 1), (b"here", -1)]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        file("../a"),
+        file("/etc/passwd"),
+        file("a/../../b"),
+        Entry("a", Kind.LINK, target="../../etc"),
+        Entry("a", Kind.LINK, target="/etc"),
+        Entry("a", blob="../../spec"),
+        Entry("a"),
+    ],
+)
+def test_a_manifest_that_would_write_elsewhere_or_read_other_files_is_refused(entry: Entry) -> None:
+    with pytest.raises(BadValue):
+        shipped(Manifest((entry,)))
