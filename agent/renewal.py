@@ -55,9 +55,9 @@ class Renewal:
 
     async def _renewed(self, session: Session) -> bool:
         """Try once."""
-        from distributed_grid.identity.enrollment import Asked
+        from distributed_grid.identity.enrollment import RenewalRequest
 
-        asked = Asked(self._folder)
+        asked = RenewalRequest(self._folder)
         self._answer = asyncio.get_running_loop().create_future()
         session.send(WantCertificate(request=asked.request))
         try:
@@ -86,11 +86,11 @@ class Renewal:
         """To be called before connecting: renews what has expired. Raises CannotConnect."""
         if not self._url.startswith("wss:") or not has_identity(self._folder):
             return
-        from distributed_grid.identity.enrollment import NotRenewed, has_expired, revive
+        from distributed_grid.identity.enrollment import NotRenewed, has_expired, renew_expired
 
         try:
             if has_expired(self._folder):
-                await asyncio.to_thread(revive, self._folder, self._url)
+                await asyncio.to_thread(renew_expired, self._folder, self._url)
                 log.info("certificate renewed after it had expired")
         except NotRenewed as error:
             raise CannotConnect(error.what, error.why, error.hint, error.final) from None

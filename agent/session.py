@@ -135,9 +135,9 @@ async def dial(
             f"the coordinator at {url} and this node do not trust each other", tls_words(error)
         ) from None
     except (ConnectionResetError, BrokenPipeError, InvalidMessage, EOFError):
-        from distributed_grid.identity.enrollment import hung_up
+        from distributed_grid.identity.enrollment import disconnect_reason
 
-        raise CannotConnect(f"the coordinator at {url} does not let us in", hung_up(url, identity)) from None
+        raise CannotConnect(f"the coordinator at {url} does not let us in", disconnect_reason(url, identity)) from None
     except (OSError, TimeoutError, InvalidHandshake) as error:
         why = str(error) or "it did not answer in time"
         raise CannotConnect(f"the coordinator at {url} cannot be reached", why) from None

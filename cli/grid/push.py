@@ -19,8 +19,8 @@ from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.push import provisioning
 from distributed_grid.push.coordinator import Coordinator
 from distributed_grid.push.plan import Target, parse_target
-from distributed_grid.push.provisioning import Added, Goods, Pushed
-from distributed_grid.push.ssh import Host, Remote, Way, library
+from distributed_grid.push.provisioning import Added, Payload, Pushed
+from distributed_grid.push.ssh import Host, Remote, SshOptions, library
 from distributed_grid.push.wheel import build_of, own_wheel
 
 AT_ONCE = 8
@@ -33,7 +33,7 @@ SAID = {
 }
 
 
-def _ways(command: Any) -> Any:
+def _ssh_options(command: Any) -> Any:
     options = [
         click.option("--port", type=click.IntRange(1, 65535), help="The port of ssh (as your ssh configuration says)."),
         click.option("--identity", "-i", metavar="FILE", default="", help="The private key to get in with."),
@@ -46,7 +46,7 @@ def _ways(command: Any) -> Any:
 
 
 @click.command()
-@_ways
+@_ssh_options
 @click.option("--name", metavar="NODE", default="", help="What the node will be called (the host's own name).")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the nodes; repeatable.")
 @click.option(
@@ -85,14 +85,14 @@ def add(
     library()
     address = _address(invocation, reached_at)
     with tempfile.TemporaryDirectory(prefix="grid-push-") as made:
-        goods = _goods(Path(made), wheels)
-        work = _Work(invocation, Way(identity, accept_new), python, address)
-        results = asyncio.run(work.add_all(targets, goods, name, given))
+        payload = _payload(Path(made), wheels)
+        work = _Work(invocation, SshOptions(identity, accept_new), python, address)
+        results = asyncio.run(work.add_all(targets, payload, name, given))
     _show(invocation, results)
 
 
 @click.command()
-@_ways
+@_ssh_options
 @click.option("--host", metavar="USER@HOST", default="", help="Where it is (as it was added from here).")
 @click.option("--now", is_flag=True, help="Take its jobs back, rather than wait for their end.")
 @click.option("--forget", "forgetting", is_flag=True, help="Only have the grid forget it; nothing is done on its host.")
@@ -117,7 +117,7 @@ def remove(
     grid = Coordinator(invocation.ask, lambda: invocation.user).grid()
     known = provisioning.read_record(grid, node)
     if forgetting:
-        asyncio.run(_Work(invocation, Way(), "").forget(node))
+        asyncio.run(_Work(invocation, SshOptions(), "").forget(node))
         provisioning.remove_record(grid, node)
         where = f"on {known.target}" if known is not None else "on its host"
         invocation.say(
@@ -136,7 +136,7 @@ def remove(
     if port:
         target = target._replace(port=port)
     own = known if known is not None and not host else Pushed("")
-    work = _Work(invocation, Way(identity or own.identity, accept_new), python or own.python)
+    work = _Work(invocation, SshOptions(identity or own.identity, accept_new), python or own.python)
     asyncio.run(work.remove(target, node, now))
     provisioning.remove_record(grid, node)
     invocation.say(f"{node} is out of the grid, and nothing of it is left on {target}")
@@ -148,11 +148,11 @@ def remove(
 class _Work:
     """How the hosts of one command are reached, and where progress is reported."""
 
-    def __init__(self, invocation: Invocation, way: Way, python: str, address: str = "") -> None:
+    def __init__(self, invocation: Invocation, given: SshOptions, python: str, address: str = "") -> None:
         self.coordinator = Coordinator(invocation.ask, lambda: invocation.user, address)
         self._invocation = invocation
-        self._way = way
-        self._identity = os.path.abspath(os.path.expanduser(way.identity)) if way.identity else ""
+        self._given = given
+        self._identity = os.path.abspath(os.path.expanduser(given.identity)) if given.identity else ""
         self._python = python
         host, _, port = address.rpartition(":")
         self._place = (host.strip("[]"), int(port or 0))
@@ -163,24 +163,24 @@ class _Work:
         return lambda text: self._invocation.say(f"{what}: {text}")
 
     async def add_all(
-        self, targets: list[Target], goods: Goods, name: str, labels: dict[str, str]
+        self, targets: list[Target], payload: Payload, name: str, labels: dict[str, str]
     ) -> dict[Target, Any]:
         """Add these hosts, a few at the same time: the outcome of each."""
-        works = [self._add(target, goods, name, labels) for target in targets]
+        works = [self._add(target, payload, name, labels) for target in targets]
         return dict(zip(targets, await asyncio.gather(*works, return_exceptions=True), strict=True))
 
-    async def _add(self, target: Target, goods: Goods, name: str, labels: dict[str, str]) -> Added:
-        async with self._limit, Host(target, self._way) as there:
+    async def _add(self, target: Target, payload: Payload, name: str, labels: dict[str, str]) -> Added:
+        async with self._limit, Host(target, self._given) as there:
             remote = Remote(there, self._python)
             say = self._say(target)
-            added = await provisioning.add(remote, self.coordinator, goods, name, labels, self._place, say)
+            added = await provisioning.add(remote, self.coordinator, payload, name, labels, self._place, say)
         pushed = Pushed(target.host, target.user, target.port, self._identity, self._python)
         provisioning.write_record(await asyncio.to_thread(self.coordinator.grid), added.name, pushed)
         return added
 
     async def remove(self, target: Target, node: str, now: bool) -> None:
         """Take a node out of the grid, and clean its host."""
-        async with Host(target, self._way) as there:
+        async with Host(target, self._given) as there:
             await provisioning.remove(Remote(there, self._python), self.coordinator, node, now, self._say(node))
 
     async def forget(self, node: str) -> None:
@@ -188,11 +188,11 @@ class _Work:
         await provisioning.forget(self.coordinator, node, self._say(node))
 
 
-def _goods(made: Path, wheels: Path | None) -> Goods:
+def _payload(made: Path, wheels: Path | None) -> Payload:
     own = own_wheel(made, wheels)
     others = sorted(wheels.glob("*.whl")) if wheels is not None else []
     others = [path for path in others if not path.name.startswith("distributed_grid-")]
-    return Goods(build_of(own), (own, *others), wheels is None)
+    return Payload(build_of(own), (own, *others), wheels is None)
 
 
 def _address(invocation: Invocation, reached_at: str) -> str:

@@ -226,11 +226,11 @@ def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bo
     if user and user != "root":
         systemd.give(user, state_dir)
     argv = [*program(), "agent", "run", "--name", settings.name, "--state-dir", str(state_dir)]
-    argv += service.where_and_how(invocation)
+    argv += service.common_options(invocation)
     argv += _said(options) + _owned(invocation, own, options)
     unit = Unit("agent", argv + ["--insecure"] * insecure, state_dir, user)
     change = systemd.install(unit)
-    service.tell_installed(unit, change, {"node": settings.name, "coordinator": settings.coordinator})
+    service.show_installed(unit, change, {"node": settings.name, "coordinator": settings.coordinator})
 
 
 def _said(options: dict[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ class NoAgent(GridError):
     """Nobody answers there."""
 
 
-class AgentDoor:
+class AgentSocket:
     """A connection to the agent of this state directory. Raises NoAgent where none runs."""
 
     def __init__(self, state_dir: Path) -> None:
@@ -73,13 +73,13 @@ class AgentDoor:
 def status_of(state_dir: Path) -> dict[str, Any] | None:
     """How the agent there is; None: none runs, or it hangs."""
     try:
-        door = AgentDoor(state_dir)
+        connection = AgentSocket(state_dir)
     except NoAgent:
         return None
     try:
-        return next(door.ask(op="status"), None)
+        return next(connection.ask(op="status"), None)
     finally:
-        door.close()
+        connection.close()
 
 
 NOT_RUNNING = 3
@@ -112,12 +112,12 @@ def show(invocation: Invocation, at: systemd.Installed | None, state_dir: Path) 
 
 def accept_loss(invocation: Invocation, state_dir: Path) -> None:
     """Tell the agent that nothing lives of what it does not know. Raises GridError where it knows all, or none runs."""
-    door = AgentDoor(state_dir)
+    connection = AgentSocket(state_dir)
     try:
-        for _ in door.ask(op="accept-loss"):
+        for _ in connection.ask(op="accept-loss"):
             invocation.say("the agent takes jobs again; the grid ends what it held here, and may run it again")
     finally:
-        door.close()
+        connection.close()
 
 
 def _lines(agent: dict[str, Any]) -> list[str]:
@@ -189,7 +189,7 @@ def chosen(jobs: str | None, state_dir: Path) -> str:
 def stop(invocation: Invocation, state_dir: Path, at: systemd.Installed | None, jobs: str, deadline: float) -> int:
     """End the agent, by systemd where it is its service. How many jobs it left running. Raises GridError."""
     try:
-        door = AgentDoor(state_dir)
+        connection = AgentSocket(state_dir)
     except NoAgent as none:
         if at is None and not state_dir.exists():
             raise NoAgent(none.what, hint="--name or --state-dir say which agent is meant") from None
@@ -199,7 +199,7 @@ def stop(invocation: Invocation, state_dir: Path, at: systemd.Installed | None, 
             at.must("stop", at.unit)
         return 0
     try:
-        left = _ready(invocation, door, jobs, deadline)
+        left = _ready(invocation, connection, jobs, deadline)
         if at is not None and at.active():
             at.must("stop", at.unit)
         elif (agent := processes.read(state_dir / "agent.pid")) is not None:
@@ -210,11 +210,11 @@ def stop(invocation: Invocation, state_dir: Path, at: systemd.Installed | None, 
                 )
         return left
     finally:
-        door.close()
+        connection.close()
 
 
-def _ready(invocation: Invocation, door: AgentDoor, jobs: str, deadline: float) -> int:
-    for said in door.ask(op="stop", jobs=jobs, deadline=deadline):
+def _ready(invocation: Invocation, connection: AgentSocket, jobs: str, deadline: float) -> int:
+    for said in connection.ask(op="stop", jobs=jobs, deadline=deadline):
         if said.get("ready"):
             return int(said["left"])
         word = {"drain": "waiting for", "kill": "ending"}[jobs]

@@ -39,7 +39,7 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
 # --- keeping ----------------------------------------------------------------------------------------------------------
 
 
-def _leave_nothing_half() -> None:
+def _clean_up_when_ended() -> None:
     """Be ended as by ^C, which cleans up, also by what ends a service."""
     import signal
 
@@ -61,7 +61,7 @@ def backup(directory: str, state_dir: str | None, force: bool) -> None:
     It has the store, whole and of one moment, and the shipped files of the jobs that live in it."""
     from distributed_grid.coordinator.backup.archive import backup as make
 
-    _leave_nothing_half()
+    _clean_up_when_ended()
     invocation = current()
     made = make(_state_dir(state_dir), Path(directory), force)
     for job in made.lacking:
@@ -92,7 +92,7 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
     the one from before. Jobs submitted after the backup are not known any more."""
     from distributed_grid.coordinator.backup.archive import restore as make
 
-    _leave_nothing_half()
+    _clean_up_when_ended()
     invocation = current()
     place = _state_dir(state_dir)
     made = make(Path(source), place, force, resume)
@@ -225,13 +225,13 @@ def install(own: bool, host: str | None, port: str | None, state_dir: str | None
         systemd.make_user(USER, Path("/var/lib/grid"))
         systemd.check_runs(program(), USER)
         systemd.give(USER, place)
-    argv = [*program(), "coordinator", "run", "--state-dir", str(place), *service.configured(invocation)]
+    argv = [*program(), "coordinator", "run", "--state-dir", str(place), *service.config_options(invocation)]
     for name in ("host", "port"):
         if given[name]:
             argv += [f"--{name}", str(given[name])]
     unit = Unit("coordinator", argv + ["--insecure"] * insecure, place, "" if own else USER)
     change = systemd.install(unit)
-    service.tell_installed(unit, change, {"listens": f"{config.coordinator.host}:{config.coordinator.port}"})
+    service.show_installed(unit, change, {"listens": f"{config.coordinator.host}:{config.coordinator.port}"})
 
 
 @coordinator.command()

@@ -37,7 +37,7 @@ _SECONDS = 5.0
 _ANSWER_BYTES = 1 << 16
 
 
-def client_side(invocation: Invocation, node: str) -> Iterator[Finding]:
+def check_connection(invocation: Invocation, node: str) -> Iterator[Finding]:
     """As who submits reaches it: two connections, one for control and one for data, and what it says of the grid."""
     try:
         url = invocation.url()
@@ -51,7 +51,7 @@ def client_side(invocation: Invocation, node: str) -> Iterator[Finding]:
         yield failed("control connection", error)
         return
     try:
-        status, trip = yield from _talks("control connection", control, url, took)
+        status, trip = yield from _round_trips("control connection", control, url, took)
         yield _skew(status.at, trip)
         yield _software(status)
         yield from _data(url)
@@ -62,7 +62,9 @@ def client_side(invocation: Invocation, node: str) -> Iterator[Finding]:
         control.close()
 
 
-def _talks(check: str, connection: GridClient, url: str, took: float) -> Generator[Finding, None, tuple[Status, float]]:
+def _round_trips(
+    check: str, connection: GridClient, url: str, took: float
+) -> Generator[Finding, None, tuple[Status, float]]:
     trips = []
     for _ in range(ROUNDS):
         began = time.monotonic()
@@ -86,7 +88,7 @@ def _data(url: str) -> Iterator[Finding]:
         yield failed("data connection", error)
         return
     try:
-        yield from _talks("data connection", second, url, time.monotonic() - began)
+        yield from _round_trips("data connection", second, url, time.monotonic() - began)
     finally:
         second.close()
 
@@ -146,7 +148,7 @@ def _grid(connection: GridClient, status: Status, node: str) -> Iterator[Finding
         yield Finding("this node lends", Level.OK, f"{mine.offered} now; not all, since {why}")
 
 
-def node_side(state_dir: Path) -> Iterator[Finding]:
+def check_agent_connection(state_dir: Path) -> Iterator[Finding]:
     """As the agent of this machine reaches it, with its identity, and without being taken for it."""
     folder = state_dir / IDENTITY
     if not has_identity(folder):
@@ -243,8 +245,8 @@ def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str 
     yield from _coordinator(config)
     yield from _agent(config, here)
     yield from _linger()
-    yield from node_side(here)
-    yield from client_side(invocation, name)
+    yield from check_agent_connection(here)
+    yield from check_connection(invocation, name)
 
 
 def _versions() -> Iterator[Finding]:

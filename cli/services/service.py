@@ -13,7 +13,7 @@ from distributed_grid.cli.services.systemd import Unit
 from distributed_grid.protocol.errors import GridError
 
 
-def configured(invocation: Invocation) -> list[str]:
+def config_options(invocation: Invocation) -> list[str]:
     """The configuration that holds here, for a process that is started elsewhere."""
     from distributed_grid.config.places import find
 
@@ -21,15 +21,15 @@ def configured(invocation: Invocation) -> list[str]:
     return ["--config", str(file.absolute())] if file is not None else []
 
 
-def where_and_how(invocation: Invocation) -> list[str]:
+def common_options(invocation: Invocation) -> list[str]:
     """That, and the coordinator that was named here."""
-    said = configured(invocation)
+    said = config_options(invocation)
     if url := invocation.coordinator or os.environ.get("GRID_COORDINATOR", ""):
         said += ["--coordinator", url]
     return said
 
 
-def tell_installed(unit: Unit, change: systemd.Change, more: dict[str, Any]) -> None:
+def show_installed(unit: Unit, change: systemd.Change, more: dict[str, Any]) -> None:
     """What an installation came to."""
     at = systemd.Installed(unit.kind, not unit.runs_as)
     invocation = current()

@@ -23,15 +23,15 @@ from distributed_grid.cli import formatting
 from distributed_grid.cli.context import Invocation, current
 from distributed_grid.protocol.errors import BadValue, GridError
 
-HIDDEN = "[hidden]"
+REDACTED = "[hidden]"
 _WORDS = "secret|token|passw|credential|apikey|api_key"
 _PATTERNS = [
-    (re.compile(r"-----BEGIN [^-]+-----.*?(-----END [^-]+-----|\Z)", re.DOTALL), HIDDEN),
-    (re.compile(r"grid1(\.[\w-]+)+"), HIDDEN),  # an invitation
-    (re.compile(r"(?<=://)[^/@\s]+@"), f"{HIDDEN}@"),  # a name and password in an address
-    (re.compile(r"(?i)\b(bearer|basic)\s+\S+"), rf"\1 {HIDDEN}"),
-    (re.compile(rf"(?i)([\w-]*({_WORDS})[\w-]*[\"']?\s*[:=]\s*)\S+"), rf"\1{HIDDEN}"),
-    (re.compile(r"(?<![\w/+=-])[\w+=-]{32,}(?![\w/+=-])"), HIDDEN),  # long, and without a break: keys and hashes
+    (re.compile(r"-----BEGIN [^-]+-----.*?(-----END [^-]+-----|\Z)", re.DOTALL), REDACTED),
+    (re.compile(r"grid1(\.[\w-]+)+"), REDACTED),  # an invitation
+    (re.compile(r"(?<=://)[^/@\s]+@"), f"{REDACTED}@"),  # a name and password in an address
+    (re.compile(r"(?i)\b(bearer|basic)\s+\S+"), rf"\1 {REDACTED}"),
+    (re.compile(rf"(?i)([\w-]*({_WORDS})[\w-]*[\"']?\s*[:=]\s*)\S+"), rf"\1{REDACTED}"),
+    (re.compile(r"(?<![\w/+=-])[\w+=-]{32,}(?![\w/+=-])"), REDACTED),  # long, and without a break: keys and hashes
 ]
 _SAFE = {
     "timestamp", "level", "allocation", "allocations", "job", "jobs", "node", "grid", "epoch", "incarnation", "cores",
@@ -40,34 +40,34 @@ _SAFE = {
 """What log lines say that holds no text of others. What else they say is scrubbed, or left out where it is not text."""
 
 
-def scrub(text: str) -> str:
+def redact(text: str) -> str:
     """The text without what looks like a secret."""
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     return text
 
 
-def scrub_all(value: Any) -> Any:
+def redact_all(value: Any) -> Any:
     """The same for all text in lists and maps."""
     match value:
         case str():
-            return scrub(value)
+            return redact(value)
         case dict():
-            return {key: scrub_all(one) for key, one in value.items()}
+            return {key: redact_all(one) for key, one in value.items()}
         case list() | tuple():
-            return [scrub_all(one) for one in value]
+            return [redact_all(one) for one in value]
     return value
 
 
-def log_line(line: str) -> str:
+def redact_log_line(line: str) -> str:
     """A line of a service's log without secrets."""
     try:
         told = json.loads(line)
     except ValueError:
-        return scrub(line)
+        return redact(line)
     if not isinstance(told, dict):
-        return scrub(line)
-    return json.dumps({key: value if key in _SAFE else scrub(str(value)) for key, value in told.items()})
+        return redact(line)
+    return json.dumps({key: value if key in _SAFE else redact(str(value)) for key, value in told.items()})
 
 
 LINES = 500
@@ -110,7 +110,7 @@ def _parts(invocation: Invocation, state_dir: str | None, agent_state_dir: str |
     from distributed_grid.cli.services.doctor import examine
 
     yield "versions.json", _json(_versions())
-    yield "doctor.json", _json([scrub_all(one._asdict()) for one in examine(invocation, state_dir, agent_state_dir)])
+    yield "doctor.json", _json([redact_all(one._asdict()) for one in examine(invocation, state_dir, agent_state_dir)])
     flags = {"coordinator.state_dir": state_dir, "agent.state_dir": agent_state_dir}
     try:
         config = invocation.whole_config(flags)
@@ -143,14 +143,14 @@ def _setting(row: Any) -> dict[str, Any]:
     """Where it comes from is said of every setting; texts and maps are those of the person who wrote them."""
     match row.value:
         case dict():
-            value: Any = {key: HIDDEN for key in row.value}
+            value: Any = {key: REDACTED for key in row.value}
         case bool() | int() | float() | None:
             value = row.value
         case str() | tuple() if row.name.rpartition(".")[2] not in _SHOWN and row.origin != "default":
-            value = HIDDEN if row.value else row.value
+            value = REDACTED if row.value else row.value
         case _:
-            value = scrub(str(row.value))
-    return {"name": scrub(row.name), "value": value, "origin": scrub(row.origin)}
+            value = redact(str(row.value))
+    return {"name": redact(row.name), "value": value, "origin": redact(row.origin)}
 
 
 def _coordinator(state_dir: Path) -> Iterator[tuple[str, str]]:
@@ -158,7 +158,7 @@ def _coordinator(state_dir: Path) -> Iterator[tuple[str, str]]:
 
     if not diagnostics.is_master(state_dir):
         return
-    yield "coordinator/store.json", _json(scrub_all(diagnostics.store(state_dir)))
+    yield "coordinator/store.json", _json(redact_all(diagnostics.store(state_dir)))
     yield "coordinator/events.jsonl", "".join(json.dumps(one) + "\n" for one in diagnostics.last_events(state_dir))
     yield "coordinator/files.txt", _listing(state_dir)
 
@@ -172,11 +172,11 @@ def _agent(state_dir: Path) -> Iterator[tuple[str, str]]:
         found: Any = diagnostics.check_state(state_dir)
     except GridError as error:
         found = [error.what]
-    yield "agent/check.json", _json(scrub_all(found))
+    yield "agent/check.json", _json(redact_all(found))
     yield "agent/files.txt", _listing(state_dir)
     try:
         with (state_dir / "supervisor.log").open(errors="replace") as log:
-            yield "agent/supervisor.log", "".join(scrub(line) for line in deque(log, LINES))
+            yield "agent/supervisor.log", "".join(redact(line) for line in deque(log, LINES))
     except OSError:
         return
 
@@ -206,4 +206,4 @@ def _journals() -> Iterator[tuple[str, str]]:
                 continue
             argv = [program, *at.words, "--unit", at.unit, "--lines", str(LINES), "--no-pager", "--output", "cat"]
             done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
-            yield f"{kind}/service.log", "".join(log_line(line) + "\n" for line in done.stdout.splitlines())
+            yield f"{kind}/service.log", "".join(redact_log_line(line) + "\n" for line in done.stdout.splitlines())

@@ -17,15 +17,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from distributed_grid.coordinator.access.identities import Identities
 from distributed_grid.identity.keys import (
     RENEW_AT,
-    Life,
+    Validity,
     certificate_in,
     key_pem,
-    life_of,
     new_key,
     pin_of,
     read_secret,
     replace_identity,
     request_for,
+    validity_of,
     write_secret,
 )
 from distributed_grid.protocol.errors import BadValue, GridError
@@ -43,7 +43,7 @@ class Presented(NamedTuple):
 
     identity: Identity
     serial: str
-    life: Life
+    life: Validity
 
 
 def presented(certificate: bytes) -> Presented:
@@ -54,7 +54,7 @@ def presented(certificate: bytes) -> Presented:
     uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
     if len(uris) != 1:
         raise BadValue("the certificate names nobody of a grid", why=f"it has {len(uris)} URIs")
-    return Presented(parse_uri(uris[0]), f"{read.serial_number:x}", life_of(read))
+    return Presented(parse_uri(uris[0]), f"{read.serial_number:x}", validity_of(read))
 
 
 class Authority:
@@ -182,7 +182,7 @@ IDENTITIES = "identities.db"
 
 
 class Lives(NamedTuple):
-    """Validity of certificates by role, and how long after expiry a node that still has jobs may renew its own (s)."""
+    """Lives of certificates by role, and how long after expiry a node that still has jobs may renew its own (s)."""
 
     agent: float = 7 * DAY
     person: float = 90 * DAY
@@ -238,7 +238,7 @@ class Pki:
     def refresh_self(self) -> bool:
         """Renew the coordinator's certificate if it is due, for the same names; whether it was."""
         old = certificate_in(self.folder)
-        if time.time() < life_of(old).at(RENEW_AT):
+        if time.time() < validity_of(old).at(RENEW_AT):
             return False
         self.certify_self(self.hosts())
         return True

@@ -315,9 +315,9 @@ def receipts(job: str = "", node: str = "", limit: int = 100) -> Steps[list[Rece
 def renew(identity: Path) -> Steps[float]:
     """Have a new certificate for the identity in this folder; when to do that next, in seconds since the epoch (0: none
     was given)."""
-    from distributed_grid.identity.enrollment import Asked, renewal_time
+    from distributed_grid.identity.enrollment import RenewalRequest, renewal_time
 
-    asked = Asked(identity)
+    asked = RenewalRequest(identity)
     answer: NewCertificate = yield WantCertificate(id=0, request=asked.request)
     if not answer.certificate:
         return 0.0

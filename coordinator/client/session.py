@@ -527,9 +527,9 @@ def not_let_in(url: str, identity: Path | None, why: str, answered: bool) -> Gri
         hint = "grid login, with a new token from one of its operators" if why.startswith("it answered 401") else ""
         lasting = why.startswith(("it answered ", "what listens there ", "what came "))
         return unreachable(url, why, hint, lasting)
-    from distributed_grid.identity.enrollment import hung_up
+    from distributed_grid.identity.enrollment import disconnect_reason
 
-    return _expired(url, identity) or unreachable(url, hung_up(url, identity))
+    return _expired(url, identity) or unreachable(url, disconnect_reason(url, identity))
 
 
 def _expired(url: str, identity: Path | None) -> GridError | None:

@@ -21,13 +21,13 @@ from distributed_grid.identity.keys import (
     RENEW_AT,
     certificate_in,
     key_pem,
-    life_of,
     new_key,
     pin_of,
     read_secret,
     replace_identity,
     request_for,
     save_identity,
+    validity_of,
     write_secret,
 )
 from distributed_grid.identity.member import Member, write_member
@@ -218,15 +218,15 @@ class NotRenewed(GridError):
 def renewal_time(folder: Path) -> float:
     """When the identity in this folder is to be renewed, in seconds since the epoch: at two thirds of its life, or a
     little before. Raises GridError."""
-    return life_of(certificate_in(folder)).at(RENEW_AT - random.uniform(0, SPREAD))  # noqa: S311
+    return validity_of(certificate_in(folder)).at(RENEW_AT - random.uniform(0, SPREAD))  # noqa: S311
 
 
 def has_expired(folder: Path) -> bool:
     """Whether the identity in this folder is over, by this machine's clock. Raises GridError."""
-    return time.time() >= life_of(certificate_in(folder)).end
+    return time.time() >= validity_of(certificate_in(folder)).end
 
 
-def hung_up(url: str, identity: Path | None) -> str:
+def disconnect_reason(url: str, identity: Path | None) -> str:
     """Why a coordinator may have ended a connection before it said a word: what TLS says at the end is often lost."""
     if not url.startswith("wss:"):
         return "it ended the connection without an answer; a grid with an authority has an address with wss://"
@@ -238,7 +238,7 @@ def hung_up(url: str, identity: Path | None) -> str:
     return "it ended the connection when it had seen our certificate; its log says why"
 
 
-class Asked:
+class RenewalRequest:
     """A renewal that was begun: `request` is to be sent, `keep` takes the certificate that was given for it."""
 
     def __init__(self, folder: Path) -> None:
@@ -260,9 +260,9 @@ class Asked:
             raise NotRenewed(f"the new certificate cannot be kept in {self._folder}", str(error)) from None
 
 
-def revive(folder: Path, url: str) -> None:
+def renew_expired(folder: Path, url: str) -> None:
     """Renew a node's identity that has expired, by its old key. Raises GridError."""
-    asked, old = Asked(folder), read_secret(folder / KEY)
+    asked, old = RenewalRequest(folder), read_secret(folder / KEY)
     key = serialization.load_pem_private_key(old, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise NotRenewed(f"the key in {folder} is none of a grid", hint="join the grid again", final=True)

@@ -79,7 +79,7 @@ def replace_identity(folder: Path, key: bytes, certificate: str) -> None:
     write_secret(folder / CERTIFICATE, certificate.encode())
 
 
-class Life(NamedTuple):
+class Validity(NamedTuple):
     """From when to when a certificate holds, in seconds since the epoch."""
 
     begin: float
@@ -98,6 +98,6 @@ def certificate_in(folder: Path) -> x509.Certificate:
         raise GridError(f"the identity in {folder} cannot be read", str(error), "join the grid again") from None
 
 
-def life_of(certificate: x509.Certificate) -> Life:
+def validity_of(certificate: x509.Certificate) -> Validity:
     """How long a certificate holds."""
-    return Life(certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp())
+    return Validity(certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp())

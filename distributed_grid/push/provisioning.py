@@ -67,7 +67,7 @@ Say = Callable[[str], None]
 """A line of progress, about one host."""
 
 
-class Goods(NamedTuple):
+class Payload(NamedTuple):
     """What is brought to every host: a build, the files that make it up, and whether what it needs comes from the index
     of packages that the host knows (else it is among the files)."""
 
@@ -88,7 +88,7 @@ class Added(NamedTuple):
 async def add(
     remote: Remote,
     coordinator: Coordinator,
-    goods: Goods,
+    payload: Payload,
     name: str,
     labels: Mapping[str, str],
     address: tuple[str, int],
@@ -101,10 +101,10 @@ async def add(
     found = msgspec.convert(await remote.call("survey", name=name, host=host, port=port), plan.Found)
     plan.judge(found, f"{host}:{port}")
     known = await coordinator.known(found.name)
-    steps = plan.decide(found, known, goods.build)
+    steps = plan.decide(found, known, payload.build)
     for note in steps.notes:
         say(f"note: {note}")
-    adding = _Adding(remote, coordinator, goods, found, known, steps, dict(labels), say)
+    adding = _Adding(remote, coordinator, payload, found, known, steps, dict(labels), say)
     return Added(found.name, steps.verb, await adding.run())
 
 
@@ -114,7 +114,7 @@ class _Adding:
 
     remote: Remote
     coordinator: Coordinator
-    goods: Goods
+    payload: Payload
     found: plan.Found
     known: plan.Known
     todo: plan.Plan
@@ -131,7 +131,7 @@ class _Adding:
         try:
             for step in self.todo.steps:
                 how = plan.HOW[self.found.service]
-                self.say(step.doing.format(name=name, build=self.goods.build, how=how))
+                self.say(step.doing.format(name=name, build=self.payload.build, how=how))
                 self.begun.append(step)
                 await self._do(step)
         except GridError as error:
@@ -149,13 +149,13 @@ class _Adding:
     # --- there -------------------------------------------------------------------------------------------------------
 
     async def _do(self, step: plan.Step) -> None:
-        remote, name, build = self.remote, self.found.name, self.goods.build
+        remote, name, build = self.remote, self.found.name, self.payload.build
         match step:
             case plan.COPY:
                 self.staged = f"push-{secrets.token_hex(4)}"
-                await remote.copy(self.goods.files, await remote.call("stage", staged=self.staged))
+                await remote.copy(self.payload.files, await remote.call("stage", staged=self.staged))
             case plan.INSTALL:
-                await remote.call("install", staged=self.staged, build=build, index=self.goods.online)
+                await remote.call("install", staged=self.staged, build=build, index=self.payload.online)
             case plan.INVITE:
                 self.token, self.invitation = await self.coordinator.invite(name, self.labels)
             case plan.JOIN:
@@ -190,7 +190,7 @@ class _Adding:
         """What was needed on the way only is removed; that this fails, or is interrupted, is no reason to go back."""
         try:
             if self.todo.steps:
-                build, name = self.goods.build, self.found.name
+                build, name = self.payload.build, self.found.name
                 await self.remote.call("settle", staged=self.staged, build=build, name=name)
         except (GridError, asyncio.CancelledError) as error:
             self.say(f"note: the node is there; not all was tidied up ({error})")
@@ -220,7 +220,7 @@ class _Adding:
             case plan.COPY if self.staged:
                 await remote.call("unstage", staged=self.staged)
             case plan.INSTALL:
-                await remote.call("discard", build=self.goods.build)
+                await remote.call("discard", build=self.payload.build)
             case plan.INVITE if self.token:
                 await self.coordinator.withdraw(self.token)
             case plan.JOIN:

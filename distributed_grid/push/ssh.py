@@ -27,7 +27,7 @@ END_SECONDS = 5.0
 GLOBAL = Path("/etc/ssh/ssh_known_hosts")
 
 
-class Way(NamedTuple):
+class SshOptions(NamedTuple):
     """How to get in, beside what the user's ssh configuration says: a file with a private key, and whether the key of a
     host that was never seen is taken and written down."""
 
@@ -57,12 +57,12 @@ def library() -> Any:
 
 
 class Host:
-    """A host to run commands on: `async with Host(target, way) as host`. It connects when it has to, and again after a
-    connection that broke, so that what was begun can be undone."""
+    """A host to run commands on: `async with Host(target, given) as host`. It connects when it has to, and
+    again after a connection that broke, so that what was begun can be undone."""
 
-    def __init__(self, target: Target, way: Way) -> None:
+    def __init__(self, target: Target, given: SshOptions) -> None:
         self.target = target
-        self._way = way
+        self._given = given
         self._connection: asyncssh.SSHClientConnection | None = None
         self._opening = asyncio.Lock()
 
@@ -79,7 +79,7 @@ class Host:
         """The connection. Raises GridError."""
         async with self._opening:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await _connect(self.target, self._way)
+                self._connection = await _connect(self.target, self._given)
             return self._connection
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ async def _end(process: "asyncssh.SSHClientProcess[bytes]") -> None:
     process.close()
 
 
-async def _connect(target: Target, way: Way) -> "asyncssh.SSHClientConnection":
+async def _connect(target: Target, given: SshOptions) -> "asyncssh.SSHClientConnection":
     ssh = library()
     options: dict[str, Any] = {
         "agent_forwarding": False,
@@ -136,10 +136,10 @@ async def _connect(target: Target, way: Way) -> "asyncssh.SSHClientConnection":
         options["username"] = target.user
     if target.port:
         options["port"] = target.port
-    if way.identity:
-        options["client_keys"] = [_readable(way.identity)]
+    if given.identity:
+        options["client_keys"] = [_readable(given.identity)]
     files: list[str] = []
-    keys = _keys(ssh, target, way.accept_new, files)
+    keys = _keys(ssh, target, given.accept_new, files)
     try:
         read = await ssh.SSHClientConnectionOptions.construct(config=(), host=target.host, **options)
         files += _known_hosts(target, read.known_hosts)
@@ -160,7 +160,7 @@ async def _connect(target: Target, way: Way) -> "asyncssh.SSHClientConnection":
             " name a key with --identity, or add it to your ssh agent",
         ) from None
     except (ssh.KeyImportError, ssh.KeyEncryptionError) as error:
-        what = f"the key {way.identity} cannot be used" if way.identity else "a key of yours cannot be used"
+        what = f"the key {given.identity} cannot be used" if given.identity else "a key of yours cannot be used"
         raise GridError(what, why=str(error), hint="a key with a passphrase has to be in your ssh agent") from None
     except ssh.ConfigParseError as error:
         raise GridError("your ssh configuration cannot be read", why=str(error)) from None

@@ -14,7 +14,7 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.resources import format_bytes
 
 DAY = 86400.0
-LITTLE, NEXT_TO_NONE = 1 << 30, 100 << 20
+LOW_DISK, CRITICAL_DISK = 1 << 30, 100 << 20
 """Bytes of disk below which a service is warned of, and does not go on for long."""
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 
@@ -69,10 +69,10 @@ def authority(folder: Path) -> Iterator[Finding]:
 def _holds(check: str, found: object, remedy: str) -> Finding:
     from cryptography.x509 import Certificate
 
-    from distributed_grid.identity.keys import life_of
+    from distributed_grid.identity.keys import validity_of
 
     assert isinstance(found, Certificate)  # noqa: S101
-    life, now = life_of(found), time.time()
+    life, now = validity_of(found), time.time()
     if now < life.begin:
         return Finding(check, Level.ERROR, "the certificate does not hold yet", "this machine's clock is behind", CLOCK)
     if now > life.end:
@@ -90,8 +90,8 @@ def disk(check: str, path: Path) -> Finding:
     seen = os.statvfs(path)
     free, total = seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize
     what = f"{format_bytes(free)} of {format_bytes(total)} are free for {path}"
-    if free < LITTLE:
-        level = Level.ERROR if free < NEXT_TO_NONE else Level.WARNING
+    if free < LOW_DISK:
+        level = Level.ERROR if free < CRITICAL_DISK else Level.WARNING
         return Finding(check, level, what, "a full disk takes no new jobs", f"du -xh {path} | sort -h | tail")
     return Finding(check, Level.OK, what)
 

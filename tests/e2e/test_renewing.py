@@ -14,11 +14,11 @@ from distributed_grid.coordinator.access.identities import Certified
 from distributed_grid.identity.keys import (
     certificate_in,
     key_pem,
-    life_of,
     new_key,
     read_secret,
     replace_identity,
     request_for,
+    validity_of,
 )
 from distributed_grid.protocol.identity import Identity, Role
 from tests.grid_fixture import CONFIG, Grid, founded_grid, until
@@ -53,7 +53,7 @@ def aged(grid: Grid, folder: Path, role: Role, name: str, ago: float, life: floa
     signed = pki.authority.sign(request_for(key), Identity(pki.authority.grid, role, name), then, life)
     before: Certified | None = pki.identities.certified(f"{certificate_in(folder).serial_number:x}")
     assert before is not None
-    end = life_of(signed).end
+    end = validity_of(signed).end
     pki.identities.signed(signed.serial_number, role, name, end, then.timestamp(), before.token)
     pki.close()
     replace_identity(folder, key_pem(key), signed.public_bytes(serialization.Encoding.PEM).decode())
@@ -81,7 +81,9 @@ def test_a_node_and_a_person_have_their_certificates_renewed_by_being_there(grid
     for folder, old, days in ((node, before[0], 7), (own, before[1], 90)):
         assert read_secret(folder / "own.key") != old
         assert (folder / "own.key").stat().st_mode & 0o777 == 0o600
-        assert life_of(certificate_in(folder)).end > datetime.datetime.now(datetime.UTC).timestamp() + (days - 1) * DAY
+        assert (
+            validity_of(certificate_in(folder)).end > datetime.datetime.now(datetime.UTC).timestamp() + (days - 1) * DAY
+        )
     # The next connections are made with it: for bulk data, and of the next command.
     done = grid.run("run-shared", "--no-ship", "sh", "-c", "echo $GRID_NODE")
     assert (done.returncode, done.stdout) == (0, "lab1\n"), done.stderr
@@ -100,7 +102,7 @@ def test_a_program_has_its_certificate_renewed_by_being_connected(grid: Grid) ->
     done = subprocess.run(command, env=grid.environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "renewed\n"), done.stderr
     assert read_secret(own / "own.key") != old
-    assert life_of(certificate_in(own)).end > datetime.datetime.now(datetime.UTC).timestamp() + 89 * DAY
+    assert validity_of(certificate_in(own)).end > datetime.datetime.now(datetime.UTC).timestamp() + 89 * DAY
     assert grid.run("nodes").returncode == 0, "the next connection is made with it"
 
 

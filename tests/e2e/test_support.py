@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.cli.services.support import log_line, scrub
+from distributed_grid.cli.services.support import redact, redact_log_line
 from tests.grid_fixture import CONFIG, Grid, contents, founded_grid, until
 
 PLANTED = [
@@ -117,11 +117,11 @@ def test_nothing_that_is_there_is_written_over(grid: Grid) -> None:
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(text: str) -> None:
-    assert "hunter2" not in scrub(text) and "[hidden]" in scrub(text)
-    assert "hunter2" not in log_line(json.dumps({"event": text, "odd": {"deep": [text]}, "why": text}))
+    assert "hunter2" not in redact(text) and "[hidden]" in redact(text)
+    assert "hunter2" not in redact_log_line(json.dumps({"event": text, "odd": {"deep": [text]}, "why": text}))
 
 
 def test_what_does_not_is_left() -> None:
     line = json.dumps({"event": "not started", "allocation": "j-ka4cwvmy3vqr.1", "why": "core 3 is busy: pid 17 (sh)"})
-    assert log_line(line) == line
-    assert scrub("/var/lib/grid/agent-lab1/allocs is 10 MB") == "/var/lib/grid/agent-lab1/allocs is 10 MB"
+    assert redact_log_line(line) == line
+    assert redact("/var/lib/grid/agent-lab1/allocs is 10 MB") == "/var/lib/grid/agent-lab1/allocs is 10 MB"

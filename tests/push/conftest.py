@@ -13,7 +13,7 @@ from distributed_grid.cli.context import Invocation
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.messages import GetStatus, ListAccess
 from distributed_grid.push.coordinator import Coordinator
-from distributed_grid.push.provisioning import Goods
+from distributed_grid.push.provisioning import Payload
 from distributed_grid.push.wheel import build_of, own_wheel, repack
 from tests.grid_fixture import Grid, until
 from tests.push.hosts import ADDRESS, MASTER, Machine, lacking, machine, own_network
@@ -33,7 +33,7 @@ class Scene:
         self.wheels = wheels
         own = next(wheels.glob("distributed_grid-*.whl"))
         others = tuple(path for path in sorted(wheels.iterdir()) if path != own)
-        self.goods = Goods(build_of(own), (own, *others), online=False)
+        self.payload = Payload(build_of(own), (own, *others), online=False)
         self.target = f"root@{ADDRESS}"
         self.address = (MASTER, PORT)
         invocation = Invocation(coordinator=grid.url)

@@ -17,11 +17,11 @@ from distributed_grid.protocol.nodes import NodeState, NodeView
 from distributed_grid.protocol.resources import Resources
 from distributed_grid.push.coordinator import Invited
 from distributed_grid.push.plan import DISK, Known
-from distributed_grid.push.provisioning import Goods, add
+from distributed_grid.push.provisioning import Payload, add
 from distributed_grid.push.ssh import Remote
 from tests.coordinator.core.scene import facts
 
-GOODS = Goods("2-b", (Path("x.whl"),), True)
+GOODS = Payload("2-b", (Path("x.whl"),), True)
 
 
 T = TypeVar("T")

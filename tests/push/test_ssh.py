@@ -13,19 +13,19 @@ from distributed_grid.identity.enrollment import pin_in
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.push.plan import Target
 from distributed_grid.push.provisioning import Added, add
-from distributed_grid.push.ssh import Host, Remote, Way
+from distributed_grid.push.ssh import Host, Remote, SshOptions
 from tests.grid_fixture import contents, until
 from tests.push.conftest import Scene
 from tests.push.hosts import ADDRESS
 
 pytestmark = [pytest.mark.root, pytest.mark.netns, pytest.mark.timeout(400)]
 TARGET = Target(ADDRESS, "root")
-PLAIN = Way()
+PLAIN = SshOptions()
 LONG = 180.0
 """Seconds that installing may take on a busy machine."""
 
 
-async def refusal(way: Way = PLAIN, target: Target = TARGET) -> GridError:
+async def refusal(way: SshOptions = PLAIN, target: Target = TARGET) -> GridError:
     """What is said where we are not let in, or do not go in."""
     with pytest.raises(GridError) as refused:
         async with Host(target, way):
@@ -43,7 +43,7 @@ async def test_a_host_whose_key_is_not_known_is_refused_and_taken_only_where_tha
     refused = await refusal()
     assert "is not known" in refused.what and "SHA256:" in refused.why and "--accept-new" in refused.hint
     assert not known.exists()
-    async with Host(TARGET, Way(accept_new=True)) as there:
+    async with Host(TARGET, SshOptions(accept_new=True)) as there:
         assert (await there.run("cat; exit 3", b"told")) == (3, b"told", b"")
     assert known.read_text() == before
     async with Host(TARGET, PLAIN):  # from now on it is known
@@ -55,7 +55,7 @@ async def test_a_host_whose_key_has_changed_is_refused_also_where_new_ones_are_t
     before = known.read_text()
     known.write_text(f"{ADDRESS} " + " ".join((scene.far.keys / "stranger.pub").read_text().split()[:2]) + "\n")
     changed = known.read_text()
-    refused = await refusal(Way(accept_new=True))
+    refused = await refusal(SshOptions(accept_new=True))
     assert "is not the one that is known" in refused.what and "ssh-keygen -R" in refused.hint
     assert known.read_text() == changed
     known.write_text(before)
@@ -70,10 +70,10 @@ async def test_a_configuration_that_looks_at_no_key_is_not_followed(scene: Scene
 
 
 async def test_a_key_that_is_not_let_in_and_a_host_that_is_not_there_are_said(scene: Scene) -> None:
-    wrong = await refusal(Way(identity=str(scene.far.keys / "stranger")))
+    wrong = await refusal(SshOptions(identity=str(scene.far.keys / "stranger")))
     assert "does not let us in" in wrong.what and "--identity" in wrong.hint
     assert "connection refused" in (await refusal(target=Target(ADDRESS, "root", 2222))).why
-    assert "cannot be read" in (await refusal(Way(identity=str(scene.far.keys / "none")))).what
+    assert "cannot be read" in (await refusal(SshOptions(identity=str(scene.far.keys / "none")))).what
 
 
 def test_what_runs_there_ends_with_who_is_interrupted(scene: Scene) -> None:
@@ -150,13 +150,13 @@ def test_a_node_that_is_interrupted_on_its_way_leaves_nothing(scene: Scene) -> N
 def test_what_cannot_be_installed_is_said_of_its_host_and_nothing_is_left(scene: Scene) -> None:
     builds = scene.far.home / ".local/share/grid/builds"
     builds.mkdir(parents=True)
-    (builds / scene.goods.build).write_text("in the way")
+    (builds / scene.payload.build).write_text("in the way")
     words = ("node", "add", scene.target, f"{scene.target}:2222", "--wheels", str(scene.wheels))
     failed = scene.grid.run(*words, timeout=LONG)
     assert failed.returncode == 1 and failed.stdout == ""
     assert f"error: {scene.target}: {scene.target}: cannot make an environment" in failed.stderr
     assert f"error: {scene.target}:2222: cannot reach" in failed.stderr
-    assert (builds / scene.goods.build).read_text() == "in the way"  # it is not ours
+    assert (builds / scene.payload.build).read_text() == "in the way"  # it is not ours
     shutil.rmtree(builds.parent)
     scene.bare()
 
@@ -187,7 +187,7 @@ class Breaking(Remote):
 async def adding(scene: Scene, breaks: str, cut: bool = False) -> Added:
     async with Host(TARGET, PLAIN) as there:
         far = Breaking(there, breaks, scene if cut else None)
-        return await add(far, scene.coordinator, scene.goods, "", {}, scene.address, print)
+        return await add(far, scene.coordinator, scene.payload, "", {}, scene.address, print)
 
 
 @pytest.mark.parametrize(("breaks", "cut"), [("join", False), ("switch", True), ("start", False)])

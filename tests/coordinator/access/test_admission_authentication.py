@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosedError
 from distributed_grid.coordinator.access.ca import Lives
 from distributed_grid.coordinator.client import GridClient, blocking
 from distributed_grid.identity.credentials import client_context, trusting_context
-from distributed_grid.identity.enrollment import Asked
-from distributed_grid.identity.keys import certificate_in, key_pem, life_of, new_key, request_for, save_identity
+from distributed_grid.identity.enrollment import RenewalRequest
+from distributed_grid.identity.keys import certificate_in, key_pem, new_key, request_for, save_identity, validity_of
 from distributed_grid.identity.member import MEMBER
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.jobs import State
@@ -45,7 +45,7 @@ def member(grid: Coordinator, folder: Path, role: Role, name: str, life: float) 
 
 
 def end_of(folder: Path) -> float:
-    return life_of(certificate_in(folder)).end
+    return validity_of(certificate_in(folder)).end
 
 
 async def closed_in_time(end: ClientEnd, at: float) -> None:
@@ -123,7 +123,7 @@ async def test_a_renewal_over_the_connection_moves_its_end(grid: Coordinator, tm
     welcome = end.seen[0]
     assert isinstance(welcome, Welcome) and not welcome.renew and 0 < welcome.renew_in <= 2.0
     await asyncio.sleep(max(0.0, first - 1.0 - time.time()))
-    asked = Asked(folder)
+    asked = RenewalRequest(folder)
     answer = await end.ask(WantCertificate(id=1, request=asked.request))
     assert isinstance(answer, NewCertificate) and answer.certificate
     asked.keep(answer.certificate)

@@ -19,7 +19,7 @@ from distributed_grid.coordinator.audit.log import RequestLog
 from distributed_grid.coordinator.core.model import Node
 from distributed_grid.coordinator.net.limits import LogThrottle
 from distributed_grid.identity.credentials import client_context, server_context, trusting_context
-from distributed_grid.identity.enrollment import Asked, NotRenewed, has_expired, revive
+from distributed_grid.identity.enrollment import NotRenewed, RenewalRequest, has_expired, renew_expired
 from distributed_grid.identity.keys import certificate_in, key_pem, new_key, read_secret, request_for, save_identity
 from distributed_grid.protocol import codec
 from distributed_grid.protocol.identity import Role
@@ -74,7 +74,7 @@ async def test_a_node_whose_certificate_expired_while_its_jobs_ran_gets_another_
         node = world.member()
         old = read_secret(node / "own.key")
         assert has_expired(node)
-        await asyncio.to_thread(revive, node, world.url)
+        await asyncio.to_thread(renew_expired, node, world.url)
         assert not has_expired(node) and read_secret(node / "own.key") not in old
         assert (node / "own.key").stat().st_mode & 0o777 == 0o600
         assert certificate_in(node).public_key() != world.pki.authority.certificate.public_key()
@@ -105,7 +105,7 @@ async def test_it_is_refused_and_nothing_is_signed_when(tmp_path: Path, why: str
         folder = begin(world)
         before, given = read_secret(folder / "own.key"), world.given()
         with pytest.raises(NotRenewed) as refused:
-            await asyncio.to_thread(revive, folder, world.url)
+            await asyncio.to_thread(renew_expired, folder, world.url)
         assert said in f"{refused.value.what} {refused.value.why}" and refused.value.final
         assert (read_secret(folder / "own.key"), world.given()) == (before, given)
 
@@ -115,7 +115,7 @@ async def test_it_is_refused_when_it_expired_longer_ago_than_the_bound(tmp_path:
         node = world.member()
         world.pki.lives = Lives(renew_expired=0.0)
         with pytest.raises(NotRenewed, match="expired on") as refused:
-            await asyncio.to_thread(revive, node, world.url)
+            await asyncio.to_thread(renew_expired, node, world.url)
         assert "certificates.renew_expired" in refused.value.why
 
 
@@ -126,7 +126,7 @@ async def test_a_certificate_of_another_authority_is_nobodys(tmp_path: Path) -> 
         node = forger.member()
         (node / "ca.crt").write_bytes(world.pki.authority.pem)  # it knows the grid, and is not of it
         with pytest.raises(NotRenewed, match="not proved to be a node of this grid"):
-            await asyncio.to_thread(revive, node, world.url)
+            await asyncio.to_thread(renew_expired, node, world.url)
         forger.pki.close()
         forger.audit.close()
 
@@ -163,7 +163,7 @@ def test_over_the_session_who_is_connected_gets_its_own_name_and_nobody_elses(tm
     world = World(tmp_path)
     person = world.member("ann", Role.CLIENT, life=60.0)
     shown = presented(certificate_in(person).public_bytes(serialization.Encoding.DER))
-    asked = Asked(person)
+    asked = RenewalRequest(person)
     answer = world.renewals.renew(shown, WantCertificate(request=asked.request, id=7))
     assert answer.id == 7 and not answer.error
     asked.keep(answer.certificate)
@@ -171,7 +171,7 @@ def test_over_the_session_who_is_connected_gets_its_own_name_and_nobody_elses(tm
     kept = world.pki.identities.certified(f"{certificate_in(person).serial_number:x}")
     assert kept is not None and kept.token == "ann"  # it is known still by which token she came
     with pytest.raises(NotRenewed, match="is for another key"):
-        Asked(person).keep(answer.certificate)
+        RenewalRequest(person).keep(answer.certificate)
     client_context(person)
 
 
@@ -180,11 +180,11 @@ def test_nobody_is_given_certificates_without_end_and_a_bad_request_gives_none(t
     node = world.member(life=60.0)
     shown = presented(certificate_in(node).public_bytes(serialization.Encoding.DER))
     assert "not a certificate request" in world.renewals.renew(shown, WantCertificate(request="no")).error
-    assert "no certificate" in world.renewals.renew(None, WantCertificate(request=Asked(node).request)).error
+    assert "no certificate" in world.renewals.renew(None, WantCertificate(request=RenewalRequest(node).request)).error
     for _ in range(AT_MOST):
-        assert not world.renewals.renew(shown, WantCertificate(request=Asked(node).request)).error
+        assert not world.renewals.renew(shown, WantCertificate(request=RenewalRequest(node).request)).error
     given = world.given()
-    assert "was given" in world.renewals.renew(shown, WantCertificate(request=Asked(node).request)).error
+    assert "was given" in world.renewals.renew(shown, WantCertificate(request=RenewalRequest(node).request)).error
     assert world.given() == given
 
 
