@@ -5,13 +5,14 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 ARGS   ?=
 
-.PHONY: help demo test test-all deep lint format types wheel bench chaos abuse fuzz docs install clean
+.PHONY: help demo test test-all deep coverage lint format types wheel bench chaos abuse fuzz docs install clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     the whole grid on this machine, with a job run on borrowed capacity"
 	@echo "make test     all tests this machine can run, several at once (pytest's arguments: ARGS='-k name'; one by one: ARGS='-n 0')"
 	@echo "make deep     the random tests of what is pure with forty times as many examples, seeds and states"
+	@echo "make coverage lines and branches that the tests of all rooms reach; less than the floor in pyproject.toml fails"
 	@echo "make test-all the tests with Python 3.11, 3.12 and 3.13, those that are here"
 	@echo "make lint     ruff: rules and format       make format   put both right"
 	@echo "make types    mypy --strict, tests too     make wheel    build wheel and sdist into dist/ and try the wheel"
@@ -42,6 +43,12 @@ PURE := tests/protocol tests/coordinator/core tests/agent/core tests/simulator
 
 deep: $(STAMP)
 	@GRID_DEEP=1 $(PY) -m pytest -n logical --timeout 3600 $(PURE) $(ARGS)
+
+# Whole grids of real processes (tests/e2e, tests/ray, …) would make it several times as long, for a few lines more.
+ROOMS := tests/protocol tests/coordinator tests/agent tests/cli tests/config tests/runtime tests/push tests/simulator
+
+coverage: $(STAMP)
+	@$(PY) -m pytest -n auto --timeout 600 --cov --cov-report term $(ROOMS) $(ARGS)
 
 test-all:
 	@scripts/test-all.sh

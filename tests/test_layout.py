@@ -407,6 +407,117 @@ def _way_back(needs: dict[str, dict[str, int]], name: str) -> tuple[str, ...]:
     return ()
 
 
+# --- tests mirror the tree --------------------------------------------------------------------------------------------
+
+UNMIRRORED = {
+    "protocol/errors.py",
+    "protocol/messages/agent.py",
+    "protocol/messages/client.py",
+    "protocol/messages/handshake.py",
+    "protocol/messages/operator.py",
+    "protocol/nodes.py",
+    "coordinator/core/checks.py",
+    "coordinator/core/commands.py",
+    "coordinator/core/explain/feasible.py",
+    "coordinator/core/explain/reasons.py",
+    "coordinator/core/model.py",
+    "coordinator/core/policy.py",
+    "coordinator/core/preemption/held_sets.py",
+    "coordinator/core/queue/admission.py",
+    "coordinator/core/queue/scheduler.py",
+    "coordinator/eventlog/format.py",
+    "coordinator/eventlog/what_if.py",
+    "coordinator/ray/bridge.py",
+    "coordinator/store/errors.py",
+    "agent/cgroups/hierarchies.py",
+    "agent/supervisor/endings.py",
+    "agent/supervisor/main.py",
+    "agent/supervisor/procs.py",
+    "agent/supervisor/spawners.py",
+    "agent/walls/available.py",
+    "agent/walls/enclosure.py",
+    "agent/walls/forkserver.py",
+    "agent/walls/syscalls.py",
+    "agent/walls/wire.py",
+    "cli/attach/attached.py",
+    "cli/attach/follow.py",
+    "cli/attach/gang.py",
+    "cli/attach/results.py",
+    "cli/completion.py",
+    "cli/context.py",
+    "cli/dev/dev.py",
+    "cli/dev/processes.py",
+    "cli/grid/access.py",
+    "cli/grid/config.py",
+    "cli/grid/nodes.py",
+    "cli/grid/push.py",
+    "cli/grid/simulate.py",
+    "cli/grid/status.py",
+    "cli/jobs/groups.py",
+    "cli/jobs/jobs.py",
+    "cli/jobs/run_shared.py",
+    "cli/lazy.py",
+    "cli/main.py",
+    "cli/services/agent_control.py",
+    "cli/services/coordinator.py",
+    "cli/services/doctor.py",
+    "cli/services/service.py",
+    "cli/services/support.py",
+    "simulator/agent.py",
+    "simulator/clients.py",
+    "simulator/coordinator.py",
+    "simulator/disk.py",
+    "simulator/engine.py",
+    "simulator/grant_order.py",
+    "simulator/judge.py",
+    "simulator/machine.py",
+    "simulator/plan.py",
+    "simulator/run.py",
+    "simulator/supervisor.py",
+    "simulator/world.py",
+    "distributed_grid/config/kinds.py",
+    "distributed_grid/config/places.py",
+    "distributed_grid/config/read.py",
+    "distributed_grid/config/schema.py",
+    "distributed_grid/core.py",
+    "distributed_grid/identity/credentials.py",
+    "distributed_grid/identity/enrollment.py",
+    "distributed_grid/identity/keys.py",
+    "distributed_grid/identity/member.py",
+    "distributed_grid/orchestration/enhanced_offloading_executor.py",
+    "distributed_grid/orchestration/resource_boost_manager.py",
+    "distributed_grid/orchestration/resource_sharing.py",
+    "distributed_grid/orchestration/resource_sharing_orchestrator.py",
+    "distributed_grid/push/coordinator.py",
+    "distributed_grid/push/remote.py",
+    "distributed_grid/runtime/health.py",
+    "distributed_grid/runtime/local.py",
+    "distributed_grid/sync.py",
+    "standins/nvml/pynvml.py",
+}
+"""Modules without tests of their own name, tested by those of others. This list only ever gets shorter."""
+
+
+def mirrors_of(path: str, modules: set[str]) -> list[str]:
+    """Where the tests of a module are to lie, as patterns below tests/: test_module.py, test_module_*.py but for those
+    of a module with a longer name, or a folder of its name."""
+    folder, _, name = path.removeprefix("distributed_grid/").removesuffix(".py").rpartition("/")
+    beside = ROOT / "tests" / folder
+    longer = [other for other in modules if other.startswith(f"{path.removesuffix('.py')}_")]
+    taken = [Path(other).stem for other in longer]
+    found = [
+        one for one in beside.glob(f"test_{name}_*.py") if not one.stem.startswith(tuple(f"test_{t}" for t in taken))
+    ]
+    return [str(one) for one in (*beside.glob(f"test_{name}.py"), *found, *(beside / name).glob("test_*.py"))]
+
+
+def test_each_module_has_tests_of_its_name() -> None:
+    paths = {one.path for one in read(ROOMS) if Path(one.path).name != "__init__.py"}
+    without = {path for path in paths if not mirrors_of(path, paths)}
+    assert sorted(without - UNMIRRORED) == [], "tests/ mirrors the tree: for a/b/c.py there is tests/a/b/test_c.py"
+    assert sorted(UNMIRRORED - without) == [], "these have their tests: take them off the list of those that have none"
+
+
 # --- the tree keeps them ---------------------------------------------------------------------------------------------
 
 
