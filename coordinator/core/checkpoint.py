@@ -4,6 +4,7 @@ same ever after: what is here is all that decides. (The store keeps less: from i
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +14,6 @@ from msgspec.structs import asdict, replace
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Allocation, End, Group, Job, Node
 from distributed_grid.coordinator.core.nodes.agents import arm
-from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.policy import Policy
 from distributed_grid.coordinator.core.preemption.held_sets import takers_of
@@ -22,31 +22,9 @@ from distributed_grid.coordinator.core.queue.fairness import Account, Shares
 from distributed_grid.coordinator.core.queue.queue import Members, Queue, Reservations, key_of
 from distributed_grid.coordinator.core.state import EVERYTHING, Book, GridState, Idle
 from distributed_grid.protocol.jobs import Priority, Reason, Request
-from distributed_grid.protocol.nodes import GpuOffer
 from distributed_grid.protocol.resources import Resources
 
 _NODE = fields(Node)
-
-
-class RoomAt(msgspec.Struct, frozen=True):
-    """A Room, field by field. It cannot be worked out again from the offer: what was given back since has changed it,
-    and the order in which its cores came decides which are taken next."""
-
-    _gpu_numa: dict[str, int]
-    _numa: dict[int, int]
-    _order: list[int]
-    _places: dict[int, int]
-    closed: frozenset[str]
-    cores: dict[int, int]
-    free: list[int]
-    gpu_memory: dict[str, int]
-    gpu_parts: dict[str, int]
-    gpus: dict[str, int]
-    memory: int
-    offers: dict[str, GpuOffer]
-    parts: dict[int, int]
-    virtual: bool
-    whole_gpus: int
 
 
 class LineAt(msgspec.Struct, frozen=True):
@@ -194,10 +172,7 @@ def fork(ledger: Ledger, policy: Policy) -> Ledger:
     }
     for node in nodes.values():
         node.allocations = {name: Allocation(**_own(asdict(one))) for name, one in node.allocations.items()}
-        if node.room is not None:
-            room, node.room = node.room, Room.__new__(Room)
-            for name in Room.__slots__:
-                setattr(node.room, name, _owned(getattr(room, name)))
+        node.room = node.room and node.room.copy()
     jobs = {name: Job(**_own(asdict(job))) for name, job in at.jobs.items()}
     for job in jobs.values():
         job.phase = replace(job.phase)
@@ -302,47 +277,16 @@ def differs(one: Checkpoint, other: Checkpoint) -> str:
         if (mine := one.nodes.get(node)) is None or (its := other.nodes.get(node)) is None:
             return node
         for field in _NODE:
-            if _parts(getattr(mine, field.name)) != _parts(getattr(its, field.name)):
+            if getattr(mine, field.name) != getattr(its, field.name):
                 return f"{field.name} of {node}"
     return ""
 
 
-def _parts(value: Any) -> Any:
-    return [getattr(value, name) for name in Room.__slots__] if isinstance(value, Room) else value
-
-
 # --- as bytes -------------------------------------------------------------------------------------------------------
 
-
-def _plain(thing: Any) -> RoomAt:
-    """What msgspec does not know how to encode."""
-    assert isinstance(thing, Room)
-    return RoomAt(**{name: getattr(thing, name) for name in Room.__slots__})
-
-
-def _made(kind: type, value: Any) -> Any:
-    """The same, back."""
-    assert kind is Room
-    room = Room.__new__(Room)
-    at = msgspec.convert(value, RoomAt)
-    for name in Room.__slots__:
-        setattr(room, name, getattr(at, name))
-    return room
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-
-
-def encode(at: Checkpoint) -> bytes:
-    """As msgpack."""
-    return _encoder.encode(at)
-
-
-def decode(data: bytes) -> Checkpoint:
-    """Back. Raises msgspec.ValidationError."""
-    return msgspec.msgpack.decode(data, type=Checkpoint, dec_hook=_made)
+encode: Callable[[Checkpoint], bytes] = msgspec.msgpack.Encoder().encode
 
 
 def convert(plain: Any) -> Checkpoint:
     """From what the msgpack package made of it. Raises msgspec.ValidationError."""
-    return msgspec.convert(plain, Checkpoint, dec_hook=_made)
+    return msgspec.convert(plain, Checkpoint)

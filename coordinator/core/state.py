@@ -526,7 +526,7 @@ class GridState:
         else:
             held = {one.id: one.grant for one in node.allocations.values()} | node.strays
             node.counting = dict.fromkeys(name for name in offer.counting if name in held)
-            room = Room(node.facts, offer, node.closed)
+            room = Room.of(node.facts, offer, node.closed)
             if held:
                 room.cap(held[name] for name in node.counting)
                 for name, grant in held.items():

@@ -7,12 +7,14 @@ below zero: an offer made before a grant arrived can be smaller than what is hel
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
+import msgspec
+
 from distributed_grid.protocol.nodes import GpuOffer, NodeFacts, Offer
 from distributed_grid.protocol.placement import Constraints, same_model
 from distributed_grid.protocol.resources import MILLI, GpuShare, Grant, Resources
 
 
-class Room:
+class Room(msgspec.Struct, kw_only=True, gc=False):
     """Spare milli-cores by core (in the offer's order, idlest first), bytes, and milli-GPUs by UUID.
 
     `free` holds the cores nobody has a part of, each by its place in that order, ascending; `parts` what is spare of
@@ -23,33 +25,29 @@ class Room:
     `_numa` and `_gpu_numa` say on which NUMA nodes cores and GPUs are, where there are several and it is known.
     """
 
-    __slots__ = (
-        "_gpu_numa", "_numa", "_order", "_places", "closed", "cores", "free", "gpu_memory", "gpu_parts", "gpus",
-        "memory", "offers", "parts", "virtual", "whole_gpus",
-    )  # fmt: skip
+    virtual: bool
+    closed: frozenset[str]
+    cores: dict[int, int] = {}
+    free: list[int] = []
+    parts: dict[int, int] = {}
+    memory: int = 0
+    gpus: dict[str, int] = {}
+    whole_gpus: int = 0
+    gpu_parts: dict[str, int] = {}
+    gpu_memory: dict[str, int] = {}
+    offers: dict[str, GpuOffer] = {}
+    _order: list[int] = []
+    _places: dict[int, int] = {}
+    _numa: dict[int, int] = {}
+    _gpu_numa: dict[str, int] = {}
 
-    def __init__(self, facts: NodeFacts, offer: Offer | None, closed: frozenset[str] = frozenset()) -> None:
-        self.virtual = facts.virtual
-        self._numa: dict[int, int] = {}
-        self._gpu_numa: dict[str, int] = {}
+    @classmethod
+    def of(cls, facts: NodeFacts, offer: Offer, closed: frozenset[str] = frozenset()) -> "Room":
+        """What a node offers, of what it is known to have: an agent's slip must not make cores out of nothing."""
+        self = cls(virtual=facts.virtual, closed=closed)
         if sum(map(bool, facts.numa)) > 1:
             self._numa = {core: number for number, cores in enumerate(facts.numa) for core in cores}
             self._gpu_numa = {gpu.uuid: gpu.numa for gpu in facts.gpus if gpu.numa >= 0}
-        self.closed = closed
-        self.cores: dict[int, int] = {}
-        self.gpus: dict[str, int] = {}
-        self.gpu_memory: dict[str, int] = {}
-        self.offers: dict[str, GpuOffer] = {}
-        self.parts: dict[int, int] = {}
-        self.gpu_parts: dict[str, int] = {}
-        self.free: list[int] = []
-        self._order: list[int] = []
-        self._places: dict[int, int] = {}
-        self.whole_gpus = 0
-        self.memory = 0
-        if offer is None:
-            return
-        # Only what the node is known to have: an agent's slip must not make cores out of nothing.
         real_cores = frozenset(facts.cores)
         # A GPU that is not in the offer, since a job has it, may come back with that job's end.
         self.offers = {g.uuid: GpuOffer(g.uuid, g.index, g.model, g.memory, g.memory) for g in facts.gpus}
@@ -66,6 +64,7 @@ class Room:
                 self.gpu_memory[gpu.uuid] = gpu.memory_free
         self.memory = min(offer.memory, facts.memory)
         self.count()
+        return self
 
     def count(self) -> None:
         """Count anew what is whole and what is shared, after amounts were set one by one."""
@@ -111,10 +110,9 @@ class Room:
 
     def copy(self) -> "Room":
         """The same once more, to try something on."""
-        other = Room.__new__(Room)
-        for name in Room.__slots__:
-            value = getattr(self, name)
-            setattr(other, name, value.copy() if isinstance(value, dict | list) else value)
+        other = msgspec.structs.replace(self)
+        for name in _AMOUNTS:
+            setattr(other, name, getattr(self, name).copy())
         return other
 
     def covers(self, grant: Grant) -> bool:
@@ -341,3 +339,7 @@ class Room:
             near.discard(pick)
             taken += groups.pop(pick)[:left]
         return taken
+
+
+_AMOUNTS = [one.name for one in msgspec.structs.fields(Room) if one.default_factory is not msgspec.NODEFAULT]
+"""Its fields that are changed in place."""

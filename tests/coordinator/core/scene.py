@@ -3,6 +3,9 @@ after each. The vocabulary is in `Scene.say`."""
 
 from typing import Any
 
+import msgpack
+
+from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import (
     Accepted,
     AckExits,
@@ -267,3 +270,13 @@ class Scene:
 def kept_for(job: Job) -> Kept | None:
     """What is kept for a job, if it waits for that."""
     return job.phase.kept if isinstance(job.phase, Earmarked) else None
+
+
+def decoded(at: checkpoint.Checkpoint) -> checkpoint.Checkpoint:
+    """A checkpoint that was written down and read again."""
+    return checkpoint.convert(msgpack.unpackb(checkpoint.encode(at), strict_map_key=False))
+
+
+def resumed(ledger: Ledger) -> Ledger:
+    """A ledger made of the bytes of a checkpoint of this one."""
+    return checkpoint.resume(decoded(checkpoint.take(ledger)))

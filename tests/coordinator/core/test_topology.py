@@ -18,7 +18,7 @@ def node(gpus: tuple[int, ...] = (), numa: tuple[tuple[int, ...], ...] = NUMA) -
 
 
 def room(of: NodeFacts, cores: tuple[int, ...] = ()) -> Room:
-    return Room(of, offer(of, cores=cores) if cores else offer(of))
+    return Room.of(of, offer(of, cores=cores) if cores else offer(of))
 
 
 def grant(of: NodeFacts, cpu: int, gpu: int = 0, cores: tuple[int, ...] = ()) -> Grant:
@@ -68,7 +68,7 @@ def test_what_is_chosen_is_always_there_and_never_on_more_numa_nodes_than_it_mus
         placed = tuple(msgspec.structs.replace(gpu, numa=rng.randint(-1, 2)) for gpu in of.gpus)
         of = msgspec.structs.replace(of, gpus=placed)
         free = tuple(rng.sample(range(9), rng.randint(0, 9)))
-        one = Room(of, offer(of, cores=free, gpus=tuple(rng.sample(offer(of).gpus, rng.randint(0, 3)))))
+        one = Room.of(of, offer(of, cores=free, gpus=tuple(rng.sample(offer(of).gpus, rng.randint(0, 3)))))
         wanted = Resources(rng.randint(0, 9000) // 500 * 500, 0, rng.choice((0, 0, 500, 1000, 2000, 3000)))
         if not one.fits(wanted):
             continue

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint, views
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import JobsSubmitted, NodeUp, Rejected, Send, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -19,7 +19,7 @@ from distributed_grid.protocol.messages import Exited, Inventory, Launch, Starte
 from distributed_grid.protocol.nodes import Known, NodeFacts
 from distributed_grid.protocol.placement import Walls, parse_placing
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, kept_for, offer, step
+from tests.coordinator.core.scene import facts, job, join, kept_for, offer, resumed, step
 
 ONE, WHOLE = Resources(cpu=1000), Resources(cpu=4000)
 RULE = Policy(owner_rule=True)
@@ -292,7 +292,7 @@ def test_a_level_that_is_none_is_not_recorded() -> None:
 
 def test_a_ledger_made_again_keeps_the_rule() -> None:
     ledger = grid(node("n1"), node("n2", "user"))
-    again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+    again = resumed(ledger)
     assert submit(again, "j", "eve") == "n2"
     assert again.state.policy.owner_rule
 

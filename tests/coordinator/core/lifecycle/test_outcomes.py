@@ -2,8 +2,8 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint, views
 from distributed_grid.coordinator.core import ledger as restore
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
@@ -28,7 +28,7 @@ from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, Retry
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale, Started, Stop
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, step
+from tests.coordinator.core.scene import facts, job, join, resumed, step
 
 CORE = Resources(cpu=1000)
 GANG = Request(CORE, gang=2)
@@ -464,7 +464,7 @@ def test_a_gang_that_waits_again_does_so_after_a_restart() -> None:
 def test_a_checkpoint_of_a_gang_half_over_goes_on_as_the_ledger_does() -> None:
     ledger = running()
     ends(ledger, 0, DONE)
-    other = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+    other = resumed(ledger)
     other.check()
     assert other.state.meetings == ledger.state.meetings
     assert results(ends(other, 1, FAILED)) == results(ends(ledger, 1, FAILED))

@@ -2,14 +2,13 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import Command, JobsSubmitted, RecordJob, Send, Told
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.policy import Policy, Unused
 from distributed_grid.protocol.jobs import Cause, GpuUse, Outcome, Request, RetryOn, State, Use
 from distributed_grid.protocol.messages import Exited, InUse, Started, Stop, Suspended
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, step
+from tests.coordinator.core.scene import facts, job, join, resumed, step
 
 NODE = facts("n1", cores=8, gpus=4)
 EVERY = 15.0
@@ -205,6 +204,6 @@ def test_time_counts_from_the_warning_about_gpus_and_not_from_one_about_cores() 
 def test_a_checkpoint_keeps_the_streak() -> None:
     stage = Stage()
     stage.tells(9, cpu=0.9)
-    stage.ledger = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(stage.ledger))))
+    stage.ledger = resumed(stage.ledger)
     stage.tells(1, cpu=0.9)
     assert stage.said()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
@@ -27,7 +26,7 @@ from distributed_grid.protocol.jobs import Cause, Outcome, Request, State
 from distributed_grid.protocol.messages import Exited, Inventory, Launch, Started, Stop
 from distributed_grid.protocol.nodes import NO_ORDERS, Known, Sample
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, offer, step
+from tests.coordinator.core.scene import facts, job, join, offer, resumed, step
 
 CORE = Request(Resources(cpu=1000))
 N1 = facts("n1", cores=2, labels={"room": "a", "ssd": "yes"})
@@ -230,7 +229,7 @@ def test_a_ledger_from_a_checkpoint_keeps_the_deadline() -> None:
     ledger = grid("n1")
     running(ledger)
     step(ledger, DrainAsked(7, ("n1",), deadline=60.0), 2.0)
-    after = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+    after = resumed(ledger)
     assert after.state.nodes["n1"].orders == ledger.state.nodes["n1"].orders
     assert stops(heard(after, 62.0))
 

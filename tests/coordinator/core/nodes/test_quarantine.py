@@ -5,7 +5,6 @@ from itertools import count
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import (
     Audit,
     Command,
@@ -24,7 +23,7 @@ from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Request
 from distributed_grid.protocol.messages import Exited, Launch, Stale, Started
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, offer, step
+from tests.coordinator.core.scene import facts, job, join, offer, resumed, step
 
 N1, N2 = facts("n1", cores=1), facts("n2", cores=1)
 CORE = Request(Resources(cpu=1000))
@@ -225,6 +224,6 @@ def test_it_outlasts_the_coordinator() -> None:
 def test_a_checkpoint_keeps_the_row_and_what_failed_elsewhere() -> None:
     stage = Stage()
     stage.fails(2)
-    stage.ledger = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(stage.ledger))))
+    stage.ledger = resumed(stage.ledger)
     stage.fails(1)
     assert not stage.usable() and len(stage.ledger.state.failing) == 3

@@ -9,13 +9,13 @@ from tests.coordinator.core.scene import facts, offer
 
 def test_whole_cores_are_taken_in_the_order_of_the_offer() -> None:
     of = facts("n")
-    room = Room(of, offer(of, cores=(3, 1, 2)))
+    room = Room.of(of, offer(of, cores=(3, 1, 2)))
     assert room.choose(Resources(cpu=2000)) == Grant(cores=(3, 1))
 
 
 def test_a_fraction_goes_on_the_shared_core_it_fills_best_and_opens_a_new_one_only_if_it_must() -> None:
     of = facts("n")
-    room = Room(of, offer(of, cores=(2, 3), shares={0: 600, 1: 300}))
+    room = Room.of(of, offer(of, cores=(2, 3), shares={0: 600, 1: 300}))
     assert room.choose(Resources(cpu=300)) == Grant(shared_core=1, shared_milli=300)
     assert room.choose(Resources(cpu=1500)) == Grant(cores=(2,), shared_core=0, shared_milli=500)
     assert room.choose(Resources(cpu=700)) == Grant(shared_core=2, shared_milli=700)
@@ -23,7 +23,7 @@ def test_a_fraction_goes_on_the_shared_core_it_fills_best_and_opens_a_new_one_on
 
 def test_two_halves_on_different_cores_are_no_whole_core() -> None:
     of = facts("n")
-    room = Room(of, offer(of, cores=(), shares={0: 500, 1: 500}))
+    room = Room.of(of, offer(of, cores=(), shares={0: 500, 1: 500}))
     assert room.lacks(Resources(cpu=600)) == "cpu"
     assert room.fits(Resources(cpu=500))
 
@@ -33,7 +33,7 @@ def test_small_gpus_go_first_and_a_fraction_fills_a_shared_one() -> None:
     uuids = [gpu.uuid for gpu in of.gpus]
     free = (16, 4, 8)
     gpus = tuple(GpuOffer(u, i, "T4", 16 * GIB, free[i] * GIB) for i, u in enumerate(uuids))
-    room = Room(of, offer(of, gpus=gpus))
+    room = Room.of(of, offer(of, gpus=gpus))
     assert [gpu.uuid for gpu in room.choose(Resources(gpu=2000)).gpus] == [uuids[1], uuids[2]]
     room.take(Grant(gpus=(GpuShare(uuids[0], 250),)))
     assert room.choose(Resources(gpu=500)).gpus == (GpuShare(uuids[0], 500),)
@@ -42,7 +42,7 @@ def test_small_gpus_go_first_and_a_fraction_fills_a_shared_one() -> None:
 
 def test_a_debt_is_remembered_and_is_nobodys_room() -> None:
     of = facts("n")
-    room = Room(of, offer(of, cores=(0,), memory=GIB))
+    room = Room.of(of, offer(of, cores=(0,), memory=GIB))
     held = Grant(cores=(1,), memory=3 * GIB)
     room.take(held)
     assert room.left == Resources(cpu=1000)
@@ -52,7 +52,7 @@ def test_a_debt_is_remembered_and_is_nobodys_room() -> None:
 
 def test_what_was_refused_a_moment_ago_is_there_and_not_to_be_had() -> None:
     of = facts("n", gpus=2)
-    room = Room(of, offer(of), frozenset({"n-gpu0", "2", "memory"}))
+    room = Room.of(of, offer(of), frozenset({"n-gpu0", "2", "memory"}))
     assert room.left == Resources(cpu=3000, gpu=1000)
     assert room.free_cores() == (0, 1, 3)
     assert room.choose(Resources(gpu=1000)).gpus == (GpuShare("n-gpu1"),)
@@ -61,7 +61,7 @@ def test_what_was_refused_a_moment_ago_is_there_and_not_to_be_had() -> None:
 def test_an_offer_of_what_the_node_has_not_got_makes_no_room() -> None:
     of = facts("n", cores=1, gpus=0)
     gpus = (GpuOffer("nobodys", 0, "T4", GIB, GIB),)
-    assert Room(of, offer(of, cores=(0, 7), memory=1 << 50, gpus=gpus)).left == Resources(1000, 8 * GIB, 0)
+    assert Room.of(of, offer(of, cores=(0, 7), memory=1 << 50, gpus=gpus)).left == Resources(1000, 8 * GIB, 0)
 
 
 GRANTS = st.lists(
@@ -78,7 +78,7 @@ GRANTS = st.lists(
 @given(GRANTS, st.randoms(use_true_random=False))
 def test_taking_and_giving_back_in_any_order_comes_out_even(wanted: list[Resources], rng: object) -> None:
     of = facts("n", cores=6, gpus=3)
-    room, whole = Room(of, offer(of)), Room(of, offer(of))
+    room, whole = Room.of(of, offer(of)), Room.of(of, offer(of))
     held = []
     for one in wanted:
         if room.fits(one):

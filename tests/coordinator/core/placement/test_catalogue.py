@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from distributed_grid.coordinator.api.submissions import neighbours
-from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import CancelAsked, JobsSubmitted, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -17,7 +16,7 @@ from distributed_grid.protocol.messages import Exited, Stale
 from distributed_grid.protocol.messages.roles import Reach
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import Resources
-from tests.coordinator.core.scene import facts, job, join, offer, step
+from tests.coordinator.core.scene import facts, job, join, offer, resumed, step
 from tests.depth import tries
 
 ONE = Resources(cpu=1000)
@@ -160,7 +159,7 @@ def test_a_ledger_made_again_knows_who_is_where_and_who_waits_for_whom() -> None
     ask(ledger, "j1", Resources(cpu=3000), on="n1", only=("n1",))
     ask(ledger, "j2", near=("j1",))
     ask(ledger, "j3", only=("n1",), apart=("web",))
-    again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+    again = resumed(ledger)
     for one in (ledger, again):
         end(one, "j0")
     assert where(again, "j1", "j2", "j3") == where(ledger, "j1", "j2", "j3") == ["n1", "n1", ""]

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import JobsSubmitted, LabelAsked, NodeDown, Rejected, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -26,7 +25,7 @@ from distributed_grid.protocol.placement import (
     same_model,
 )
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
-from tests.coordinator.core.scene import facts, job, join, step
+from tests.coordinator.core.scene import facts, job, join, resumed, step
 
 ONE = Resources(cpu=1000)
 HALF_GPU = Resources(cpu=500, gpu=500)
@@ -384,5 +383,5 @@ def test_views_that_are_not_asked_for_go_when_there_are_too_many(monkeypatch: py
 def test_a_ledger_made_again_finds_the_same_nodes() -> None:
     ledger = zones()
     step(ledger, LabelAsked(1, ("n4",), {"zone": "d"}, "op"), 1.0)
-    again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+    again = resumed(ledger)
     assert where(again, asked(labels=["zone=d"])) == "n4" == where(ledger, asked(labels=["zone=d"]))

@@ -27,7 +27,9 @@ WANTED = st.builds(
 def room(cores: int, part: int, memory: int, gpus: int) -> Room:
     of = facts("n", cores=5, memory=8 * GIB, gpus=3)
     shares = {4: part} if part else {}
-    return Room(of, offer(of, cores=of.cores[:cores], shares=shares, memory=memory * GIB, gpus=offer(of).gpus[:gpus]))
+    return Room.of(
+        of, offer(of, cores=of.cores[:cores], shares=shares, memory=memory * GIB, gpus=offer(of).gpus[:gpus])
+    )
 
 
 @given(ROOMS, WANTED)

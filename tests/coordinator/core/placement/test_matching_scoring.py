@@ -4,7 +4,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint
 from distributed_grid.coordinator.core.commands import JobsSubmitted, Told
 from distributed_grid.coordinator.core.ledger import Ledger
 from distributed_grid.coordinator.core.model import Node, Placement
@@ -15,7 +14,7 @@ from distributed_grid.protocol.messages import Exited
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.placement import Local, Strategy
 from distributed_grid.protocol.resources import GIB, Resources
-from tests.coordinator.core.scene import facts, job, join, offer
+from tests.coordinator.core.scene import facts, job, join, offer, resumed
 
 ONE = Resources(cpu=1000)
 
@@ -121,7 +120,7 @@ def test_local_first_takes_the_machine_it_comes_from_then_one_that_has_the_files
 def test_what_was_shipped_where_is_known_to_a_ledger_made_again() -> None:
     ledger = nodes("n1", "n2", "n3")
     run(ledger, "j1", Request(ONE, nodes=("n2",)), bundle="b" * 64)
-    again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+    again = resumed(ledger)
     local = Request(ONE, strategy=Strategy.LOCAL_FIRST, local=Local("laptop", "b" * 64))
     assert chosen(again, local) == chosen(ledger, local) == "n2"
 

@@ -31,7 +31,7 @@ from distributed_grid.protocol.messages import Exited, Inventory, Launch, Stale,
 from distributed_grid.protocol.nodes import Sample
 from distributed_grid.protocol.resources import GIB, Resources, ResourceType
 from tests.coordinator.core.lifecycle.test_outcomes import submitted as gang
-from tests.coordinator.core.scene import facts, job, join, offer, step
+from tests.coordinator.core.scene import decoded, facts, job, join, offer, step
 
 BY_RAY = Policy(by_ray=True)
 LAB = facts("lab", gpus=2)
@@ -364,7 +364,7 @@ def test_a_checkpoint_has_all_that_ray_said() -> None:
     step(ledger, ReserveRefused("j.1", "no"), 2.0)
     step(ledger, RayLooked({}, "nobody listens"), 2.5)
     at = checkpoint.take(ledger)
-    assert not checkpoint.differs(at, checkpoint.take(checkpoint.resume(checkpoint.decode(checkpoint.encode(at)))))
+    assert not checkpoint.differs(at, checkpoint.take(checkpoint.resume(decoded(at))))
 
 
 def test_an_urgent_job_takes_the_place_of_others_and_asks_ray_once_they_have_let_go() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint, views
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
@@ -28,7 +28,7 @@ from distributed_grid.protocol.messages.operator import Receipt
 from distributed_grid.protocol.nodes import Known, Sample
 from distributed_grid.protocol.placement import Constraints
 from distributed_grid.protocol.resources import GIB, MILLI, Resources
-from tests.coordinator.core.scene import facts, job, join, kept_for, offer, step
+from tests.coordinator.core.scene import facts, job, join, kept_for, offer, resumed, step
 
 RULES = Preempting(min_hold=10.0, min_hold_most=100.0, notice=2.0, grace_most=30.0, hold=10.0)
 CAUGHT = Outcome(cause=Cause.PREEMPTED, signal=15)
@@ -401,7 +401,7 @@ def test_a_plan_is_in_a_checkpoint() -> None:
     ledger = full()
     urgent(ledger, "u", 50.0, 2)
     ends(ledger, "a2.1", 51.0)
-    again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+    again = resumed(ledger)
     again.check()
     assert again.state.preempting == ledger.state.preempting
     assert launches(ends(again, "a3.1", 52.0)) == ["u.1"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from distributed_grid.coordinator.core import checkpoint, views
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import CancelAsked, Command, NodeUp, Tick, Told
 from distributed_grid.coordinator.core.explain import why as explain
 from distributed_grid.coordinator.core.ledger import Ledger
@@ -30,7 +30,7 @@ from tests.coordinator.core.preemption.test_execute import (
     stops,
     urgent,
 )
-from tests.coordinator.core.scene import facts, kept_for, offer, step
+from tests.coordinator.core.scene import facts, kept_for, offer, resumed, step
 from tests.depth import tries
 
 DONE = Outcome(cause=Cause.EXITED)
@@ -179,7 +179,7 @@ def test_a_plan_is_in_a_checkpoint() -> None:
     ledger = full(1, nodes=2)
     gang(ledger, 50.0)
     ends(ledger, "b0.1", 51.0)
-    again = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+    again = resumed(ledger)
     again.check()
     assert again.state.preempting == ledger.state.preempting
     assert sorted(launches(ends(again, "a0.1", 52.0))) == ["g_0.1", "g_1.1"]

@@ -21,7 +21,7 @@ Unit = list[tuple[str, Victim]]
 def full(name: str, cores: int = 1, free: tuple[int, ...] = ()) -> Room:
     """A node of which nothing but these cores is to be had."""
     of = facts(name, cores)
-    return Room(of, offer(of, cores=free, memory=0, gpus=()))
+    return Room.of(of, offer(of, cores=free, memory=0, gpus=()))
 
 
 def victim(name: str, *cores: int, lost: float = 1.0, low: bool = True, gang: int = 0) -> Victim:
@@ -50,7 +50,7 @@ def lot_of(chance: random.Random, alone: bool) -> tuple[dict[str, Room], list[Un
     rooms: dict[str, Room] = {}
     for number in range(chance.randint(2, 5)):
         of = facts(f"n{number}", chance.randint(1, 4), 8 * GIB)
-        rooms[of.name] = Room(of, offer(of))
+        rooms[of.name] = Room.of(of, offer(of))
     units: list[Unit] = []
     for number in range(chance.randint(2, 8)):
         wanted = Resources(chance.choice((500, MILLI, MILLI, 2 * MILLI)), chance.choice((0, GIB, 4 * GIB)))
@@ -105,7 +105,7 @@ def test_no_set_of_jobs_and_gangs_that_makes_room_for_all_members_loses_less(see
         before = {name: room.copy() for name, room in rooms.items()}
         made, best = gang_plan(views, request, RULES, 0.0), least(rooms, units, request)
         for name, room in rooms.items():
-            assert all(getattr(room, slot) == getattr(before[name], slot) for slot in Room.__slots__)
+            assert room == before[name]
         if best is None:
             assert isinstance(made, NoPlan) and made.code == "no-victims"
         elif best == (0.0, 0, 0.0, 0):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from distributed_grid.coordinator.core import checkpoint, views
+from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.commands import (
     CancelAsked,
     Command,
@@ -21,7 +21,7 @@ from distributed_grid.protocol.jobs import After, Cause, Outcome, Request, Retry
 from distributed_grid.protocol.messages import Exited, Started
 from distributed_grid.protocol.resources import Resources
 from tests.coordinator.core.queue.test_groups import CPU, ended, launched, ledger_with, submitted
-from tests.coordinator.core.scene import facts, job, join, step
+from tests.coordinator.core.scene import facts, job, join, resumed, step
 from tests.depth import tries
 
 
@@ -255,7 +255,7 @@ def test_a_restart_at_any_moment_changes_nothing_of_what_waits_for_what() -> Non
             assert again.state.held.unmet == ledger.state.held.unmet, seed
             assert {kind: on for kind, on in again.state.held.on.items()} == ledger.state.held.on, seed
             assert set(again.state.queue.turns) == set(ledger.state.queue.turns), seed
-            copy = checkpoint.resume(checkpoint.decode(checkpoint.encode(checkpoint.take(ledger))))
+            copy = resumed(ledger)
             copy.check()
             assert (copy.state.held.unmet, copy.state.held.on) == (ledger.state.held.unmet, ledger.state.held.on), seed
             assert copy.state.held.unstarted == ledger.state.held.unstarted, seed
