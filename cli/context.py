@@ -156,13 +156,13 @@ def _option(names: tuple[str, ...], field: str, about: dict[str, Any]) -> click.
 
 
 COMMON: list[click.Parameter] = [
-    _option(("-c", "--config"), "config_path", {"metavar": "FILE", "help": "Configuration to use."}),
+    _option(("-c", "--config"), "config_path", {"metavar": "FILE", "help": "Configuration file."}),
     _option(
-        ("--coordinator",), "coordinator", {"metavar": "URL", "help": "Where the coordinator is (GRID_COORDINATOR)."}
+        ("--coordinator",), "coordinator", {"metavar": "URL", "help": "Address of the coordinator (GRID_COORDINATOR)."}
     ),
-    _option(("-o", "--output"), "output", {"type": click.Choice(FORMS), "help": "Form of what is printed."}),
-    _option(("--color",), "color", {"type": click.Choice(COLORS), "help": "Colours in what is printed."}),
-    _option(("-q", "--quiet"), "quiet", {"is_flag": True, "help": "No words of our own."}),
-    _option(("-v", "--verbose"), "verbose", {"is_flag": True, "help": "More words of our own."}),
+    _option(("-o", "--output"), "output", {"type": click.Choice(FORMS), "help": "Output format."}),
+    _option(("--color",), "color", {"type": click.Choice(COLORS), "help": "Coloured output."}),
+    _option(("-q", "--quiet"), "quiet", {"is_flag": True, "help": "Print no messages."}),
+    _option(("-v", "--verbose"), "verbose", {"is_flag": True, "help": "Print more messages."}),
 ]
 """The options of every command (see lazy.py)."""

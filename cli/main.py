@@ -20,46 +20,50 @@ COMMANDS: dict[str, Lazy] = {
     "run-shared": Lazy(_AT + "jobs.run_shared:run_shared", "Run a command on borrowed resources of another node."),
     "submit": Lazy(_AT + "jobs.submit:submit", "Submit the jobs of a file, all or none, and print their ids."),
     "shared-status": Lazy(
-        _AT + "grid.status:shared_status", "Show what is offered and what is lent, and why not more."
+        _AT + "grid.status:shared_status", "Show offers and allocations, and why nothing more is offered."
     ),
-    "shares": Lazy(_AT + "grid.status:shares", "Show who holds how much, and who is served next."),
-    "status": Lazy(_AT + "grid.status:status", "Show how the grid is, on one screen."),
+    "shares": Lazy(_AT + "grid.status:shares", "Show each user's share of the grid, and who is served next."),
+    "status": Lazy(_AT + "grid.status:status", "Show the state of the grid on one screen."),
     "nodes": Lazy(_AT + "grid.nodes:nodes", "List the nodes."),
-    "node": Lazy(_AT + "grid.nodes:node", "Add and remove nodes, and order something for them: drain, undrain, label."),
+    "node": Lazy(_AT + "grid.nodes:node", "Add, remove, drain, undrain and label nodes."),
     "jobs": Lazy(_AT + "jobs.jobs:jobs", "List jobs."),
-    "logs": Lazy(_AT + "attach.follow:logs", "Print what a job wrote."),
+    "logs": Lazy(_AT + "attach.follow:logs", "Print the output of a job."),
     "attach": Lazy(_AT + "attach.follow:attach", "Follow a job to its end and exit with its exit code."),
-    "cancel": Lazy(_AT + "jobs.jobs:cancel", "End jobs, also waiting ones."),
+    "cancel": Lazy(_AT + "jobs.jobs:cancel", "Cancel jobs, running or waiting."),
     "why": Lazy(_AT + "jobs.jobs:why", "Explain why a job waits, or why it is where it is."),
     "receipts": Lazy(_AT + "grid.history:receipts", "Show who was preempted for whom, and what it cost."),
-    "job": Lazy(_AT + "jobs.jobs:job", "Look at single jobs: show, wait, events."),
+    "job": Lazy(_AT + "jobs.jobs:job", "Show single jobs, wait for them, list their events: show, wait, events."),
     "boost": Lazy(
         _AT + "grid.boost:boost",
-        "Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history.",
+        "Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history.",
     ),
-    "cluster": Lazy(_AT + "grid.status:cluster", "Look at the nodes, and at what Ray shows of them: status."),
-    "init": Lazy(_AT + "grid.access:init", "Found a grid: its authority, its keys, and you as its first operator."),
-    "token": Lazy(
-        _AT + "grid.access:token", "Make tokens with which nodes and people join, list them, take them back."
+    "cluster": Lazy(_AT + "grid.status:cluster", "Compare the nodes with what Ray shows: status."),
+    "init": Lazy(
+        _AT + "grid.access:init", "Create a grid: its certificate authority, its keys, and you as its first operator."
     ),
-    "access": Lazy(_AT + "grid.access:access", "List who has access; `access revoke ROLE NAME` takes it back at once."),
-    "audit": Lazy(_AT + "grid.history:audit", "Look at the coordinator's log of requests: verify."),
+    "token": Lazy(_AT + "grid.access:token", "Create, list and revoke tokens with which nodes and people join."),
+    "access": Lazy(_AT + "grid.access:access", "List who has access; `access revoke ROLE NAME` revokes it at once."),
+    "audit": Lazy(_AT + "grid.history:audit", "Verify the coordinator's audit log: verify."),
     "login": Lazy(_AT + "grid.access:login", "Join a grid as a person, with a token from one of its operators."),
-    "context": Lazy(_AT + "grid.access:context", "See and choose which grid is spoken to: list, use."),
-    "agent": Lazy(_AT + "services.agent:agent", "Install or run this machine's agent, or see what it would offer."),
+    "context": Lazy(_AT + "grid.access:context", "List the grids you have joined, and choose one: list, use."),
+    "agent": Lazy(
+        _AT + "services.agent:agent", "Run or install the agent of this machine, or show what it would offer."
+    ),
     "coordinator": Lazy(
         _AT + "services.coordinator:coordinator", "Install, run, back up, restore or check the coordinator."
     ),
-    "dev": Lazy(_AT + "dev.dev:dev", "Start and end a whole grid on this machine, to try it out."),
+    "dev": Lazy(_AT + "dev.dev:dev", "Start and stop a whole grid on this machine, to try it out."),
     "doctor": Lazy(
-        _AT + "services.doctor:doctor", "Look at all that has to be right here, and say what to do where it is not."
+        _AT + "services.doctor:doctor", "Check this machine's installation, and say how to repair what is wrong."
     ),
     "support-dump": Lazy(
-        _AT + "services.support:support_dump", "Write what who is to help needs to see into one file, without secrets."
+        _AT + "services.support:support_dump", "Collect diagnostics in one file, with secrets removed."
     ),
-    "replay": Lazy(_AT + "grid.history:replay", "Decide again what an event log says, by the same policy or another."),
+    "replay": Lazy(_AT + "grid.history:replay", "Replay the decisions of an event log, by the same policy or another."),
     "config": Lazy(_AT + "grid.config:config", "Show, check and write configuration."),
-    "simulate": Lazy(_AT + "grid.simulate:simulate", "Simulate grids with faults, and see that their promises hold."),
+    "simulate": Lazy(
+        _AT + "grid.simulate:simulate", "Simulate grids with faults, and check that their guarantees hold."
+    ),
     "completion": Lazy(_AT + "completion:completion", "Print a shell's completion script."),
 }
 

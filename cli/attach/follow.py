@@ -53,7 +53,7 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
 @click.option("--exit-code", is_flag=True, help="With -f: exit with the job's exit code.")
 @click.argument("job", shell_complete=complete_jobs)
 def logs(job: str, follow: bool, only: str | None, exit_code: bool) -> None:
-    """Print what a job wrote.
+    """Print the output of a job.
 
     JOB is an id, the beginning of one, a name, or `last`. What it wrote to stdout goes to stdout, the rest to stderr.
     ^C leaves; the job goes on.

@@ -34,7 +34,7 @@ LOG_LINES = 15
 
 @click.group(cls=LazyGroup)
 def dev() -> None:
-    """Start and end a whole grid on this machine, to try it out."""
+    """Start and stop a whole grid on this machine, to try it out."""
 
 
 @dev.command()
@@ -44,8 +44,12 @@ def dev() -> None:
 )
 @click.option("--cores-per-node", type=click.IntRange(1, 1024), help="Cores of each agent (the machine's, shared out).")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the coordinator (7433); 0 takes a free one.")
-@click.option("--cpu-percent-max", type=click.IntRange(0, 100), help="It lends up to this CPU use by others (90).")
-@click.option("--dir", "directory", metavar="DIR", help="Where it keeps its state.")
+@click.option(
+    "--cpu-percent-max",
+    type=click.IntRange(0, 100),
+    help="Lend while others use at most this percentage of the CPU (90).",
+)
+@click.option("--dir", "directory", metavar="DIR", help="State directory.")
 def up(directory: str | None, **wanted: int | None) -> None:
     """Start a coordinator and agents on this machine; what runs already stays as it is.
 
@@ -65,9 +69,9 @@ def up(directory: str | None, **wanted: int | None) -> None:
 
 
 @dev.command()
-@click.option("--dir", "directory", metavar="DIR", help="Where it keeps its state.")
+@click.option("--dir", "directory", metavar="DIR", help="State directory.")
 def down(directory: str | None) -> None:
-    """End the dev grid: its jobs, agents and coordinator, and nothing else. What they stored stays."""
+    """Stop the dev grid: its jobs, agents and coordinator, and nothing else. Its state is kept."""
     invocation = current()
     home = _home(directory)
     if not (home / "dev.json").exists():

@@ -26,23 +26,23 @@ ROLES = [Role.AGENT.value, *(role.value for role in PEOPLE)]
 
 @click.group(cls=LazyGroup)
 def token() -> None:
-    """Make tokens with which nodes and people join, list them, take them back."""
+    """Create, list and revoke tokens with which nodes and people join."""
 
 
 @token.command()
-@click.option("--role", type=click.Choice(ROLES), default="agent", help="As what they join (agent).")
-@click.option("--node", metavar="NAME", help="What the node will be called, or a pattern of it such as 'lab*'.")
-@click.option("--user", metavar="NAME", help="What the person will be called.")
-@click.option("--ttl", metavar="TIME", help="How long it may be used (1h; a bearer token 30d).")
+@click.option("--role", type=click.Choice(ROLES), default="agent", help="Role of those who join (agent).")
+@click.option("--node", metavar="NAME", help="Name of the node, or a pattern such as 'lab*'.")
+@click.option("--user", metavar="NAME", help="Name of the person.")
+@click.option("--ttl", metavar="TIME", help="How long it is valid (1h; a bearer token 30d).")
 @click.option("--uses", type=int, default=1, help="How often it may be used (1).")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the nodes that join; repeatable.")
-@click.option("--bearer", is_flag=True, help="A token that a person's programs show each time, instead of joining.")
+@click.option("--bearer", is_flag=True, help="A bearer token, which a person's programs show with each connection.")
 def create(
     role: str, node: str | None, user: str | None, ttl: str | None, uses: int, labels: tuple[str, ...], bearer: bool
 ) -> None:
-    """Make a token, and print the invitation to give to who is to join.
+    """Create a token, and print the invitation for the new member.
 
-    It is shown this once. Whoever has it can join with it: send it on a way that you trust.
+    It is shown only once. Whoever has it can join: send it over a channel that you trust.
     """
     if node is not None and role != "agent":
         raise BadValue(f"--node is for agents, and this token is for a {role}", hint="say who it is with --user")
@@ -76,7 +76,7 @@ def create(
 
 @token.command(name="list")
 def list_tokens() -> None:
-    """List the tokens that still open something. Their secrets are not known any more."""
+    """List the tokens that are still valid. Their secrets are not kept."""
     invocation = current()
     access: Access = invocation.ask(lambda number: ListAccess(id=number))
     rows = [
@@ -90,7 +90,7 @@ def list_tokens() -> None:
 @token.command()
 @click.argument("token")
 def revoke(token: str) -> None:
-    """Take a token back, by its id or as a whole. Who has joined with it stays."""
+    """Revoke a token, given by its id or as a whole. Members who joined with it stay."""
     parts = token.rpartition("/")[2].split(".")
     invocation = current()
     done: Done = invocation.ask(lambda number: Withdraw(id=number, token=parts[2] if len(parts) == 4 else token))
@@ -100,7 +100,7 @@ def revoke(token: str) -> None:
 @click.group(cls=LazyGroup, invoke_without_command=True)
 @click.pass_context
 def access(ctx: click.Context) -> None:
-    """List who has access; `access revoke ROLE NAME` takes it back at once."""
+    """List who has access; `access revoke ROLE NAME` revokes it at once."""
     if ctx.invoked_subcommand is not None:
         return
     invocation = current()
@@ -117,7 +117,7 @@ def access(ctx: click.Context) -> None:
 @click.argument("role", type=click.Choice(ROLES))
 @click.argument("name")
 def revoke_access(role: str, name: str) -> None:
-    """Take back all certificates of a node or a person, and end their connections at once."""
+    """Revoke all certificates of a node or a person, and close their connections at once."""
     invocation = current()
     done: Done = invocation.ask(lambda number: Withdraw(id=number, role=Role(role), name=name))
     invocation.say(done.text)
@@ -180,15 +180,17 @@ PORT = 7433
 
 
 @click.command()
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name or address it is reached by; repeatable.")
-@click.option("--port", type=click.IntRange(1, 65535), default=PORT, help="The port that it will listen on (7433).")
-@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
-@click.option("--context", "context", default="default", metavar="NAME", help="What your own access is called.")
+@click.option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="A name or address of the coordinator; repeatable."
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=PORT, help="Port of the coordinator (7433).")
+@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
+@click.option("--context", "context", default="default", metavar="NAME", help="Name of your own context.")
 def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str) -> None:
-    """Found a grid: its authority, its keys, and you as its first operator.
+    """Create a grid: its certificate authority, its keys, and you as its first operator.
 
-    Run it on the master, as who will run the coordinator. From then on every connection is TLS 1.3 and everybody who
-    connects has an identity.
+    Run it on the master, as the user who will run the coordinator. From then on every connection uses TLS 1.3, and
+    everybody who connects has an identity.
     """
     invocation = current()
     config = invocation.whole_config({"coordinator.state_dir": state_dir})
@@ -213,7 +215,7 @@ def init(hosts: tuple[str, ...], port: int, state_dir: str | None, context: str)
 
 
 @click.command()
-@click.option("--context", "context", default="default", metavar="NAME", help="What this access is called here.")
+@click.option("--context", "context", default="default", metavar="NAME", help="Name of the new context.")
 @click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
 def login(context: str, invitation: str) -> None:
     """Join a grid as a person, with a token from one of its operators.
@@ -251,7 +253,7 @@ def _keep_bearer(asked: Any, name: str, folder: Path) -> None:
 
 @click.group(cls=LazyGroup)
 def context() -> None:
-    """See and choose which grid is spoken to: list, use."""
+    """List the grids you have joined, and choose one: list, use."""
 
 
 @context.command(name="list")
@@ -271,7 +273,7 @@ def list_contexts() -> None:
 @context.command()
 @click.argument("name")
 def use(name: str) -> None:
-    """Speak to this grid from now on."""
+    """Use this grid from now on."""
     use_context(name)
 
 

@@ -73,7 +73,7 @@ HISTORY = ("BOOST", "SOURCE", "TARGET", "LENT", "BEGAN", "LASTED", "END")
 
 @click.group(cls=LazyGroup)
 def boost() -> None:
-    """Lend what other nodes have idle to a Ray cluster: request, status, release, extend, history."""
+    """Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history."""
 
 
 @boost.command()
@@ -92,8 +92,8 @@ def request(
 ) -> None:  # fmt: skip
     """Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster.
 
-    Returns when Ray shows it: from then on any program of that cluster can use it. ^C before that takes the request
-    back.
+    Returns once Ray shows it; from then on any program of that cluster can use it. ^C before that cancels the
+    request.
     """
     invocation = current()
     wanted = parse_kind(kind)
@@ -162,9 +162,9 @@ def _nobody_has(why: str, more: str = "") -> GridError:
 @boost.command()
 @click.option("--node", default="", metavar="NODE", help="Only those for this node.")
 def status(node: str) -> None:
-    """Show the boosts there are, and what Ray shows of them.
+    """Show all boosts, and what Ray reports about them.
 
-    IN RAY is what Ray's own list of nodes says of each; what is not as it was lent is said below.
+    IN RAY is the state in Ray's own list of nodes; differences from what was lent are listed below the table.
     """
     invocation = current()
     answer: Boosts = invocation.ask(lambda n: ListBoosts(n, node))
@@ -311,7 +311,7 @@ def release(boost_id: str) -> None:
 @click.argument("boost_id", metavar="BOOST")
 @click.argument("time_", metavar="TIME")
 def extend(boost_id: str, time_: str) -> None:
-    """Let a boost end so much later: seconds, or 30m, 2h."""
+    """Extend a boost by this time: seconds, or 30m, 2h."""
     invocation = current()
     seconds = parse_duration(time_)
     named = _named(invocation, boost_id)
@@ -320,7 +320,7 @@ def extend(boost_id: str, time_: str) -> None:
 
 
 @boost.command()
-@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="How many at most (200).")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="Maximum number (200).")
 def history(limit: int) -> None:
     """Show boosts that have ended, the newest first."""
     invocation = current()

@@ -17,7 +17,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.option("--origin", is_flag=True, help="Show the origin of each value.")
 def show(origin: bool) -> None:
     """Show every setting with its value."""
     from distributed_grid.config import schema as config_text
@@ -48,7 +48,7 @@ def _plain(value: object) -> object:
 @config.command()
 @click.argument("file", required=False)
 def check(file: str | None) -> None:
-    """Check the configuration, or FILE, and say all that is wrong with it."""
+    """Check the configuration, or FILE, and report all errors."""
     from distributed_grid.config.settings import find, load, places
 
     invocation = current()
@@ -65,7 +65,7 @@ def check(file: str | None) -> None:
 
 
 @config.command()
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.argument("file", default="grid.yaml")
 def init(force: bool, file: str) -> None:
     """Write a commented file to start from: FILE (grid.yaml), or - for stdout."""

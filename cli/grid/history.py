@@ -29,13 +29,15 @@ LINES = 50
 @click.command()
 @click.argument("log")
 @click.option("--until", metavar="TIME", help="Stop there, such as 2026-01-31T12:00:00 (local time).")
-@click.option("--job", default="", metavar="ID", help="Tell what happened to this job, or only its differences.")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Ask another policy; repeatable.")
+@click.option("--job", default="", metavar="ID", help="Show only the events, or the differences, of this job.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting of the policy; repeatable."
+)
 def replay(log: str, until: str | None, job: str, changes: tuple[str, ...]) -> None:
-    """Decide again what an event log says, by the same policy or another.
+    """Replay the decisions of an event log, by the same policy or another.
 
-    LOG is a file of the event log, a folder of such, or a coordinator's state directory. Exits with 1 where the same
-    policy decides otherwise than it did, or the ledger refuses its own state."""
+    LOG is a file of the event log, a folder of such files, or a coordinator's state directory. Exits with 1 if the
+    same policy decides otherwise than it did, or the ledger fails its own checks."""
     invocation = current()
     end = _moment(until) if until else float("inf")
     if changes:
@@ -205,12 +207,12 @@ NAMED = 3
 
 @click.command()
 @click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only on this node.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="So many at the most.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Maximum number.")
 @click.argument("job", required=False, default="")
 def receipts(job: str, node: str, limit: int) -> None:
     """Show who was preempted for whom, and what it cost.
 
-    The newest first; of JOB, where it took a place or gave one. LOST is in core-seconds (docs/preemption.md).
+    Newest first. With JOB, only preemptions for this job or of it. LOST is in core-seconds (docs/preemption.md).
     """
     invocation = current()
     answer: Receipts = invocation.ask(lambda n: GetReceipts(id=n, job=job, node=node, limit=limit))
@@ -302,17 +304,17 @@ def alternative_json(other: Alternative) -> dict[str, Any]:
 
 @click.group(cls=LazyGroup)
 def audit() -> None:
-    """Look at the coordinator's log of requests: verify."""
+    """Verify the coordinator's audit log: verify."""
 
 
 @audit.command()
-@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
+@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 def verify(state_dir: str | None, file: Path | None) -> None:
-    """Say whether every line of the audit log is as it was written and in its place.
+    """Verify that every line of the audit log is unchanged and in order.
 
-    Of this machine's coordinator, which may run: audit.log and what was turned over, to the line that its store knows;
-    or of one FILE alone. What does not fit first is said, and the exit code is 1.
+    Checks the log of this machine's coordinator, which may be running: audit.log and rotated files, up to the line
+    that its store knows; or FILE alone. The first fault is reported, and the exit code is 1.
     """
     invocation = current()
     from distributed_grid.coordinator.audit import verify as audit_verify

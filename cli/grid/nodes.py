@@ -36,22 +36,22 @@ _PUSHING = "distributed_grid.cli.grid.push:"
     cls=LazyGroup,
     table={
         "add": Lazy(_PUSHING + "add", "Make hosts nodes of the grid, by ssh."),
-        "remove": Lazy(_PUSHING + "remove", "Take a node out of the grid, and clean its host by ssh."),
+        "remove": Lazy(_PUSHING + "remove", "Remove a node from the grid, and clean its host by ssh."),
     },
 )
 def node() -> None:
-    """Add and remove nodes, and order something for them: drain, undrain, label."""
+    """Add, remove, drain, undrain and label nodes."""
 
 
 @node.command()
-@click.option("--deadline", metavar="TIME", help="Take back what still runs there after this time; 0: now.")
-@click.option("--reason", default="", metavar="TEXT", help="Kept with the node, and told to who waits.")
+@click.option("--deadline", metavar="TIME", help="Stop what still runs there after this time; 0: now.")
+@click.option("--reason", default="", metavar="TEXT", help="Shown with the node, and to users whose jobs wait.")
 @click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
 def drain(node: tuple[str, ...], deadline: str | None, reason: str) -> None:
-    """Give nodes no new job.
+    """Start no new jobs on nodes.
 
-    What runs there goes on: to its end, or to the deadline; then it is stopped, waits again and runs elsewhere. It
-    holds until `undrain`, whatever restarts meanwhile. Said again, the new order replaces the old one.
+    Jobs that run there continue to their end, or to the deadline; then they are stopped and queued again. The order
+    holds until `undrain`, also over restarts. A new order replaces the old one.
     """
     seconds = -1.0 if deadline is None else parse_duration(deadline, zero=True)
     _order(lambda n: DrainNodes(id=n, nodes=node, reason=reason, deadline=seconds))
@@ -60,7 +60,7 @@ def drain(node: tuple[str, ...], deadline: str | None, reason: str) -> None:
 @node.command()
 @click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
 def undrain(node: tuple[str, ...]) -> None:
-    """Give nodes jobs again, also those that were set aside."""
+    """Start jobs on nodes again, also on those that were set aside."""
     _order(lambda n: UndrainNodes(id=n, nodes=node))
 
 
@@ -69,7 +69,7 @@ def undrain(node: tuple[str, ...]) -> None:
 def label(words: tuple[str, ...]) -> None:
     """Set labels of nodes (K=V) or remove them (K-).
 
-    They stand over the labels that the nodes' agents tell, until they are ordered otherwise.
+    They override the labels that the nodes' agents report, until they are changed.
     """
     names = tuple(word for at, word in enumerate(words) if not at or not ("=" in word or word.endswith("-")))
     labels = parse_labels(word for word in words[1:] if word not in names)

@@ -36,8 +36,8 @@ SAID = {
 def _ssh_options(command: Any) -> Any:
     options = [
         click.option("--port", type=click.IntRange(1, 65535), help="The port of ssh (as your ssh configuration says)."),
-        click.option("--identity", "-i", metavar="FILE", default="", help="The private key to get in with."),
-        click.option("--accept-new", is_flag=True, help="Take the key of a host that was never seen, and remember it."),
+        click.option("--identity", "-i", metavar="FILE", default="", help="The private key to log in with."),
+        click.option("--accept-new", is_flag=True, help="Accept the key of an unknown host, and remember it."),
         click.option("--python", metavar="PATH", default="", help="The Python to use there (the first new enough)."),
     ]
     for option in reversed(options):
@@ -47,16 +47,19 @@ def _ssh_options(command: Any) -> Any:
 
 @click.command()
 @_ssh_options
-@click.option("--name", metavar="NODE", default="", help="What the node will be called (the host's own name).")
+@click.option("--name", metavar="NODE", default="", help="Name of the node (the host's own name).")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the nodes; repeatable.")
 @click.option(
     "--wheels",
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Wheels of all that is needed, for hosts without an index of packages.",
+    help="Wheels of all dependencies, for hosts without a package index.",
 )
 @click.option(
-    "--reached-at", metavar="HOST:PORT", default="", help="Where the hosts reach the coordinator (as we do, by TLS)."
+    "--reached-at",
+    metavar="HOST:PORT",
+    default="",
+    help="Address at which the hosts reach the coordinator (ours, by TLS).",
 )
 @click.argument("hosts", nargs=-1, required=True, metavar="USER@HOST...")
 def add(
@@ -93,9 +96,9 @@ def add(
 
 @click.command()
 @_ssh_options
-@click.option("--host", metavar="USER@HOST", default="", help="Where it is (as it was added from here).")
-@click.option("--now", is_flag=True, help="Take its jobs back, rather than wait for their end.")
-@click.option("--forget", "forgetting", is_flag=True, help="Only have the grid forget it; nothing is done on its host.")
+@click.option("--host", metavar="USER@HOST", default="", help="Its host (as it was added from here).")
+@click.option("--now", is_flag=True, help="Stop its jobs instead of waiting for their end.")
+@click.option("--forget", "forgetting", is_flag=True, help="Only remove it from the grid; nothing is done on its host.")
 @click.argument("node", shell_complete=complete_nodes)
 def remove(
     node: str,
@@ -107,11 +110,10 @@ def remove(
     accept_new: bool,
     python: str,
 ) -> None:
-    """Take a node out of the grid, and clean its host by ssh.
+    """Remove a node from the grid, and clean its host by ssh.
 
-    It gets no new job, and its jobs are waited for; then all that was installed there is removed, its certificate is
-    taken back, and the grid forgets it. With --forget nothing is asked of the host, which may be gone: what ran there
-    counts as lost.
+    It is drained first; then all that was installed there is removed, its certificate is revoked, and the grid
+    forgets it. With --forget the host is not contacted and may be gone: what ran there counts as lost.
     """
     invocation = current()
     grid = Coordinator(invocation.ask, lambda: invocation.user).grid()

@@ -37,11 +37,11 @@ SAID_EVERY = 10.0
 @click.option("--events", type=click.IntRange(0), default=200, help="Events in each grid at the least (200).")
 @click.option("--without", default="", metavar="LIST", help="Faults and jobs to leave out, such as reboot,fault5,job3.")
 def simulate(seed: int, seeds: int, jobs: int, nodes: int, events: int, without: str) -> None:
-    """Simulate grids with faults, and see that their promises hold.
+    """Simulate grids with faults, and check that their guarantees hold.
 
-    A seed makes a grid: nodes, jobs and faults, around the real cores of coordinator and agents. The same seed makes
-    the same grid, and the same happens in it. What should not be is told as a story and cut down to what it takes.
-    Exits with 1 then."""
+    A seed determines a grid (nodes, jobs and faults, around the real cores of coordinator and agents) and all that
+    happens in it. A violated guarantee is printed as a story, reduced to what reproduces it; the exit code is then
+    1."""
     invocation, out = current(), _without(without)
     began = time.monotonic()
     found = Found()

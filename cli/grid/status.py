@@ -35,7 +35,7 @@ from distributed_grid.protocol.text import counted, format_duration
 
 @click.command()
 def status() -> None:
-    """Show how the grid is, on one screen."""
+    """Show the state of the grid on one screen."""
     invocation = current()
     url = invocation.url()
     answer: Status = invocation.ask(lambda n: GetStatus(id=n))
@@ -46,10 +46,10 @@ def status() -> None:
 
 @click.command("shared-status")
 @click.option("-n", "--node", default="", metavar="NODE", shell_complete=complete_nodes, help="Only this node.")
-@click.option("--offers", "part", flag_value="offers", help="Only what is offered.")
-@click.option("--allocations", "--leases", "part", flag_value="allocations", help="Only what is lent.")
+@click.option("--offers", "part", flag_value="offers", help="Only offers.")
+@click.option("--allocations", "--leases", "part", flag_value="allocations", help="Only allocations.")
 def shared_status(node: str, part: str | None) -> None:
-    """Show what is offered and what is lent, and why not more."""
+    """Show offers and allocations, and why nothing more is offered."""
     invocation = current()
     answer: Shared = invocation.ask(lambda n: GetShared(id=n, node=node))
     if node and not any(offer.node == node for offer in answer.offers):
@@ -253,15 +253,15 @@ COUNTED = ("CPU", "GPU", "memory")
 
 @click.group(cls=LazyGroup)
 def cluster() -> None:
-    """Look at the nodes, and at what Ray shows of them: status."""
+    """Compare the nodes with what Ray shows: status."""
 
 
 @cluster.command("status")
 def cluster_status() -> None:
-    """List the nodes, and where Ray is configured what Ray shows.
+    """List the nodes, and what Ray shows if it is configured.
 
-    Of Ray's nodes it shows how much of what they have is in use (2/8), and of those that are raylets of boosts from
-    which node to which they are lent. Below are the sums, and what waits in Ray for room.
+    For Ray's nodes it shows used and total resources (2/8), and for raylets of boosts their source and target.
+    Below are the sums, and what waits in Ray for capacity.
     """
     invocation = current()
     grid: Status = invocation.ask(lambda n: GetStatus(id=n))
@@ -392,7 +392,7 @@ def _ray_json(ray: Boosts) -> dict[str, Any] | None:
 
 @click.command()
 def shares() -> None:
-    """Show who holds how much, and who is served next."""
+    """Show each user's share of the grid, and who is served next."""
     invocation = current()
     answer: Shares = invocation.ask(lambda n: GetShares(id=n))
     header = ("NEXT", "USER", "SHARE", "HELD", "PAST", "WEIGHT", "HOLDS", "RUNNING", "WAITING")

@@ -170,7 +170,7 @@ GRID_FAILED = 125
 @click.option("--state", "states", multiple=True, metavar="STATE", help="Only those in this state; repeatable.")
 @click.option("--user", default="", metavar="USER", help="Only this user's.")
 @click.option("--mine", is_flag=True, help="Only yours.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="How many at most (200).")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=200, help="Maximum number (200).")
 def jobs(ended: bool, members: bool, states: tuple[str, ...], user: str, mine: bool, limit: int) -> None:
     """List jobs.
 
@@ -225,7 +225,7 @@ def cancel(
     every: bool,
     states: tuple[str, ...],
 ) -> None:
-    """End jobs, also waiting ones.
+    """Cancel jobs, running or waiting.
 
     JOB is an id, the beginning of one, a name, or `last`; an array as a whole, or some of it: ARRAY_7, ARRAY_3-7,9.
     SIGTERM, then SIGKILL. Returns once it is sure to happen, to all of them or to none.
@@ -258,7 +258,7 @@ def why(job: str) -> None:
 
 @click.group(cls=LazyGroup)
 def job() -> None:
-    """Look at single jobs: show, wait, events."""
+    """Show single jobs, wait for them, list their events: show, wait, events."""
 
 
 @job.command()

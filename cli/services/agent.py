@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=LazyGroup)
 def agent() -> None:
-    """Install or run this machine's agent, or see what it would offer."""
+    """Run or install the agent of this machine, or show what it would offer."""
 
 
 def _settings_options(command: Any) -> Any:
@@ -40,7 +40,7 @@ def _settings_options(command: Any) -> Any:
             "--owner", "owners", metavar="USER", multiple=True, help="A user whose jobs run also behind weak walls."
         ),
         click.option("--trust", metavar="WHOM", help="Whose jobs run behind weak walls: owner or everyone (owner)."),
-        click.option("--state-dir", metavar="DIR", help="Where it keeps its state."),
+        click.option("--state-dir", metavar="DIR", help="State directory."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -64,8 +64,8 @@ def run(insecure: bool, log_level: str, **options: Any) -> None:
 
 
 @agent.command()
-@click.option("--name", metavar="NODE", help="What this node would be called, if the token leaves it open (host name).")
-@click.option("--state-dir", metavar="DIR", help="Where its agent keeps its state.")
+@click.option("--name", metavar="NODE", help="Name of this node, if the token does not set it (the host name).")
+@click.option("--state-dir", metavar="DIR", help="State directory of its agent.")
 @click.argument("invitation", metavar="grid://HOST:PORT/TOKEN")
 def join(name: str | None, state_dir: str | None, invitation: str) -> None:
     """Make this machine a node of a grid, with a token from `grid token create` on the master.
@@ -96,7 +96,7 @@ def join(name: str | None, state_dir: str | None, invitation: str) -> None:
 @agent.command()
 @_settings_options
 def detect(**options: Any) -> None:
-    """Show what this machine has and would offer now, and why not more. Needs no coordinator."""
+    """Show the resources of this machine, and what it would offer now. Needs no coordinator."""
     invocation = current()
     settings = _settings(invocation, options, "warning")
     from distributed_grid.agent.main import detect as look
@@ -192,12 +192,14 @@ def _show(
     formatting.show(invocation, content, formatting.lines(lines), f"{offer.resources}\n")
 
 
-own_option = click.option("--user", "own", is_flag=True, help="A service of yours, in your own systemd.")
+own_option = click.option("--user", "own", is_flag=True, help="A user service, in your own systemd.")
 
 
 @agent.command()
 @own_option
-@click.option("--as", "runs_as", metavar="USER", help="The user it and its jobs run as (grid-agent, made if missing).")
+@click.option(
+    "--as", "runs_as", metavar="USER", help="The user it and its jobs run as (grid-agent, created if missing)."
+)
 @click.option("--join", "invitation", metavar="FILE", help="Join a grid first, invited by this file; - for stdin.")
 @_settings_options
 @click.option("--insecure", is_flag=True, help="Connect to a coordinator that is not on this machine, without TLS.")
@@ -307,8 +309,12 @@ def _join(invitation: str, name: str | None, state_dir: str | None) -> str:
 
 
 def _place_options(command: Any) -> Any:
-    command = click.option("--state-dir", metavar="DIR", help="Where it keeps its state, if it is no service.")(command)
-    command = click.option("--name", metavar="NODE", help="Its node, if it is no service (the host name).")(command)
+    command = click.option("--state-dir", metavar="DIR", help="State directory, if it is not installed as a service.")(
+        command
+    )
+    command = click.option(
+        "--name", metavar="NODE", help="Name of its node, if it is not installed as a service (the host name)."
+    )(command)
     return own_option(command)
 
 
@@ -326,10 +332,10 @@ def _where(own: bool, name: str | None, state_dir: str | None) -> tuple[systemd.
 @_place_options
 @agent_control.jobs_option
 def stop(own: bool, name: str | None, state_dir: str | None, jobs: str | None, deadline: str | None) -> None:
-    """Stop the agent, and say what is to become of its jobs; if nothing is said, they run on.
+    """Stop the agent. Its jobs run on, unless --jobs says otherwise.
 
-    While it waits (drain) nothing more is started. Jobs that are taken back end with a notice and their grace, and wait
-    again for another node, or end as `recalled` with --no-requeue."""
+    While it waits (drain), no job is started. Jobs that are stopped get a notice and their grace period, and are
+    queued again, or end as `recalled` with --no-requeue."""
     invocation = current()
     most = agent_control.seconds(jobs, deadline)
     at, place = _where(own, name, state_dir)
@@ -344,7 +350,7 @@ def stop(own: bool, name: str | None, state_dir: str | None, jobs: str | None, d
 @agent_control.jobs_option
 @click.option("--purge", is_flag=True, help="Remove its state, too: identity, logs and files of jobs.")
 def uninstall(own: bool, jobs: str | None, deadline: str | None, purge: bool) -> None:
-    """Stop the agent and remove its service. Its state is kept, and jobs run on, if nothing else is said."""
+    """Stop the agent and remove its service. Its state is kept and its jobs run on, unless options say otherwise."""
     invocation = current()
     most = agent_control.seconds(jobs, deadline)
     at = systemd.find("agent", own)
@@ -362,7 +368,7 @@ def uninstall(own: bool, jobs: str | None, deadline: str | None, purge: bool) ->
 @agent.command()
 @_place_options
 def status(own: bool, name: str | None, state_dir: str | None) -> None:
-    """Show how the agent of this machine is: its service, its connection, its jobs, and what it offers."""
+    """Show the agent of this machine: its service, its connection, its jobs, and what it offers."""
     at, place = _where(own, name, state_dir)
     agent_control.show(current(), at, place)
 
@@ -370,10 +376,10 @@ def status(own: bool, name: str | None, state_dir: str | None) -> None:
 @agent.command("accept-loss")
 @_place_options
 def accept_loss(own: bool, name: str | None, state_dir: str | None) -> None:
-    """Say that nothing lives of what ran before this node's journal was damaged.
+    """Confirm that no process is left of jobs from before this node's journal was damaged.
 
-    The node takes no jobs until then, and the grid holds what it had started here: it is neither free nor run again.
-    Look for processes of those jobs first; a reboot says the same.
+    Until then the node takes no jobs, and the grid keeps the allocations that it had here. Look for processes of
+    those jobs first; a reboot confirms the same.
     """
     _, place = _where(own, name, state_dir)
     agent_control.accept_loss(current(), place)
@@ -383,5 +389,5 @@ def accept_loss(own: bool, name: str | None, state_dir: str | None) -> None:
 @own_option
 @service.log_options
 def logs(own: bool, follow: bool, lines: int) -> None:
-    """Print what the agent's service logged."""
+    """Print the log of the agent's service."""
     service.logs(systemd.find("agent", own), follow, lines)

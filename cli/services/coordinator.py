@@ -24,7 +24,7 @@ def coordinator() -> None:
 @coordinator.command()
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
 @click.option("--port", metavar="PORT", help="Port to listen on (7433); 0 takes a free one.")
-@click.option("--state-dir", metavar="DIR", help="Where it keeps its state.")
+@click.option("--state-dir", metavar="DIR", help="State directory.")
 @click.option("--insecure", is_flag=True, help="Listen on an address that is not loopback, without TLS.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", hidden=True)
 def run(host: str | None, port: str | None, state_dir: str | None, insecure: bool, log_level: str) -> None:
@@ -53,12 +53,12 @@ def _state_dir(given: str | None) -> Path:
 
 @coordinator.command()
 @click.argument("directory", metavar="DIR")
-@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
-@click.option("--force", is_flag=True, help="Replace the backup that is there.")
+@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
+@click.option("--force", is_flag=True, help="Replace an existing backup.")
 def backup(directory: str, state_dir: str | None, force: bool) -> None:
     """Write a backup to DIR, a new directory. The coordinator may run meanwhile.
 
-    It has the store, whole and of one moment, and the shipped files of the jobs that live in it."""
+    It contains a consistent copy of the store, and the shipped files of its live jobs."""
     from distributed_grid.coordinator.backup.archive import backup as make
 
     _clean_up_when_ended()
@@ -81,15 +81,15 @@ def backup(directory: str, state_dir: str | None, force: bool) -> None:
 
 @coordinator.command()
 @click.argument("source", metavar="DIR")
-@click.option("--state-dir", metavar="DIR", help="Where the coordinator is to keep its state.")
-@click.option("--force", is_flag=True, help="Move aside what is there; it is not removed.")
+@click.option("--state-dir", metavar="DIR", help="New state directory of the coordinator.")
+@click.option("--force", is_flag=True, help="Move an existing state directory aside; it is not removed.")
 @click.option("--resume", is_flag=True, help="Let waiting jobs run: nothing ran since the backup was taken.")
 def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> None:
     """Restore the coordinator from a backup in DIR, and run nothing twice.
 
-    Jobs that waited when it was taken may have run since: they are ended as `restored`, to be submitted again, unless
-    --resume says that nothing ran. What runs on nodes runs on. Agents obey the restored coordinator, and never again
-    the one from before. Jobs submitted after the backup are not known any more."""
+    Jobs that waited when it was taken may have run since: they are ended as `restored`, to be submitted again,
+    unless --resume says that nothing ran. Jobs that run on nodes continue. Agents obey the restored coordinator,
+    and never again the old one. Jobs submitted after the backup are no longer known."""
     from distributed_grid.coordinator.backup.archive import restore as make
 
     _clean_up_when_ended()
@@ -117,10 +117,16 @@ def restore(source: str, state_dir: str | None, force: bool, resume: bool) -> No
 
 
 @coordinator.command()
-@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state; a backup may be named, too.")
-@click.option("--agent-state-dir", "agent_dirs", metavar="DIR", multiple=True, help="An agent's instead; repeatable.")
+@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator, or a backup.")
+@click.option(
+    "--agent-state-dir",
+    "agent_dirs",
+    metavar="DIR",
+    multiple=True,
+    help="State directory of an agent to check instead; repeatable.",
+)
 def check(state_dir: str | None, agent_dirs: tuple[str, ...]) -> None:
-    """Check that what is kept holds together; exit with 1 where it does not.
+    """Check the consistency of the stored state; exit with 1 if it is damaged.
 
     The services may run meanwhile; nothing is changed. With --agent-state-dir the coordinator's is checked only if
     --state-dir is given, too."""
@@ -153,19 +159,19 @@ ALL = "each may have been started since this store, and be over"
 
 
 @coordinator.command("accept-loss")
-@click.option("--state-dir", metavar="DIR", help="Where the coordinator keeps its state.")
+@click.option("--state-dir", metavar="DIR", help="State directory of the coordinator.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--resume", is_flag=True, help="Run the jobs that wait, also those that may have run already.")
 @click.option("--end-waiting", is_flag=True, help="End the jobs that wait, as `restored`.")
 def accept_loss(state_dir: str | None, yes: bool, resume: bool, end_waiting: bool) -> None:
-    """Go on although the coordinator's store has lost commits, is gone, or cannot be read.
+    """Continue although the coordinator's store has lost commits, is gone, or cannot be read.
 
-    Says what is known to be lost and asks. What has ended stays as it ended; what runs on nodes runs on, and its result
-    is taken; jobs that are lost are not known any more.
+    Reports the known losses and asks. Ended jobs stay as they are; jobs that run on nodes continue, and their
+    results are taken; lost jobs are no longer known.
 
-    Jobs that wait in the store may have been started since, and be over: nobody can know. Where there are any, you say
-    what becomes of them. --resume runs them, so one that ran already runs a second time. --end-waiting ends them, so
-    their users have to submit them again. Nothing changes before you have said it, however long that takes.
+    Jobs that wait in the store may have run since; this cannot be known. If there are any, you choose: --resume
+    runs them, so that some may run a second time; --end-waiting ends them, so that their users have to submit them
+    again. Nothing changes before you have chosen.
 
     With a backup, `grid coordinator restore` may be better. The coordinator may run or not."""
     from distributed_grid.coordinator.backup.accept_loss import accept, known
@@ -198,14 +204,14 @@ def accept_loss(state_dir: str | None, yes: bool, resume: bool, end_waiting: boo
 
 
 USER = "grid-coordinator"
-own_option = click.option("--user", "own", is_flag=True, help="A service of yours, in your own systemd.")
+own_option = click.option("--user", "own", is_flag=True, help="A user service, in your own systemd.")
 
 
 @coordinator.command()
 @own_option
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (127.0.0.1).")
 @click.option("--port", metavar="PORT", help="Port to listen on (7433).")
-@click.option("--state-dir", metavar="DIR", help="Where it keeps its state.")
+@click.option("--state-dir", metavar="DIR", help="State directory.")
 @click.option("--insecure", is_flag=True, help="Listen on an address that is not loopback, without TLS.")
 def install(own: bool, host: str | None, port: str | None, state_dir: str | None, insecure: bool) -> None:
     """Install the coordinator as a service of this machine, or change how it runs, and start it.
@@ -244,7 +250,7 @@ def uninstall(own: bool) -> None:
 @coordinator.command()
 @own_option
 def status(own: bool) -> None:
-    """Show how the coordinator of this machine is, as its service."""
+    """Show the service of this machine's coordinator."""
     service.show(systemd.find("coordinator", own))
 
 
@@ -252,5 +258,5 @@ def status(own: bool) -> None:
 @own_option
 @service.log_options
 def logs(own: bool, follow: bool, lines: int) -> None:
-    """Print what the coordinator's service logged."""
+    """Print the log of the coordinator's service."""
     service.logs(systemd.find("coordinator", own), follow, lines)

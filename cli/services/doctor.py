@@ -190,14 +190,14 @@ _COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 
 
 @click.command()
-@click.option("--state-dir", metavar="DIR", help="Where the coordinator of this machine keeps its state.")
-@click.option("--agent-state-dir", metavar="DIR", help="Where the agent of this machine keeps its state.")
+@click.option("--state-dir", metavar="DIR", help="State directory of this machine's coordinator.")
+@click.option("--agent-state-dir", metavar="DIR", help="State directory of this machine's agent.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 def doctor(state_dir: str | None, agent_state_dir: str | None, as_json: bool) -> None:
-    """Look at all that has to be right here, and say what to do where it is not.
+    """Check this machine's installation, and say how to repair what is wrong.
 
-    Exits with 1 where there is an error. Works on the master, on a node, and where one only submits: what is not at
-    home here is not looked at."""
+    Exits with 1 if there is an error. Works on the master, on a node and on a client; services that are not
+    installed here are skipped."""
     invocation = current()
     if as_json:
         invocation.output = "json"

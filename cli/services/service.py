@@ -102,10 +102,8 @@ def show(at: systemd.Installed) -> None:
 
 
 def log_options(command: Any) -> Any:
-    command = click.option("-n", "--lines", type=click.IntRange(0), default=50, help="How many of the last lines.")(
-        command
-    )
-    return click.option("-f", "--follow", is_flag=True, help="Go on with what is logged from now on.")(command)
+    command = click.option("-n", "--lines", type=click.IntRange(0), default=50, help="Number of lines.")(command)
+    return click.option("-f", "--follow", is_flag=True, help="Follow the log.")(command)
 
 
 def logs(at: systemd.Installed, follow: bool, lines: int) -> None:

@@ -76,15 +76,15 @@ _SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "walls", "tru
 
 
 @click.command(name="support-dump")
-@click.option("--state-dir", metavar="DIR", help="Where the coordinator of this machine keeps its state.")
-@click.option("--agent-state-dir", metavar="DIR", help="Where the agent of this machine keeps its state.")
+@click.option("--state-dir", metavar="DIR", help="State directory of this machine's coordinator.")
+@click.option("--agent-state-dir", metavar="DIR", help="State directory of this machine's agent.")
 @click.argument("file", metavar="[FILE.tar.gz]", default="")
 def support_dump(state_dir: str | None, agent_state_dir: str | None, file: str) -> None:
-    """Write what who is to help needs to see into one file, without secrets.
+    """Collect diagnostics in one file, with secrets removed.
 
-    In it are versions, the configuration with its texts hidden, what `grid doctor` finds, the last log lines, the
-    check of the store and how much is in it, and the kinds and ids of what happened last. Keys, tokens, commands,
-    environments and output of jobs are not. Look through it before you send it: it is text."""
+    It contains versions, the configuration without its texts, the findings of `grid doctor`, the last log lines,
+    the check and size of the store, and kinds and ids of the latest events. It contains no keys, tokens, commands,
+    environments or output of jobs. Check it before you send it: it is text."""
     invocation = current()
     target = Path(file or f"grid-support-{platform.node()}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     if target.exists():
