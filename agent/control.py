@@ -1,8 +1,8 @@
-"""The agent's door for who runs it on this machine: `agent.sock` in its state directory. One line of JSON asks, lines
-of JSON answer; the connection's end is the end of what was asked. Jobs may run as the agent's own user, and are not let
-in: what the supervisor or we are an ancestor of is a job.
+"""The agent's control socket for whoever runs it on this machine: `agent.sock` in its state directory. A request is one
+line of JSON, answered by lines of JSON; closing the connection takes it back. Jobs may run as the agent's own user and
+are refused: a job is whatever descends from the supervisor or the agent.
 
-Asked are `status`, and `stop` with what is to become of the jobs. Stopping itself is done from outside, by SIGTERM.
+Requests: `status`, `accept-loss`, and `stop` with what is to become of the jobs; the process is then ended by SIGTERM.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ SOCKET = "agent.sock"
 CLOSED = "the agent is being stopped"
 MOST = 4096
 LOOK = 0.1
-"""Seconds between two looks at what is left."""
+"""Interval between checks of what is left (s)."""
 ACKNOWLEDGED = 10.0
-"""Seconds that the coordinator has at most to acknowledge the last ends."""
+"""How long the coordinator has to acknowledge the last ends (s)."""
 
 log = structlog.get_logger("agent")
 
 
 class Control:
-    """What those outside want of the agent. `about` tells how it is; `take_back` ends all jobs that were not told to
-    end yet; `stirred` is called when `closed` has changed."""
+    """Serves the control socket. `about` describes the agent; `take_back` ends all jobs that were not told to end yet;
+    `changed` is called when `closed` has changed."""
 
     def __init__(
         self,
@@ -48,24 +48,24 @@ class Control:
         table: Table,
         about: Callable[[], dict[str, Any]],
         take_back: Callable[[str], None],
-        stirred: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:
         self.closed = ""
-        """Why nothing is started any more; empty: it is."""
+        """Why nothing is started any more; empty: jobs are taken."""
         self._dir = state_dir
         self._launcher, self._table = launcher, table
-        self._about, self._take_back, self._stirred = about, take_back, stirred
+        self._about, self._take_back, self._changed = about, take_back, changed
         self._seldom = Seldom()
 
     async def run(self) -> None:
-        """Be there, for ever."""
+        """Serve, for ever."""
         server = await asyncio.start_unix_server(self._meet, sock=_bound(self._dir), limit=MOST)
         async with server:
             await server.serve_forever()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if why := self._stranger(writer.get_extra_info("socket")):
+            if why := self._refusal(writer.get_extra_info("socket")):
                 if said := self._seldom.passed(why, boot_clock()):
                     log.warning("not let in at the agent's own socket", why=said)
                 _tell(writer, {"error": why})
@@ -133,9 +133,9 @@ class Control:
 
     def _close(self, why: str) -> None:
         self.closed = why
-        self._stirred()
+        self._changed()
 
-    def _stranger(self, theirs: socket.socket) -> str:
+    def _refusal(self, theirs: socket.socket) -> str:
         """Why whoever connected is not let in; empty: they are."""
         try:
             unix.judge(theirs, "this agent", {os.getpid(), self._launcher.supervisor_pid} - {0})
@@ -147,7 +147,7 @@ class Control:
 def described(
     facts: NodeFacts, url: str, session: Session | None, launcher: Launcher, table: Table, offer: Offer
 ) -> dict[str, Any]:
-    """How an agent is, for `grid agent status`."""
+    """The agent's state, for `grid agent status`."""
     now = boot_clock()
     return {
         "node": facts.name,

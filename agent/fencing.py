@@ -1,5 +1,5 @@
-"""Which coordinator this node obeys, on disk: an agent that comes later must not obey an older one either, nor a second
-one that claims the same epoch. What the books say of that is in core/table.py."""
+"""Fencing: which coordinator this node obeys, on disk, so that a later agent does not obey an older one either, nor a
+second one that claims the same epoch. The rule itself is `Table.refuses` (core/table.py)."""
 
 import contextlib
 import os
@@ -39,17 +39,17 @@ class Fence:
             self._table.welcome(kept.grid, kept.epoch, kept.instance)
             self._kept, self.stamp = self._table.epoch, kept.stamp
 
-    def pass_by(self, welcome: Welcome) -> str:
-        """Why this coordinator is not to be obeyed; empty: it is, and that is noted."""
+    def accept(self, welcome: Welcome) -> str:
+        """Obey this coordinator from now on, and note that; why not, if it is refused."""
         why = self._table.refuses(welcome.grid, welcome.epoch, welcome.instance)
         if not why:
             self._table.welcome(welcome.grid, welcome.epoch, welcome.instance)
             self.stamp = welcome.stamp
-            self.open()
+            self.save()
         return why
 
-    def open(self) -> str:
-        """Why nothing can be started for it yet; empty: which one is obeyed is on disk."""
+    def save(self) -> str:
+        """Write down which coordinator is obeyed; why nothing can be started for it yet, if that fails."""
         if self._kept == self._table.epoch:
             return ""
         try:

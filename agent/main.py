@@ -34,7 +34,7 @@ from distributed_grid.agent.launch.isolation import (
 from distributed_grid.agent.launch.launcher import Launcher, SupervisorGone
 from distributed_grid.agent.launch.raylet import RaySettings
 from distributed_grid.agent.launch.supervisor import start
-from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.agent.runtime import Runtime, RuntimeSettings
 from distributed_grid.agent.sampling.probe import Probe
 from distributed_grid.agent.sampling.trees import kin_roots
 from distributed_grid.agent.supervisor.loop import OUTPUT_LIMIT
@@ -194,8 +194,8 @@ def _probe(settings: AgentSettings, own_roots: Callable[[], Iterable[int]], stat
         own_roots,
         (lambda: kin_roots(kin)) if own.kin else tuple,
         state_dir,
-        waits=settings.limits.owner_pressure < OFF,
-        hands=settings.limits.owner_input,
+        watch_pressure=settings.limits.owner_pressure < OFF,
+        watch_input=settings.limits.owner_input,
     )
 
 
@@ -270,7 +270,7 @@ async def _run(settings: AgentSettings, walled: Walled, process: subprocess.Pope
     facts = msgspec.structs.replace(
         facts, instance=instance, directory=_directory(settings.state_dir), ray=ray, ray_python=python, **walled.facts
     )
-    place = Place(
+    place = RuntimeSettings(
         settings.coordinator,
         settings.state_dir,
         settings.config.resource_sharing.monitoring_interval_seconds,

@@ -1,5 +1,5 @@
-"""The owner's return, carried out: what `core/owner.py` orders goes to the supervisor, what that has done is told
-to the coordinator."""
+"""Carries out what `core/owner.py` decides for jobs in the owner's way: orders go to the supervisor, and what it has
+done is reported to the coordinator."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +16,13 @@ from distributed_grid.protocol.nodes import NodeFacts, Sample
 from distributed_grid.runtime.unix import boot_clock
 
 HOLDS, SAMPLES = 30.0, 3
-"""Seconds, and intervals between samples if these are more, that a job stays frozen on our word. It is said again with
-every sample; where we are gone, or hang, the jobs go on."""
+"""How long a job stays frozen without a repeated order: seconds, or intervals between samples if that is longer. If
+the agent is gone, or hangs, jobs go on."""
 
 
-class Owning:
-    """The owner of this node and its jobs. `stop` ends one, `say` has a message for the coordinator, and `stirred` is
-    called when the node is closed by it, or open again."""
+class OwnerControl:
+    """The owner of this node and its jobs. `stop` ends a job, `say` sends the coordinator a message, and `changed` is
+    called when `closed` has changed."""
 
     def __init__(
         self,
@@ -34,24 +34,24 @@ class Owning:
         table: Table,
         stop: Callable[[Stop], None],
         say: Callable[[Any], None],
-        stirred: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:
         self._dir = state_dir
         self._holds = max(HOLDS, SAMPLES * interval)
         self._owner = Owner(limits, len(facts.cores))
         self._launcher, self._table, self._stop = launcher, table, stop
-        self._say, self._stirred = say, stirred
+        self._say, self._changed = say, changed
         self._closed = ""
         self._recalled: dict[str, Recalled] = {}
         launcher.suspended = self._took
 
     @property
     def closed(self) -> str:
-        """Why nothing more is lent now; empty: the owner does not stand against it."""
+        """Why nothing more is lent while the owner is active; empty: it is."""
         return self._closed
 
     def measured(self, sample: Sample) -> None:
-        """There is a new sample: do what is to be done about the owner."""
+        """Act on a new sample."""
         self._recalled = {key: told for key, told in self._recalled.items() if self._table.runs(key)}
         for order in self._owner.observe(sample, self._table.running(), boot_clock()):
             if isinstance(order, Freeze):
@@ -63,7 +63,7 @@ class Owning:
         self._look()
 
     def introduction(self) -> list[Suspended | Recalled]:
-        """What a coordinator that has just come has to know of the jobs that are frozen, or were, or are recalled."""
+        """For a new connection: the jobs that are or were frozen, and those that are recalled."""
         told: list[Suspended | Recalled] = [*self._owner.suspended(boot_clock()), *self._recalled.values()]
         return [one for one in told if self._table.runs(one.allocation)]
 
@@ -93,4 +93,4 @@ class Owning:
         closed = self._owner.presence()
         if closed != self._closed:
             self._closed = closed
-            self._stirred()
+            self._changed()

@@ -1,5 +1,5 @@
-"""The node's certificate is kept from expiring: renewed over the session when two thirds of its life are over, and by
-its old key where it expired while the coordinator could not be reached. The next connections are made with the new one.
+"""Renews the node's certificate: over the session at two thirds of its life, and by the old key where it expired while
+the coordinator could not be reached. The next connections are made with the new one.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.messages import NewCertificate, WantCertificate
 
 LOOK_EVERY = 3600.0
-"""Seconds between looks at the clock at the latest: it may be set, and the machine may sleep."""
+"""Longest sleep (s): the clock may be set, and the machine may be suspended."""
 ANSWER_SECONDS = 30.0
 PAUSE = 1.0
 AGAIN = 60.0
-"""Seconds, twice at most, until a renewal that failed is tried again."""
+"""Back-off after a failed renewal: one to two times as many seconds."""
 
 log = structlog.get_logger("agent")
 
 
 class Renewal:
-    """That of one agent. `session` is the connection to the coordinator, where there is one. Without an identity there
-    is nothing to do."""
+    """Renewal for one agent. `session` gives the connection to the coordinator, if there is one. Without an identity
+    there is nothing to do."""
 
     def __init__(self, folder: Path, url: str, session: Callable[[], Session | None]) -> None:
         self._folder = folder

@@ -33,15 +33,15 @@ from distributed_grid.agent.core.usage import EVERY, UsageReporter
 from distributed_grid.agent.data.blobs import BlobCache
 from distributed_grid.agent.data.disk import Bounds, Disk, Retention
 from distributed_grid.agent.data.job_files import JobFiles
-from distributed_grid.agent.data.transfer import Data, Outputs
+from distributed_grid.agent.data.transfer import DataConnection, Outputs
 from distributed_grid.agent.fencing import Fence
 from distributed_grid.agent.launch import raylet, workdir
 from distributed_grid.agent.launch.isolation import AGENT, RunAs, end_proof
 from distributed_grid.agent.launch.launcher import Launcher
 from distributed_grid.agent.launch.raylet import RaySettings
-from distributed_grid.agent.launch.staging import Preparing
+from distributed_grid.agent.launch.staging import Staging
 from distributed_grid.agent.launch.supervisor import facts_after, facts_while
-from distributed_grid.agent.owner_policy import Owning
+from distributed_grid.agent.owner_policy import OwnerControl
 from distributed_grid.agent.renewal import Renewal
 from distributed_grid.agent.sampling.probe import Meter, Probe
 from distributed_grid.agent.session import CannotConnect, Disconnected, Session, dial
@@ -69,7 +69,7 @@ from distributed_grid.runtime.unix import boot_clock
 
 
 @dataclass(frozen=True)
-class Place:
+class RuntimeSettings:
     """An agent's coordinator and directory, how often it measures (seconds), what it keeps of ended jobs, whom its jobs
     run as, what of its own environment they get, and how it runs Ray."""
 
@@ -93,7 +93,9 @@ log = structlog.get_logger("agent")
 class Runtime:
     """One agent. `run` until it is cancelled, or CannotConnect says that the coordinator will never have it."""
 
-    def __init__(self, place: Place, facts: NodeFacts, limits: Limits, probe: Probe, launcher: Launcher) -> None:
+    def __init__(
+        self, place: RuntimeSettings, facts: NodeFacts, limits: Limits, probe: Probe, launcher: Launcher
+    ) -> None:
         self._place = place
         self._facts = self._own_facts = facts
         self._dir = place.state_dir.absolute()  # jobs run elsewhere
@@ -106,9 +108,11 @@ class Runtime:
         self._outputs = Outputs(self._dir, self.table.runs)
         self._files = JobFiles(self._dir)
         hello = partial(self._hello, "agent-data")
-        self._data = Data(place.url, self._dir, self._outputs, launcher.slots, self._files, hello, log.warning)
+        self._data = DataConnection(
+            place.url, self._dir, self._outputs, launcher.slots, self._files, hello, log.warning
+        )
         self._disk = Disk(self._dir, self._openness_changed)
-        self._owning = Owning(
+        self._owner = OwnerControl(
             self._dir,
             place.interval,
             limits,
@@ -120,9 +124,9 @@ class Runtime:
             self._openness_changed,
         )
         about = lambda: described(self._facts, place.url, self._session, launcher, self.table, self._lender.offered())  # noqa: E731
-        self._control = Control(self._dir, launcher, self.table, about, self._owning.take_back, self._openness_changed)
+        self._control = Control(self._dir, launcher, self.table, about, self._owner.take_back, self._openness_changed)
         blobs = BlobCache(self._dir / "blobs", self._data.part)
-        self._preparing = Preparing(
+        self._staging = Staging(
             self._dir,
             facts.name,
             self._meter,
@@ -175,7 +179,7 @@ class Runtime:
             for task in done:
                 task.result()
         finally:
-            self._preparing.close()
+            self._staging.close()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -222,7 +226,7 @@ class Runtime:
         """One connection, from its hello to its end."""
         await self._renewal.revive()
         session = await dial(self._place.url, self._hello("agent"), boot_clock, self._dir / IDENTITY)
-        if why := self._fence.pass_by(session.welcome):
+        if why := self._fence.accept(session.welcome):
             await session.close()
             what = f"the coordinator at {self._place.url} is not the one this node obeys"
             raise CannotConnect(what, why, "stop the one left over; `grid coordinator restore` makes a backup new")
@@ -249,16 +253,16 @@ class Runtime:
         self._offer_due = False
         self._asked = session.began
         self._renew(session.began)  # the coordinator has heard the hello
-        session.last = self._offer_if_due
+        session.before_flush = self._offer_if_due
         session.send(Inventory(known=self.table.inventory(boot_clock())))
         session.send(self._whole_offer())
-        session.send(*self._owning.introduction(), *self.table.unacknowledged())
+        session.send(*self._owner.introduction(), *self.table.unacknowledged())
         self._session = session
 
     async def _beat(self, session: Session) -> None:
         while True:
             await asyncio.sleep(session.welcome.heartbeat)
-            if self._meter.newest is not None and not session.crowded:
+            if self._meter.newest is not None and not session.congested:
                 at = self._asked = boot_clock() if self.table.leases() else 0.0
                 session.send(Heartbeat(sample=self._meter.newest, at=at))
 
@@ -314,7 +318,7 @@ class Runtime:
         offer = self._lender.observe(sample, self.table.holdings(), boot_clock())
         if offer is not None:
             self._say(offer)
-        self._owning.measured(sample)
+        self._owner.measured(sample)
 
     def _whole_offer(self) -> Offer:
         now, sample = boot_clock(), self._meter.newest
@@ -333,7 +337,7 @@ class Runtime:
 
     def _openness_changed(self) -> None:
         """Who runs us, the disk, the owner or a running job is against lending more, or is not any more."""
-        closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owning.closed
+        closed = self._facts.unknown or self._control.closed or self._disk.trouble or self._owner.closed
         self._lender.closed = closed or self.launcher.other_walls
         self._offer_soon()
 
@@ -382,7 +386,7 @@ class Runtime:
             case Run(launch, leased_from):
                 self._run(launch, leased_from)
             case Kill(stop):
-                self._preparing.stop(stop.allocation)
+                self._staging.stop(stop.allocation)
                 self._notify(stop)
                 self.launcher.stop(stop)
             case SendSignal(allocation, number):
@@ -428,14 +432,14 @@ class Runtime:
     # --- a launch -----------------------------------------------------------------------------------------------------
 
     def _prepare(self, launch: Launch) -> None:
-        if why := self._control.closed or self._fence.open() or self._facts.unknown:
+        if why := self._control.closed or self._fence.save() or self._facts.unknown:
             self._feed(Stale(allocation=launch.allocation, reason=why))
         else:
-            self._preparing.begin(launch)
+            self._staging.begin(launch)
 
     def _verify(self, launch: Launch, sample: Sample) -> Stale | None:
         return self._lender.verify(launch.grant, sample, self.table.holdings(), launch.allocation)
 
     def _run(self, launch: Launch, leased_from: float) -> None:
-        ordered, directory, environment, account = self._preparing.order(launch)
+        ordered, directory, environment, account = self._staging.order(launch)
         self.launcher.launch(ordered, directory, environment, leased_from, account)

@@ -22,16 +22,16 @@ from distributed_grid.runtime.faults import fault
 OPEN_SECONDS = 5.0
 ASK_EVERY = 5.0
 ANSWER_SECONDS = 10.0
-"""A coordinator that is quiet is asked by a ping, and counts as gone when it has not answered for so long."""
+"""Ping interval, and how long an answer may take before the coordinator counts as gone (s)."""
 BACKLOG = 1 << 20
-"""Bytes that may wait for the coordinator to read before nothing is said any more that can be left out."""
+"""Bytes in the write buffer above which messages that can be left out are."""
 
 
 log = structlog.get_logger("agent")
 
 
 class CannotConnect(GridError):
-    """There is no connection to be had now; `final`: nor will there be one later."""
+    """No connection can be made now; `final`: nor later."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", final: bool = False) -> None:
         super().__init__(what, why, hint)
@@ -49,14 +49,14 @@ class Session:
     def __init__(self, socket: ClientConnection, link: Link, welcome: Welcome, began: float) -> None:
         self.welcome = welcome
         self.began = began
-        self.last: Callable[[], None] = lambda: None
+        self.before_flush: Callable[[], None] = lambda: None
         self._socket = socket
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._flush_due = False
 
     @property
-    def crowded(self) -> bool:
+    def congested(self) -> bool:
         """Whether the coordinator does not keep up with reading."""
         return self._socket.transport.get_write_buffer_size() > BACKLOG
 
@@ -69,16 +69,16 @@ class Session:
         return self._link.receive(frame, self._loop.time())
 
     def send(self, *messages: Any) -> None:
-        """Say this, with what else is said in this turn of the loop. On a connection that is over nothing happens."""
+        """Queue messages; all of one turn of the loop leave in one frame. On a closed connection nothing happens."""
         self._link.send(*messages)
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what was said so far."""
+        """Write what is queued."""
         self._flush_due = True
-        self.last()
+        self.before_flush()
         self._flush_due = False
         frames, unsent = self._link.data_to_send_anyway()
         for message, error in unsent:
@@ -89,11 +89,11 @@ class Session:
     @fault("agent.send")
     def _write(self, frame: bytes) -> None:
         # Not `await send()`: nobody here waits for the coordinator. What may pile up is bounded by what it asked for,
-        # by the jobs it started, and by `crowded`.
+        # by the jobs it started, and by `congested`.
         broadcast((self._socket,), frame)
 
     async def close(self) -> None:
-        """Say what is still to be said, and leave."""
+        """Write what is queued, and close."""
         self.flush()
         await self._socket.close()
 

@@ -1,10 +1,9 @@
-"""The node's owner: when he is back, and what becomes of the jobs that are in his way. Samples come in, orders to
-freeze, to let go on and to recall go out, each with its reason. All times are seconds of the samples' own clock.
+"""The node's owner: when the owner is active, and what becomes of the jobs in the way. Samples in; orders to freeze, to
+thaw and to recall out, each with its reason. All times are seconds of the samples' own clock.
 
-He is back for a job where others use the node, or the cores that are lent, above `cpu_percent_max`. That others are
-there is seen by what they use, and beside a job they get only a part of a core: so what they use of all lent cores is
-added up and held against one core. Or his programs wait, or he is at the keyboard, or on a lent GPU. Our own use is in
-none of these figures.
+The owner is active for a job when foreign use of the node, or of the cores that are lent, is above `cpu_percent_max`
+(beside a job, others get only part of a core: what they use of all lent cores is added up and compared with one core);
+when foreign programs wait; or when keyboard or a lent GPU is in use. The grid's own use is in none of these figures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,16 +17,16 @@ from distributed_grid.protocol.nodes import OwnerPolicy, Sample
 from distributed_grid.protocol.resources import MIB
 
 NOISE = 10
-"""Percent of one core that anything may use now and then without being an owner at work."""
+"""Percent of one core below which foreign use is noise."""
 HANDS = 10.0
-"""Seconds since somebody used the keyboard that he counts as being there: the kernel notes it every 8 s."""
+"""Seconds after the last input in which the owner counts as active: the kernel notes it every 8 s."""
 SETTLE = 20.0
-"""Seconds from one recall for want of memory to the next: figures of pressure are of the last ten."""
+"""Seconds between two recalls for want of memory: pressure is an average of the last ten."""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
-    """A job that runs on the node: what it holds, and since when it runs. A `raylet` is never frozen: its cluster would
-    take it for dead."""
+    """A job that runs on the node: what it holds, and since when. A `raylet` is never frozen: its cluster would take it
+    for dead."""
 
     holding: Holding
     began: float
@@ -35,7 +34,7 @@ class RunningJob(msgspec.Struct, frozen=True):
 
 
 class Freeze(msgspec.Struct, frozen=True):
-    """Nothing of it is to run for now. Said again with every sample, as it holds only for a while."""
+    """Nothing of it is to run for now. Repeated with every sample, as it holds only for a while."""
 
     allocation: str
     why: str
@@ -58,8 +57,8 @@ Order = Freeze | Thaw | Recall
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """Something by which the owner is seen to be back: for one job or for `all` of them. `frees`: only the job's end
-    gives him what he lacks, as a frozen one keeps memory and GPUs."""
+    """A sign that the owner is active: for one job or for `all`. `frees`: only the job's end helps, as a frozen one
+    keeps memory and GPUs."""
 
     why: str
     all: bool = False
@@ -68,8 +67,8 @@ class Sign(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Case:
-    """One job and the owner. `since` is when he came back to it (None: he is not there), `seen` when he was seen last;
-    `frozen` since when it is, by the supervisor's word, and `in_all` for how long before that."""
+    """One job and the owner: active `since` (None: not), last `seen`; `frozen` since when, by the supervisor's word,
+    and `in_all` for how long before that."""
 
     since: float | None = None
     seen: float = 0.0
@@ -79,19 +78,18 @@ class Case:
 
 
 class Owner:
-    """What becomes of the jobs of a node whose owner comes and goes. `cases` are those of the jobs that run. One in
-    his way is frozen, and recalled only if that is the policy, or after `owner_most`, or for what freezing does not
-    give back."""
+    """Decides for the jobs of a node; `cases` has one for each that runs. A job in the owner's way is frozen, and
+    recalled only if that is the policy, or after `owner_most`, or for what freezing does not give back."""
 
     def __init__(self, limits: Limits, cores: int) -> None:
         self.limits = limits
         self.cases: dict[str, Case] = {}
         self._cores = cores
         self._there = ""
-        """Why nothing more is to be lent, until the owner was gone for a while."""
+        """Why nothing more is lent until the owner has been away for a while."""
         self._there_at = 0.0
         self._victim = ""
-        """The job that is to make room in memory. One at a time, and then it has to show first what that brought."""
+        """The job that is to free memory: one at a time, as the effect shows only later."""
         self._next_victim = 0.0
 
     def observe(self, sample: Sample, jobs: Sequence[RunningJob], now: float) -> list[Order]:

@@ -1,8 +1,8 @@
-"""The agent's own books: which allocations there are on this node, where each one stands, and who holds which core and
-GPU. Events come in (what the coordinator asks, what the launcher tells), commands go out for the shell to perform.
+"""The table of allocations on this node: the state of each, and what it holds. Events in (what the coordinator asks,
+what the launcher reports), commands out for the shell to perform.
 
-Two promises are kept here and nowhere else: an allocation is run at most once, and nothing is held by two at a time.
-An end is kept until the coordinator has acknowledged it, whatever happens to connections meanwhile.
+Two promises are kept here and nowhere else: an allocation runs at most once, and nothing is held by two at a time. An
+end is kept until the coordinator has acknowledged it, whatever happens to connections meanwhile.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,8 +20,8 @@ from distributed_grid.protocol.placement import unfit
 from distributed_grid.protocol.resources import Grant
 
 
-def was_over(cause: str) -> Outcome:
-    """It was over, and its end acknowledged. `cause`: as it was asked to end now."""
+def already_over(cause: str) -> Outcome:
+    """The outcome of what had ended and was acknowledged; `cause` is that of the stop."""
     known = Cause(cause) if cause in [*Cause] else Cause.CANCELLED
     return Outcome(known, text="it was over and acknowledged before; nothing is started twice", started=False)
 
@@ -318,10 +318,10 @@ class Table:
         if key in self._lost:
             return []  # it may live, or have run: the inventory says that it is not known
         if key in self._over:
-            return [Report(Exited(allocation=key, outcome=was_over(Cause.CANCELLED)))]
+            return [Report(Exited(allocation=key, outcome=already_over(Cause.CANCELLED)))]
         if key in self._declined:
             return [Report(self._declined[key])]
-        why, device = self._in_the_way(launch)
+        why, device = self._refusal(launch)
         if why:
             stale = Stale(allocation=key, reason=why, device=device)
             return [Report(stale) if launch.epoch < self._epoch else self._decline(stale)]
@@ -343,7 +343,7 @@ class Table:
         key = stop.allocation
         match self._stage(key):
             case None if key in self._over:
-                return [Report(Exited(allocation=key, outcome=was_over(stop.cause)))]
+                return [Report(Exited(allocation=key, outcome=already_over(stop.cause)))]
             case Ended():
                 return [Report(self._end_of(key, self.entries[key]))]
             case Stopping():
@@ -455,7 +455,7 @@ class Table:
 
     # --- who holds what -----------------------------------------------------------------------------------------------
 
-    def _in_the_way(self, launch: Launch) -> tuple[str, str]:
+    def _refusal(self, launch: Launch) -> tuple[str, str]:
         """Why this launch cannot be taken by the books alone, and the core or GPU it is about."""
         grant = launch.grant
         if launch.epoch < self._epoch:

@@ -1,4 +1,4 @@
-"""What each allocation of this node really uses: gathered from the samples, and told every now and then."""
+"""What each allocation really uses: gathered from samples, and reported at an interval."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from distributed_grid.protocol.nodes import GpuSample
 from distributed_grid.protocol.resources import Grant
 
 EVERY = 15.0
-"""Seconds between two tellings."""
+"""Report interval (s)."""
 APART = 0.5
-"""Seconds between two samples that are compared: the kernel counts CPU time in ticks of 10 ms."""
+"""Least seconds between two samples that are compared: the kernel counts CPU time in ticks of 10 ms."""
 MOST = 200
-"""Allocations that are told of at once: the coordinator takes no frame of any length."""
+"""Maximum number of allocations in one report: frames are bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Usage:
 
 @dataclass(slots=True)
 class Seen:
-    """An allocation: what was last read, and what has been gathered since it was last told of."""
+    """An allocation: the last reading, and what was gathered since the last report."""
 
     since: float
     at: float
     cpu: float
     began: float
-    """The CPU seconds when it was last told of."""
+    """CPU seconds at the last report."""
     peak: float = 0.0
     memory: int = 0
     gpus: dict[str, list[float]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Seen:
 
 
 class UsageReporter:
-    """Takes in every measurement; gives what is to be told, when it is time."""
+    """Takes in every measurement, and gives the report when it is due."""
 
     def __init__(self, every: float = EVERY) -> None:
         self._every = every
@@ -55,7 +55,7 @@ class UsageReporter:
         grants: Mapping[str, Grant],
         gpus: Iterable[GpuSample],
     ) -> InUse | None:
-        """What runs here was measured `now`."""
+        """Take in a measurement; the report, if one is due."""
         busy = {gpu.uuid: gpu.utilisation for gpu in gpus if not gpu.error}
         self._seen = {key: seen for key, seen in self._seen.items() if key in spent}
         for key, one in spent.items():

@@ -32,12 +32,12 @@ class BlobCache:
     @contextlib.asynccontextmanager
     async def bundle(self, blob: str) -> AsyncIterator[Manifest]:
         """Within, all contents of the manifest of this hash lie in the directory, and stay. Raises GridError."""
-        with self._using([blob]):
-            await self._have(blob, MANIFEST_BYTES)
+        with self._pinned([blob]):
+            await self._ensure(blob, MANIFEST_BYTES)
             manifest = await asyncio.to_thread(self._manifest, blob)
             sizes = {entry.blob: entry.size for entry in manifest.entries if entry.blob}
-            with self._using(sizes):
-                await self._have_all(sizes)
+            with self._pinned(sizes):
+                await self._ensure_all(sizes)
                 yield manifest
         for name in await asyncio.to_thread(self._excess):
             if name not in self._in_use and name.lstrip(".") not in self._fetching:
@@ -47,7 +47,7 @@ class BlobCache:
         return decode_manifest((self.directory / blob).read_bytes())
 
     @contextlib.contextmanager
-    def _using(self, blobs: Iterable[str]) -> Iterator[None]:
+    def _pinned(self, blobs: Iterable[str]) -> Iterator[None]:
         names = [*blobs]
         self._in_use.update(names)
         try:
@@ -58,12 +58,12 @@ class BlobCache:
                 if self._in_use[name] <= 0:
                     del self._in_use[name]
 
-    async def _have_all(self, sizes: dict[str, int]) -> None:
+    async def _ensure_all(self, sizes: dict[str, int]) -> None:
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def have(blob: str, size: int) -> None:
             async with turns:
-                await self._have(blob, size)
+                await self._ensure(blob, size)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -72,7 +72,7 @@ class BlobCache:
         except ExceptionGroup as errors:  # not except*: before Python 3.11.4 that wraps again what is raised here
             raise errors.exceptions[0] from None
 
-    async def _have(self, blob: str, most: int) -> None:
+    async def _ensure(self, blob: str, most: int) -> None:
         """Fetch it if it is not there. Who asks for what is being fetched waits for that."""
         if not is_blob_hash(blob):
             raise GridError(f"{blob[:80]!r} is not the name of anything shipped")

@@ -49,7 +49,7 @@ class Bounds:
     size: int = 10 << 30
 
 
-class _Left(NamedTuple):
+class _Leftover(NamedTuple):
     """What an ended job left: since when it is over, the bytes on disk, and whose job it was."""
 
     since: float
@@ -76,7 +76,7 @@ class Retention:
         self._allocs = state_dir / "allocs"
         self._bounds = bounds
         self._clock = clock
-        self._over: dict[str, _Left] = {}  # the oldest first
+        self._over: dict[str, _Leftover] = {}  # the oldest first
 
     async def run(self, live: Collection[str]) -> None:
         """Keep the disk bounded, for ever: what ended long ago is removed."""
@@ -96,7 +96,7 @@ class Retention:
         over = names.difference(live)
         self._over = {name: seen for name, seen in self._over.items() if name in over}
         for name, size, user in await asyncio.to_thread(self._measure, over.difference(self._over)):
-            self._over[name] = _Left(self._clock(), size, user)
+            self._over[name] = _Leftover(self._clock(), size, user)
         gone = [name for name in self._beyond() if name not in live and self._set_aside(name)]
         await asyncio.to_thread(self._clear)
         return len(gone)

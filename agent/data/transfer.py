@@ -207,7 +207,7 @@ _ORDINARY = (errno.ENOENT, errno.EACCES, errno.EISDIR)
 """Errors of who asks for what is not there; others are for the node's operator, too."""
 
 
-class Data:
+class DataConnection:
     """Bulk data of one agent. `slots` says where each allocation ran, `files` gets at what lies there, `hello` makes
     the first message for a session; `log` gets sentences about trouble."""
 

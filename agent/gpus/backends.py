@@ -1,5 +1,5 @@
 """The GPUs of this machine, read through one of several backends. A GPU that cannot be read has its error in the
-sample and is never taken for idle; a driver that does not answer holds up nobody (see `Patient`)."""
+sample and is never taken for idle; a driver that does not answer holds up nobody (see `TimeoutBackend`)."""
 
 import difflib
 import importlib
@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from distributed_grid.agent.gpus.amd import AmdBackend
-from distributed_grid.agent.gpus.base import GpuBackend, NoGpus, Patient, only
+from distributed_grid.agent.gpus.base import GpuBackend, NoGpus, TimeoutBackend, only
 from distributed_grid.agent.gpus.nvidia import GputilBackend, NvmlBackend
 from distributed_grid.protocol.errors import BadValue, GridError
 
@@ -33,17 +33,17 @@ def open_backend(name: str = "auto", wanted: Sequence[str] = (), root: Path = Pa
             why=backend.error or backend.note,
             hint=f"there are: {there}",
         )
-    if wanted and isinstance(backend, Patient):
+    if wanted and isinstance(backend, TimeoutBackend):
         backend.choose(chosen)
     return backend
 
 
-def _open(name: str, root: Path) -> Patient | NoGpus:
+def _open(name: str, root: Path) -> TimeoutBackend | NoGpus:
     match name:
         case "nvml":
             return _nvml()
         case "amd":
-            return Patient(AmdBackend(root))
+            return TimeoutBackend(AmdBackend(root))
         case "gputil":
             return _gputil()
         case "none":
@@ -51,23 +51,23 @@ def _open(name: str, root: Path) -> Patient | NoGpus:
     nvml = _nvml()
     if nvml.facts():
         return nvml
-    amd = Patient(AmdBackend(root))
+    amd = TimeoutBackend(AmdBackend(root))
     if amd.facts() or amd.error:
         return amd
     return nvml if nvml.error else NoGpus("auto", f"{nvml.note}, {amd.note}")
 
 
-def _nvml() -> Patient:
+def _nvml() -> TimeoutBackend:
     try:
         pynvml = importlib.import_module("pynvml")
     except ImportError as error:
         raise GridError(
             "the package nvidia-ml-py is missing", why=str(error), hint="pip install nvidia-ml-py"
         ) from None
-    return Patient(NvmlBackend(pynvml, _system_memory))
+    return TimeoutBackend(NvmlBackend(pynvml, _system_memory))
 
 
-def _gputil() -> Patient:
+def _gputil() -> TimeoutBackend:
     try:
         gputil = importlib.import_module("GPUtil")
     except ImportError as error:
@@ -76,7 +76,7 @@ def _gputil() -> Patient:
             why=str(error),
             hint="pip install 'distributed-grid[gputil]', or set gpu_backend: nvml",
         ) from None
-    return Patient(GputilBackend(gputil))
+    return TimeoutBackend(GputilBackend(gputil))
 
 
 def _system_memory() -> tuple[int, int]:

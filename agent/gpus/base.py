@@ -80,7 +80,7 @@ def user_of(pid: int) -> str:
         return str(uid)
 
 
-class Patient:
+class TimeoutBackend:
     """A backend that answers in time even if its driver does not. A sick NVIDIA driver keeps callers in the kernel
     for minutes, where no signal reaches them: calls are made on a thread of their own, one at a time, and while one
     hangs every GPU is reported as not readable. Safe to be called from several threads."""

@@ -31,7 +31,7 @@ from distributed_grid.runtime.faults import fault
 from distributed_grid.runtime.unix import connected
 
 
-class Said(msgspec.Struct):
+class SupervisorReport(msgspec.Struct):
     """An allocation was started, or has exited with this outcome, or (`op` is `frozen`) is frozen for that `why`; where
     that is empty it goes on. `proven`: nothing lives of what was lost with the loss `id`. `nameless`: new jobs have no
     name any more. `warning`: `why` is for the node's operator. `unended`: something of it lives though it was killed,
@@ -49,10 +49,10 @@ class Said(msgspec.Struct):
     text: str = ""
 
 
-SAID = msgspec.json.Decoder(Said)
+REPORTS = msgspec.json.Decoder(SupervisorReport)
 
 
-def suspended(said: Said) -> Suspended:
+def suspended(said: SupervisorReport) -> Suspended:
     """The same for the coordinator."""
     return Suspended(allocation=said.id, why=said.why, lasted=said.lasted, in_all=said.in_all)
 
@@ -270,7 +270,7 @@ class Launcher:
         """Tell of all that was frozen when the supervisor was found, and was before."""
         frozen, self._frozen = self._frozen, []
         for one in frozen:
-            self.suspended(suspended(msgspec.convert(one, Said)))
+            self.suspended(suspended(msgspec.convert(one, SupervisorReport)))
 
     def _say_renewed(self) -> None:
         if self._renewed:
@@ -393,9 +393,9 @@ class Launcher:
                 return
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
-                self._take(SAID.decode(line))
+                self._take(REPORTS.decode(line))
 
-    def _take(self, said: Said) -> None:
+    def _take(self, said: SupervisorReport) -> None:
         allocation = said.id
         if said.op == "proven" and self.loss is not None:
             self.loss = msgspec.structs.replace(self.loss, open=False)

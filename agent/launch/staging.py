@@ -32,7 +32,7 @@ _OF_A_USER = frozenset({"HOME", "TMPDIR", "USER", "LOGNAME", "SHELL"})
 log = structlog.get_logger("agent")
 
 
-class Preparing:
+class Staging:
     """The launches that are being prepared. `verify` says by a sample what is in a launch's way, `done` gets what came
     of each: Ready, Stale, or Exited. `run_as` finds whose each is to be, `launcher` the slot of what has to be laid out
     before."""
@@ -74,9 +74,9 @@ class Preparing:
         sample = self._meter.fresh(boot_clock() - FRESH)
         slow = launch.grant.gpus or launch.spec.bundle or launch.spec.boost or self._run_as.needed
         if sample is not None and not slow:
-            self._done(self._verify(launch, sample) or self._lay_down(launch))
+            self._done(self._verify(launch, sample) or self._write_launch(launch))
             return
-        task = asyncio.create_task(self._slowly(launch), name=launch.allocation)
+        task = asyncio.create_task(self._stage_slowly(launch), name=launch.allocation)
         self._tasks[launch.allocation] = task
         task.add_done_callback(lambda done: self._ended(launch.allocation, done))
 
@@ -117,21 +117,21 @@ class Preparing:
             del self._tasks[allocation]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("preparing failed", allocation=allocation, exc_info=error)
-            self._done(_in_vain(allocation, f"the agent failed to prepare it: {error!r}"))
+            self._done(_failed(allocation, f"the agent failed to prepare it: {error!r}"))
 
-    async def _slowly(self, launch: Launch) -> None:
+    async def _stage_slowly(self, launch: Launch) -> None:
         try:
             account = await self._run_as.find(launch)
         except GridError as error:
-            self._done(_in_vain(launch.allocation, error.why, Cause.SPAWN_FAILED))
+            self._done(_failed(launch.allocation, error.why, Cause.SPAWN_FAILED))
             return
         stale = await self._measure_and_verify(launch)
         if stale is None and launch.spec.bundle and not launch.spec.workdir:
             try:
-                await self._lay_out(launch, account)
+                await self._unpack(launch, account)
             except (GridError, OSError) as error:
                 why = f"{error.what}: {error.why}" if isinstance(error, GridError) else str(error)
-                self._done(await self._whose_trouble(launch.allocation, why))
+                self._done(await self._unpacking_failed(launch.allocation, why))
                 return
             stale = await self._measure_and_verify(launch)  # fetching may have taken a while
         if stale is None and (boost := launch.spec.boost) is not None:
@@ -141,10 +141,10 @@ class Preparing:
             except GridError as error:
                 why = f"{error.what}: {error.why}" if error.why else error.what
                 todo = f"; to do there: {error.hint}" if error.hint else ""
-                self._done(_in_vain(launch.allocation, why + todo, Cause.NOT_JOINED))
+                self._done(_failed(launch.allocation, why + todo, Cause.NOT_JOINED))
                 return
             self._raylets[launch.allocation] = lease
-        self._done(stale or self._lay_down(launch))
+        self._done(stale or self._write_launch(launch))
 
     async def _measure_and_verify(self, launch: Launch) -> Stale | None:
         gpus = bool(launch.grant.gpus)
@@ -156,7 +156,7 @@ class Preparing:
             return Stale(allocation=launch.allocation, reason=why)
         return self._verify(launch, sample)
 
-    async def _lay_out(self, launch: Launch, account: Account | None) -> None:
+    async def _unpack(self, launch: Launch, account: Account | None) -> None:
         slot = await self._launcher.reserve(launch, account)
         async with self._blobs.bundle(launch.spec.bundle) as manifest:
             await asyncio.to_thread(self._files.lay_out, slot, launch.allocation, manifest, self._blobs.directory)
@@ -169,14 +169,14 @@ class Preparing:
             return None
         return WalledFolder(self._files, self._dir, await self._launcher.reserve(launch), private)
 
-    async def _whose_trouble(self, allocation: str, why: str) -> Stale | Exited:
+    async def _unpacking_failed(self, allocation: str, why: str) -> Stale | Exited:
         """What was shipped could not be laid out. If that is for the disk, what there is of it is in others' way."""
         await self._disk.look()
         if self._disk.trouble:
             return Stale(allocation=allocation, reason=self._disk.trouble)
-        return _in_vain(allocation, why)
+        return _failed(allocation, why)
 
-    def _lay_down(self, launch: Launch) -> Ready | Stale | Exited:
+    def _write_launch(self, launch: Launch) -> Ready | Stale | Exited:
         """Make its folder, and in it what was asked for, which the next agent has to know."""
         gang = launch.gang
         if gang is not None and gang.rank == 0 and not raylet.port_is_free(gang.port):
@@ -186,9 +186,9 @@ class Preparing:
         except OSError as error:
             return Stale(allocation=launch.allocation, reason=self._disk.failed(error))
         except GridError as error:
-            return _in_vain(launch.allocation, f"its working directory could not be made: {error}")
+            return _failed(launch.allocation, f"its working directory could not be made: {error}")
         return Ready(launch.allocation)
 
 
-def _in_vain(allocation: str, why: str, cause: Cause = Cause.WORKDIR_FAILED) -> Exited:
+def _failed(allocation: str, why: str, cause: Cause = Cause.WORKDIR_FAILED) -> Exited:
     return Exited(allocation=allocation, outcome=Outcome(cause, text=why, started=False))

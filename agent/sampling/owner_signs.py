@@ -1,4 +1,4 @@
-"""Signs of a node's owner beside what he uses: programs of his that have to wait (PSI), and his hands on the keyboard.
+"""Signs of an active owner beside foreign use: programs that have to wait (PSI), and keyboard or terminal input.
 
 The kernel's figures of pressure are of the whole machine, or of one control group (v2). The machine's contain what our
 own jobs wait for, so only those of groups are taken in which nothing of ours is: the ones beside the groups of our
@@ -86,7 +86,7 @@ def _some(path: Path) -> float:
     return 0.0
 
 
-class Hands:
+class InputWatch:
     """Since when nobody has used a terminal here, or a built-in keyboard. (One at a USB port is only seen by what is
     typed into a terminal with it.)"""
 

@@ -47,7 +47,7 @@ class Probe:
     """Measures. `cores`: those to manage (None: all the agent may use; with `virtual` any numbers); `memory_limit`:
     bytes to manage (0: all there is); `own_roots` gives the pids of our agent and supervisors, `kin_roots` those of
     sibling grid services, whose use is nobody's foreign use either; the disk is the one `state_dir` is on. `waits`:
-    look whether others' programs have to wait, `hands`: whether somebody uses keyboard or terminal. Safe to
+    look whether others' programs have to wait, `watch_input`: whether somebody uses keyboard or terminal. Safe to
     be called from several threads. Raises BadValue for cores that the agent may not use."""
 
     def __init__(
@@ -59,8 +59,8 @@ class Probe:
         own_roots: Callable[[], Iterable[int]] = tuple,
         kin_roots: Callable[[], Iterable[int]] = tuple,
         state_dir: Path = Path("/"),
-        waits: bool = False,
-        hands: bool = False,
+        watch_pressure: bool = False,
+        watch_input: bool = False,
     ) -> None:
         self._usable = host.usable_cores()
         self.cores = tuple(sorted(set(cores or self._usable)))
@@ -79,8 +79,8 @@ class Probe:
         self._disk = str(state_dir)
         self._lock = threading.Lock()
         self._trees = Trees(own_roots, kin_roots)
-        self._waits = waits
-        self._hands = owner_signs.Hands() if hands else None
+        self._pressure = watch_pressure
+        self._input = owner_signs.InputWatch() if watch_input else None
         self._trees.walk()
         self._marks = deque([Mark(boot_clock(), host.busy_seconds(), host.traffic(), [], [])])
         self._seen_gpus: tuple[GpuSample, ...] = ()
@@ -157,8 +157,8 @@ class Probe:
             net_sent=round(rates[3], 1),
             gpus=self._seen_gpus,
             gpu_error=self.gpus.error,
-            pressure=owner_signs.pressure(self._trees.pids) if self._waits else {},
-            input_idle=round(self._hands.idle(), 1) if self._hands is not None else -1.0,
+            pressure=owner_signs.pressure(self._trees.pids) if self._pressure else {},
+            input_idle=round(self._input.idle(), 1) if self._input is not None else -1.0,
         )
 
     def _baseline(self, at: float) -> Mark:

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.gpus.base import NoGpus
 from distributed_grid.agent.launch.launcher import Launcher
-from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.agent.runtime import Runtime, RuntimeSettings
 from distributed_grid.agent.sampling.probe import Probe
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.bundle import Entry, Manifest, blob_hash, encode_manifest
@@ -192,7 +192,7 @@ class Node:
         self.probe = Probe(CORES, 0, NoGpus(), virtual=True, own_roots=lambda: (os.getpid(),))
         self.launcher = Launcher(state_dir, lambda told: self.runtime.told(told))
         facts = self.probe.facts("node1", 1, LENIENT)
-        place = Place(url, state_dir, interval=0.2)
+        place = RuntimeSettings(url, state_dir, interval=0.2)
         self.runtime = Runtime(place, facts, LENIENT, self.probe, self.launcher)
         self.task = asyncio.create_task(self.runtime.run())
 

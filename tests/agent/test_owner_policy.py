@@ -13,7 +13,7 @@ import pytest
 from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.gpus.base import NoGpus
 from distributed_grid.agent.launch.launcher import Launcher
-from distributed_grid.agent.runtime import Place, Runtime
+from distributed_grid.agent.runtime import Runtime, RuntimeSettings
 from distributed_grid.agent.sampling.probe import Probe
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.protocol.jobs import Cause
@@ -65,7 +65,9 @@ class Node:
     def begin(self, limits: Limits = LIMITS) -> None:
         self.launcher = Launcher(self.dir, lambda told: self.runtime.told(told))
         facts = self.probe.facts("node1", 1, limits)
-        self.runtime = Runtime(Place(self.url, self.dir, interval=0.1), facts, limits, self.probe, self.launcher)
+        self.runtime = Runtime(
+            RuntimeSettings(self.url, self.dir, interval=0.1), facts, limits, self.probe, self.launcher
+        )
         self.task = asyncio.create_task(self.runtime.run())
 
     async def stop(self) -> None:
@@ -150,7 +152,7 @@ async def test_a_frozen_job_that_is_cancelled_ends(coordinator: Coordinator, nod
     ended = (await coordinator.hears(Exited, "j1.1")).outcome
     assert (ended.cause, ended.signal) == (Cause.CANCELLED, 15) and ended.suspended > 0
     await coordinator.say(Ack(allocations=("j1.1",)))
-    await coordinator.until(lambda: not node.runtime._owning._owner.cases)
+    await coordinator.until(lambda: not node.runtime._owner._owner.cases)
 
 
 # --- recall -----------------------------------------------------------------------------------------------------------

@@ -181,6 +181,7 @@ async def test_only_while_something_is_leased_heartbeats_ask_for_renewal_and_wha
 async def test_a_stop_ends_a_job_and_a_signal_reaches_it(coordinator: Coordinator, node: Node) -> None:
     await coordinator.say(launch("j0.1", "sh", "-c", "trap 'exit 9' INT; echo up; while :; do sleep 0.01; done"))
     await coordinator.say(launch("j1.1", *LONG))
+    await coordinator.hears(Started, "j0.1")
     await coordinator.hears(Started, "j1.1")
     stdout = node.dir / "allocs/j0.1/stdout"
     await coordinator.until(lambda: stdout.exists() and stdout.read_bytes())

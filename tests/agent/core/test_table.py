@@ -518,10 +518,10 @@ class AnyOrder(RuleBasedStateMachine):
                 over = key in self.ended
                 one = Known(key, State.ENDED if over else State.RUNNING, DONE if over else None)
                 known.append((one, None if over else launch(key, self.grants[key]), 7))
-        was_over = self.table._over
+        already_over = self.table._over
         self.table = Table()
         self.table.restore(known, self.now)
-        self.table._over = was_over  # the supervisor's part of the promise
+        self.table._over = already_over  # the supervisor's part of the promise
 
     @invariant()
     def nothing_runs_twice(self) -> None:

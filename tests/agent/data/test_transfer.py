@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distributed_grid.agent.data.job_files import JobFiles
-from distributed_grid.agent.data.transfer import AT_ONCE, Data, Outputs
+from distributed_grid.agent.data.transfer import AT_ONCE, DataConnection, Outputs
 from distributed_grid.agent.launch.workdir import SlotIndex
 from distributed_grid.protocol.messages import FileEntry, Files, Hello, WantFiles
 
@@ -22,14 +22,16 @@ def told() -> list[str]:
 
 
 @pytest.fixture
-def data(tmp_path: Path, told: list[str]) -> Data:
+def data(tmp_path: Path, told: list[str]) -> DataConnection:
     hello = Hello(protocol=(1, 0), software="t", role="agent-data", name="n1")
     places = SlotIndex(tmp_path), JobFiles(tmp_path)
-    return Data("wss://localhost:1", tmp_path, Outputs(tmp_path, lambda _: True), *places, lambda _: hello, told.append)
+    return DataConnection(
+        "wss://localhost:1", tmp_path, Outputs(tmp_path, lambda _: True), *places, lambda _: hello, told.append
+    )
 
 
 async def test_a_job_whose_files_take_long_keeps_nobody_else_waiting(
-    data: Data, monkeypatch: pytest.MonkeyPatch
+    data: DataConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
     begun: list[int] = []
@@ -50,7 +52,7 @@ async def test_a_job_whose_files_take_long_keeps_nobody_else_waiting(
     assert len(await asyncio.gather(*many)) == 100
 
 
-async def test_what_is_refused_is_told_to_the_operator_and_not_each_time(data: Data, told: list[str]) -> None:
+async def test_what_is_refused_is_told_to_the_operator_and_not_each_time(data: DataConnection, told: list[str]) -> None:
     for number in range(50):
         answer = await data._guard(number, Files, data._list(asked("j-none.1", number)))
         assert answer.error

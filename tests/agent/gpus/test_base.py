@@ -3,7 +3,7 @@
 import threading
 import time
 
-from distributed_grid.agent.gpus.base import Patient, Processes
+from distributed_grid.agent.gpus.base import Processes, TimeoutBackend
 from distributed_grid.protocol.nodes import GpuFacts, GpuSample
 from distributed_grid.protocol.resources import GIB
 
@@ -32,7 +32,7 @@ class Sick:
 
 def test_a_driver_that_hangs_makes_its_gpus_unreadable_and_holds_up_nobody() -> None:
     sick = Sick()
-    backend = Patient(sick, patience=0.5)
+    backend = TimeoutBackend(sick, patience=0.5)
     began = time.monotonic()
     while backend.sample(set())[0].error:  # half a second is little on a busy machine
         assert time.monotonic() - began < 60
@@ -51,7 +51,7 @@ def test_a_driver_that_hangs_makes_its_gpus_unreadable_and_holds_up_nobody() -> 
 
 def test_a_library_that_throws_makes_its_gpus_unreadable() -> None:
     sick = Sick()
-    backend = Patient(sick)
+    backend = TimeoutBackend(sick)
     sick.fail = True
     assert backend.sample(set())[0].error == "reading the GPUs failed: RuntimeError: boom"
 

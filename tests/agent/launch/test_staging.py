@@ -42,7 +42,7 @@ async def test_a_lease_that_is_over_while_the_job_is_laid_out_is_not_revived_by_
     async def slow(launch: Launch, account: object) -> None:
         await gate.wait()
 
-    monkeypatch.setattr(node.runtime._preparing, "_lay_out", slow)
+    monkeypatch.setattr(node.runtime._staging, "_unpack", slow)
     order = launch("j0.1", *LONG)
     spec = msgspec.structs.replace(order.spec, bundle="b")
     begun = procs.now()
@@ -145,4 +145,4 @@ async def test_a_stop_while_fetching_wins(coordinator: Coordinator, node: Node) 
     await coordinator.say(Stop(allocation="j0.1"))
     outcome = (await coordinator.hears(Exited, "j0.1")).outcome
     assert (outcome.cause, outcome.started) == (Cause.CANCELLED, False)
-    assert not node.runtime._preparing._tasks
+    assert not node.runtime._staging._tasks

@@ -1,4 +1,4 @@
-"""Pressure on others than the grid, and hands on the keyboard: from what a kernel writes, and from this one's files."""
+"""Pressure on others than the grid, and use of the keyboard: from what a kernel writes, and from this one's files."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.agent.sampling.owner_signs import Hands, foreign_groups, pressure
+from distributed_grid.agent.sampling.owner_signs import InputWatch, foreign_groups, pressure
 
 IDLE = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 
@@ -74,13 +74,13 @@ def test_a_terminal_that_was_used_and_a_key_that_was_hit_are_seen(tmp_path: Path
     terminal, interrupts = tmp_path / "dev/tty1", tmp_path / "proc/interrupts"
     terminal.touch()
     interrupts.write_text("  1:  5  7  IO-APIC  1-edge  i8042\n 16:  9  0  IO-APIC  usb\n")
-    hands = Hands(tmp_path, lambda: ["tty1", "gone"])
-    assert hands.idle() < 0
+    watch = InputWatch(tmp_path, lambda: ["tty1", "gone"])
+    assert watch.idle() < 0
     now = time.time() + 60
     os.utime(terminal, (now, now))
-    assert hands.idle() == 0.0
+    assert watch.idle() == 0.0
     os.utime(terminal, (now - 120, now - 120))
-    hands = Hands(tmp_path, lambda: [])
-    assert hands.idle() < 0
+    watch = InputWatch(tmp_path, lambda: [])
+    assert watch.idle() < 0
     interrupts.write_text("  1:  5  8  IO-APIC  1-edge  i8042\n 16:  9  9  IO-APIC  usb\n")
-    assert 0 <= hands.idle() < 10
+    assert 0 <= watch.idle() < 10
