@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("protocol", "coordinator", "agent", "cli", "distributed_grid", "simulator", "systemd", "standins")
+ROOMS = ("protocol", "coordinator", "agent", "cli", "distributed_grid", "simulator", "systemd")
 
 
 def source_map() -> str:

@@ -12,7 +12,7 @@ find "$tree" -maxdepth 1 -xtype l -delete # links to what was renamed or removed
 for entry in "$root"/distributed_grid/*; do
     [ "${entry##*/}" = __pycache__ ] || ln -sfn "$entry" "$tree/${entry##*/}"
 done
-for room in protocol coordinator agent cli simulator systemd standins; do
+for room in protocol coordinator agent cli simulator systemd; do
     ln -sfn "$root/$room" "$tree/$room"
 done
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "simulator", "systemd", "standins")
+ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "simulator", "systemd")
 WORKSHOPS = ("scripts", "bench", "docs", "tests")  # not shipped, but ours
 CEILING = 600
 WIDTH = 13  # modules that lie side by side
@@ -64,10 +64,8 @@ EDGES: dict[str, set[str]] = {
         "runtime",
         "push",
         "systemd",
-        "standins",
     },
     "systemd": set(),
-    "standins": set(),
     "": {"", "protocol", "coordinator.client", "config"},  # re-exports; `core`, `orchestration`, `sync` are in here
 }
 SHARED = {"config", "identity", "push", "runtime"}
@@ -147,7 +145,7 @@ PATH_CALLS = {"open", "io.open", "os.open", "os.truncate"}
 PATH_MODULES = {"shutil"}
 PATH_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch"}
 
-BARE_NAMES = {"agent", "cli", "coordinator", "protocol", "simulator", "standins", "systemd"}
+BARE_NAMES = {"agent", "cli", "coordinator", "protocol", "simulator", "systemd"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "shelve", "marshal"}
 FORBIDDEN_CALLS = {"os.system", "os.popen", "yaml.load", "eval", "exec"}
 FORBIDDEN_WORDS = re.compile(r"\b(killall|pkill)\b|\bray stop\b")
@@ -493,7 +491,6 @@ UNMIRRORED = {
     "distributed_grid/runtime/health.py",
     "distributed_grid/runtime/local.py",
     "distributed_grid/sync.py",
-    "standins/nvml/pynvml.py",
 }
 """Modules without tests of their own name, tested by those of others. This list only ever gets shorter."""
 

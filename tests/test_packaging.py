@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "systemd", "standins")
-BARE = {"agent", "bench", "cli", "coordinator", "core", "docs", "protocol", "scripts", "standins", "systemd", "tests"}
+ROOMS = ("distributed_grid", "protocol", "coordinator", "agent", "cli", "systemd")
+BARE = {"agent", "bench", "cli", "coordinator", "core", "docs", "protocol", "scripts", "systemd", "tests"}
 
 
 def pip(*arguments: str) -> None:

@@ -50,9 +50,7 @@ class AgentPlan:
         """What it needs to find its stand-in GPUs."""
         if not self.stand_ins:
             return {}
-        import distributed_grid.standins
-
-        folder = str(Path(str(distributed_grid.standins.__file__)).parent / "nvml")
+        folder = str(Path(__file__).parent / "standins" / "nvml")
         path = os.environ.get("PYTHONPATH")
         return {
             "PYTHONPATH": f"{folder}:{path}" if path else folder,

@@ -1,6 +1,6 @@
 """A grid of real processes whose parts a test may kill, stop and start again.
 
-GPUs are stand-ins at the vendor's boundary: the library `pynvml` that the agents import is the one in standins/nvml,
+GPUs are stand-ins at the vendor's boundary: the library `pynvml` that the agents import is the one in cli/dev/standins,
 and its devices are a JSON file that a test may change while the grid runs.
 """
 
@@ -144,7 +144,7 @@ class Scene:
 
     def _run(self, name: str, code: str, *arguments: str) -> None:
         environment = os.environ | {
-            "PYTHONPATH": str(ROOT / "standins" / "nvml"),
+            "PYTHONPATH": str(ROOT / "cli/dev/standins/nvml"),
             "GRID_STANDIN_GPUS": str(self.place / f"{name}.json"),
             "GRID_FAULTS": self.faults.pop(name, ""),
         }

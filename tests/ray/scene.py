@@ -252,9 +252,9 @@ GPUS = ("GPU-11111111-1111-1111-1111-111111111111", "GPU-22222222-2222-2222-2222
 
 
 def stand_ins(place: Path) -> dict[str, str]:
-    """What an agent has in its environment that is to find these GPUs, at the vendor's library (standins/nvml)."""
+    """What an agent has in its environment that is to find these GPUs, at the vendor's library (cli/dev/standins)."""
     (place / "gpus.json").write_text(json.dumps([{"uuid": uuid, "memory": 8 << 30} for uuid in GPUS]))
-    return {"PYTHONPATH": str(ROOT / "standins" / "nvml"), "GRID_STANDIN_GPUS": str(place / "gpus.json")}
+    return {"PYTHONPATH": str(ROOT / "cli/dev/standins/nvml"), "GRID_STANDIN_GPUS": str(place / "gpus.json")}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Boosts of GPUs and of memory in a real Ray cluster. The GPUs are stand-ins at the vendor's library (standins/nvml):
+"""Boosts of GPUs and of memory in a real Ray cluster. The GPUs are stand-ins for the NVML library:
 there is nothing to compute on, and who sees which of them is what is looked at."""
 
 import pytest

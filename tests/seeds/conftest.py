@@ -70,7 +70,7 @@ class Grid:
 
     def _run(self, name: str, code: str, *arguments: str) -> None:
         environment = os.environ | {
-            "PYTHONPATH": str(ROOT / "standins" / "nvml"),
+            "PYTHONPATH": str(ROOT / "cli/dev/standins/nvml"),
             "GRID_STANDIN_GPUS": str(self.place / f"{name}.json"),
             # The guide's jobs say `python`, which not every machine has.
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

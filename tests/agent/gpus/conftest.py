@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-STANDIN = Path(__file__).parents[3] / "standins/nvml/pynvml.py"
+STANDIN = Path(__file__).parents[3] / "cli/dev/standins/nvml/pynvml.py"
 
 
 Devices = Callable[[object], None]
