@@ -6,7 +6,7 @@ that shows it. In the program such a path is text with surrogate escapes, as the
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from distributed_grid.protocol.errors import BadValue
 
@@ -66,6 +66,12 @@ def format_duration(seconds: float) -> str:
 def counted(count: int, what: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def listed(words: Sequence[str], most: int, count: int = -1, between: str = ", ") -> str:
+    """The first of these words, and how many more there are: `a, b and 3 more`. `count`: of how many they are."""
+    more = (len(words) if count < 0 else count) - most
+    return between.join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 NAMED = 10

@@ -3,12 +3,13 @@
 from difflib import get_close_matches
 
 from distributed_grid.coordinator.core.model import Node
-from distributed_grid.coordinator.core.placement.constraints import Condition, conditions, opened, owners_words
-from distributed_grid.coordinator.core.placement.matching import able, amount, could_ever, labels
+from distributed_grid.coordinator.core.placement.constraints import Condition, amount, conditions, opened, owners_words
+from distributed_grid.coordinator.core.placement.matching import able, could_ever, labels
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, LabelRule, Sign, level_of, same_model
 from distributed_grid.protocol.resources import Resources, format_bytes
+from distributed_grid.protocol.text import counted, listed
 
 ASKED_KEPT = 10_000
 """Different requests for which it is remembered how many nodes could ever meet them."""
@@ -52,7 +53,7 @@ def _no_node(state: GridState, request: Request, nodes: list[Node], tests: list[
     """None of these nodes, which meet all constraints but the last of these, meets that one."""
     asked, missed = request.constraints or NO_CONSTRAINTS, tests[-1]
     so_far = " and ".join(one.step for one in tests[:-1])
-    among = "" if len(nodes) == len(state.nodes) else f" among {_count(nodes)} {so_far}"
+    among = "" if len(nodes) == len(state.nodes) else f" among the {counted(len(nodes), 'node')} {so_far}"
     what = f"asks for a node {missed.step}; there is none{among}"
     if missed.code in ("not-named", "excluded"):
         return what, "no node could ever run it", "see `grid nodes`"
@@ -68,7 +69,7 @@ def _no_node(state: GridState, request: Request, nodes: list[Node], tests: list[
     models = list(dict.fromkeys(gpu.model for gpu in gpus))
     if asked.gpu_model and not any(same_model(asked.gpu_model, model) for model in models):
         near = get_close_matches(asked.gpu_model, models, 1, 0.4)
-        there = f"there are {_some(models)}" if models else "they have no GPU"
+        there = f"there are {listed(models, NAMED)}" if models else "they have no GPU"
         return what, there, f"did you mean --gpu-model {near[0]!r}?" if near else ""
     such = [gpu for gpu in gpus if same_model(asked.gpu_model, gpu.model)]
     if not such:
@@ -95,19 +96,11 @@ def _about_label(rule: LabelRule, nodes: list[Node]) -> tuple[str, str]:
     if values:
         near = get_close_matches(rule.value, values, 1)
         hint = f"did you mean --label {rule.key}={near[0]}?" if near else "see `grid nodes`"
-        return f"nodes have {_some([f'{rule.key}={value}' for value in values])}", hint
+        return f"nodes have {listed([f'{rule.key}={value}' for value in values], NAMED)}", hint
     keys = sorted({key for one in all_labels for key in one})
     near = get_close_matches(rule.key, keys, 1)
     hint = f"did you mean {near[0]}?" if near else "`grid node label NODE K=V` labels one"
-    return f"no node has a label {rule.key}" + (f"; there are {_some(keys)}" if keys else ""), hint
-
-
-def _some(words: list[str]) -> str:
-    return ", ".join(words[:NAMED]) + (f" and {len(words) - NAMED} more" if len(words) > NAMED else "")
-
-
-def _count(nodes: list[Node]) -> str:
-    return f"the {len(nodes)} nodes" if len(nodes) > 1 else "the 1 node"
+    return f"no node has a label {rule.key}" + (f"; there are {listed(keys, NAMED)}" if keys else ""), hint
 
 
 def _too_much(among: list[Node], wanted: Resources, of: str) -> tuple[str, str, str]:

@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits
 from distributed_grid.coordinator.core.lifecycle.attempts import time_suspended
 from distributed_grid.coordinator.core.model import Earmarked, Job, Node, Placement
-from distributed_grid.coordinator.core.placement.matching import amount, blocker, gang_candidates, has_room
+from distributed_grid.coordinator.core.placement.constraints import amount
+from distributed_grid.coordinator.core.placement.matching import blocker, gang_candidates, has_room
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.preemption.plan import clock
 from distributed_grid.coordinator.core.queue import dependencies, reservations
@@ -18,6 +19,7 @@ from distributed_grid.protocol.jobs import Reason, Request, State
 from distributed_grid.protocol.nodes import NodeState
 from distributed_grid.protocol.placement import called
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.text import counted, listed
 
 LINES = 64
 """So many lines are looked at, and so many new jobs are told that they wait."""
@@ -59,7 +61,7 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
     for node in looked:
         code, text = blocker(node, request, bounds)
         said.setdefault(code, []).append((node, text))
-    gone = f"; {_nodes(away)} cannot be reached" if away else ""
+    gone = f"; {counted(away, 'node')} cannot be reached" if away else ""
     by_ray = _by_ray(state, said.get("ray", ()))
     if request.gang and len(state.index):
         return _for_a_gang(state, request, f"{by_ray and f'; {by_ray}'}{gone}")
@@ -75,19 +77,21 @@ def find(state: GridState, request: Request, job: str = "", away: int = -1) -> R
         return Reason("Ray", f"{by_ray}{gone}")
     for code in ("withheld", "declined"):
         if found := said.get(code):
-            names = "; ".join(f"{node.facts.name}: {text}" for node, text in found[:NAMED])
-            return Reason("Thresholds", f"{names}{_more(len(found))}{gone}")
+            names = listed([f"{node.facts.name}: {text}" for node, text in found[:NAMED]], NAMED, len(found), "; ")
+            return Reason("Thresholds", f"{names}{gone}")
     if beside := [*said.get("not-near", ()), *said.get("not-apart", ())]:
         return Reason("Affinity", f"{_names(beside)}{gone}")
     for code, name in (("set-aside", "SetAside"), ("drained", "Drained")):
         if closed := said.get(code):
             return Reason(name, f"{_names(closed)}{gone}")
     if not len(state.index):
-        return Reason("NoOffers", f"{_nodes(len(state.nodes) - away)} can be reached, and nothing is offered now{gone}")
+        reached = counted(len(state.nodes) - away, "node")
+        return Reason("NoOffers", f"{reached} can be reached, and nothing is offered now{gone}")
     if not few:
-        return Reason("Resources", f"needs {wanted}; none of {_nodes(len(state.index))} that offer has it free{gone}")
-    able = sum(len(found) for code, found in said.items() if code not in ("too-small", "not-asked"))
-    return Reason("NoOffers", f"needs {wanted}; {_nodes(able)} could ever lend it, and none offers it now{gone}")
+        offering = counted(len(state.index), "node")
+        return Reason("Resources", f"needs {wanted}; none of {offering} that offer has it free{gone}")
+    able = counted(sum(len(found) for code, found in said.items() if code not in ("too-small", "not-asked")), "node")
+    return Reason("NoOffers", f"needs {wanted}; {able} could ever lend it, and none offers it now{gone}")
 
 
 def _for_a_gang(state: GridState, request: Request, gone: str) -> Reason:
@@ -95,7 +99,7 @@ def _for_a_gang(state: GridState, request: Request, gone: str) -> Reason:
     fitting = gang_candidates(state.nodes, state.index, request, state.policy)
     if len(fitting) >= request.gang:
         return Reason("Resources", "its turn comes with the next pass")
-    names = ", ".join(fitting[:NAMED]) + _more(len(fitting)) or "no node"
+    names = listed(fitting, NAMED) or "no node"
     has = "have" if len(fitting) > 1 else "has"
     unmoved = state.preempting.said.get(request, "")
     wanted = f"{request.resources} on each of {request.gang} nodes at once"
@@ -136,10 +140,6 @@ def _in_question(state: GridState, request: Request) -> Collection[str]:
     return sorted(having) if len(having) <= NODES else having
 
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
 def _by_ray(state: GridState, found: Sequence[tuple[Node, str]]) -> str:
     """Why Ray lets nothing start on these nodes; empty: there are none."""
     if found and state.ray_trouble:
@@ -149,11 +149,7 @@ def _by_ray(state: GridState, found: Sequence[tuple[Node, str]]) -> str:
 
 def _names(found: Sequence[tuple[Node, str]]) -> str:
     """What is said of the first of these nodes."""
-    return "; ".join(f"{node.facts.name} {text}" for node, text in found[:NAMED]) + _more(len(found))
-
-
-def _more(count: int) -> str:
-    return f" and {count - NAMED} more" if count > NAMED else ""
+    return listed([f"{node.facts.name} {text}" for node, text in found[:NAMED]], NAMED, len(found), "; ")
 
 
 def _rooms(busy: list[tuple[Node, str]], wanted: Resources) -> str:
@@ -166,7 +162,7 @@ def _rooms(busy: list[tuple[Node, str]], wanted: Resources) -> str:
         rooms.append((tuple(-getattr(left, kind) for kind in kinds), node.facts.name, left))
     rooms.sort(key=lambda room: room[:2])
     free = [f"{name} has {' and '.join(amount(kind, left) for kind in kinds)} free" for _, name, left in rooms[:NAMED]]
-    return ", ".join(free) + _more(len(rooms))
+    return listed(free, NAMED, len(rooms))
 
 
 def now_for(state: GridState, job: Job) -> Reason | None:
@@ -209,7 +205,7 @@ def of_group(state: GridState, members: Members) -> Reason | None:
 
 def _behind(state: GridState, job: Job) -> Reason:
     ahead = state.queue.ahead(job.id)
-    return Reason("Priority", f"{'1 job is' if ahead == 1 else f'{ahead} jobs are'} ahead in the queue")
+    return Reason("Priority", f"{counted(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead in the queue")
 
 
 def announce(state: GridState, refused: list[Line], fresh: dict[str, None]) -> None:

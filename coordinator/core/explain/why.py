@@ -14,10 +14,9 @@ from distributed_grid.coordinator.core import views
 from distributed_grid.coordinator.core.explain import reasons
 from distributed_grid.coordinator.core.model import Job, Node, Refusal
 from distributed_grid.coordinator.core.placement import constraints
-from distributed_grid.coordinator.core.placement.constraints import admitted, conditions, marked, opened
+from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, marked, opened
 from distributed_grid.coordinator.core.placement.matching import (
     able,
-    amount,
     blocker,
     candidates,
     confidence,
@@ -33,6 +32,7 @@ from distributed_grid.protocol.messages import FunnelStep, NodeVerdict, Why
 from distributed_grid.protocol.nodes import AllocationView, NodeState
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Constraints, Walls, called
 from distributed_grid.protocol.resources import MIB, MILLI, Resources, format_milli
+from distributed_grid.protocol.text import listed
 
 FRACTION = 10
 """Parts of a GPU are asked for in hundredths (milli-GPUs)."""
@@ -324,8 +324,7 @@ def _step(steps: list[FunnelStep], what: str, before: list[Node], after: list[No
     """One condition more: `after` are those of the nodes `before` that meet it, in the same order."""
     lost = len(before) - len(after)
     names = list(islice(_left_out(before, after), min(lost, NAMED)))
-    more = f" and {lost - NAMED} more" if lost > NAMED else ""
-    steps.append(FunnelStep(what, len(after), ", ".join(names) + more))
+    steps.append(FunnelStep(what, len(after), listed(names, NAMED, lost)))
     return after
 
 

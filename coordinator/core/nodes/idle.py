@@ -18,7 +18,7 @@ from distributed_grid.coordinator.core.state import GridState, Idle, Streak
 from distributed_grid.protocol.jobs import Cause, State, Use, Used
 from distributed_grid.protocol.messages import InUse
 from distributed_grid.protocol.resources import MILLI, format_milli
-from distributed_grid.protocol.text import format_duration
+from distributed_grid.protocol.text import counted, format_duration
 
 GAP = 60.0
 """Seconds without a word after which nothing is known of what was in between."""
@@ -66,7 +66,8 @@ def _judge(state: GridState, job: Job, allocation: Allocation, use: Use) -> None
     state.idle[allocation.id] = Idle(now, streaks, tuple(dict.fromkeys([*known, *names])), warned)
     if policy.release_after and none_used and now - warned >= policy.release_after:
         since = max(long[uuid].since for uuid in gpus)
-        text = f"its {_count(len(gpus), 'GPU')} went unused for {format_duration(now - since)} (unused.policy)"
+        unused = "GPU" if len(gpus) == 1 else counted(len(gpus), "GPU")
+        text = f"its {unused} went unused for {format_duration(now - since)} (unused.policy)"
         attempts.request_stop(state, allocation, Cause.RELEASED, text, job.spec.grace)
 
 
@@ -129,7 +130,3 @@ def _enough(peak: float) -> int:
 
 def _cores(milli: int) -> str:
     return "1 core" if milli == MILLI else f"{format_milli(milli)} cores"
-
-
-def _count(number: int, what: str) -> str:
-    return what if number == 1 else f"{number} {what}s"

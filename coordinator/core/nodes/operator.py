@@ -31,6 +31,7 @@ from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.nodes import NO_ORDERS, Drain, NodeOrders
 from distributed_grid.protocol.resources import Resources
+from distributed_grid.protocol.text import counted, listed
 
 THE_GRID = "the grid"
 """Who drains a node that says what cannot be."""
@@ -66,7 +67,7 @@ def drain(state: GridState, event: DrainAsked) -> None:
         _arm(state, node)
         jobs += len(node.allocations)
     if nodes:
-        still = f"; {_count(jobs, 'job')} still there" if jobs else ", and no job is there"
+        still = f"; {counted(jobs, 'job')}{_are(jobs)} still there" if jobs else ", and no job is there"
         when = f"in {event.deadline:g} s" if event.deadline else "now"
         until = f", and taken back {when}" if jobs and deadline else ""
         state.out.append(Granted(event.token, f"{_names(nodes)} drained{still}{until}"))
@@ -148,13 +149,11 @@ def _set(state: GridState, node: Node, orders: NodeOrders) -> None:
 
 
 def _names(nodes: list[Node]) -> str:
-    names = [node.facts.name for node in nodes]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more + (" is" if len(names) == 1 else " are")
+    return listed([node.facts.name for node in nodes], NAMED) + _are(len(nodes))
 
 
-def _count(number: int, what: str) -> str:
-    return f"1 {what} is" if number == 1 else f"{number} {what}s are"
+def _are(count: int) -> str:
+    return " is" if count == 1 else " are"
 
 
 DUE = ("silence", "offer", "decline", "drain", "aside")
@@ -175,7 +174,7 @@ def forget(state: GridState, event: ForgetAsked) -> None:
     for node in nodes:
         _drop(state, node)
     names = ", ".join(node.facts.name for node in nodes)
-    state.out.append(Granted(event.token, f"{names} {'is' if len(nodes) == 1 else 'are'} forgotten"))
+    state.out.append(Granted(event.token, f"{names}{_are(len(nodes))} forgotten"))
 
 
 def _refusal(token: int, node: Node) -> Rejected | None:
@@ -185,7 +184,7 @@ def _refusal(token: int, node: Node) -> Rejected | None:
         return Rejected(token, "connected", f"{name} cannot be forgotten", "its agent is connected", hint)
     held = len(node.allocations) or len(node.kept)
     if held:
-        why = f"{held} job{'s' if held > 1 else ''} may still run there, or hold a place there"
+        why = f"{counted(held, 'job')} may still run there, or hold a place there"
         hint = f"drain it, or wait until they count as lost: grid node drain {name} --deadline 0"
         return Rejected(token, "in-use", f"{name} cannot be forgotten", why, hint)
     return None

@@ -24,6 +24,7 @@ from distributed_grid.protocol.placement import (
     same_model,
 )
 from distributed_grid.protocol.resources import MILLI, Resources, format_bytes, format_milli
+from distributed_grid.protocol.text import counted, listed
 
 REFUSED_BY_RAY = "ray"
 """What is left alone on a node after Ray has refused something there: see `Node.declined`."""
@@ -76,11 +77,12 @@ def ray_blocker(node: Node, request: Request) -> str:
     wanted = ray_bundle(on, request.resources)
     if kind == "gpu" and on.others.gpu == 0:
         return "has a job of ours with GPUs, and Ray does not say which ones it keeps free beside it"
-    has = f"{_amount(kind, on.total)} in Ray, {_amount(kind, on.others)} of it used by Ray's programs"
-    return f"has {has}; {_amount(kind, wanted)} needed"
+    has = f"{amount(kind, on.total)} in Ray, {amount(kind, on.others)} of it used by Ray's programs"
+    return f"has {has}; {amount(kind, wanted)} needed"
 
 
-def _amount(kind: str, resources: Resources) -> str:
+def amount(kind: str, resources: Resources) -> str:
+    """One kind of an amount for people: `2 gpu`, `4G memory`."""
     if kind == "memory":
         return f"{format_bytes(resources.memory)} memory"
     return f"{format_milli(getattr(resources, kind))} {kind}"
@@ -89,7 +91,7 @@ def _amount(kind: str, resources: Resources) -> str:
 Labels = Mapping[str, str]
 SILENT = "an older agent, which does not tell its walls"
 NAMED = 5
-"""So many owners of a node are named."""
+"""So many owners of a node, or nodes of a request, are named."""
 USER_CHARS, WHY_CHARS = 64, 200
 """So much is repeated of what a node tells."""
 ALIKE_BITS = 4
@@ -270,9 +272,8 @@ def meets(node: Node, labels: Labels, request: Request) -> bool:
 
 def owners_words(facts: NodeFacts) -> str:
     """Why it does not run everybody's jobs: what follows a node's name."""
-    owners = ", ".join(owner[:USER_CHARS] for owner in facts.owners[:NAMED]) or "nobody"
-    more = f" and {len(facts.owners) - NAMED} more" if len(facts.owners) > NAMED else ""
-    return f"runs jobs of its owners only ({owners}{more}), as {_level(facts)}"
+    owners = listed([owner[:USER_CHARS] for owner in facts.owners], NAMED) or "nobody"
+    return f"runs jobs of its owners only ({owners}), as {_level(facts)}"
 
 
 def opened(node: str) -> str:
@@ -309,15 +310,11 @@ def _walls(asked: Constraints) -> str:
 
 
 def _named(asked: Constraints) -> str:
-    return f"named with --only ({_some(asked.only)})"
+    return f"named with --only ({listed(asked.only, NAMED)})"
 
 
 def _others(asked: Constraints) -> str:
-    return f"not excluded ({_some(asked.exclude)})"
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"not excluded ({listed(asked.exclude, NAMED)})"
 
 
 def _model(asked: Constraints, gpus: int) -> str:
@@ -329,4 +326,4 @@ def _memory(asked: Constraints, gpus: int) -> str:
 
 
 def _gpus(count: int) -> str:
-    return "a GPU" if count == 1 else f"{count} GPUs"
+    return "a GPU" if count == 1 else counted(count, "GPU")

@@ -16,14 +16,14 @@ from distributed_grid.coordinator.core.model import Node, Placement, Refusal
 from distributed_grid.coordinator.core.placement import constraints
 from distributed_grid.coordinator.core.placement.capacity import Room
 from distributed_grid.coordinator.core.placement.catalogue import ANYWHERE, Bounds, Pool, Shown
-from distributed_grid.coordinator.core.placement.constraints import admitted, conditions, meets, unmet
+from distributed_grid.coordinator.core.placement.constraints import admitted, amount, conditions, meets, unmet
 from distributed_grid.coordinator.core.placement.index import Accept
 from distributed_grid.coordinator.core.policy import DEFAULT, Policy, Weights
 from distributed_grid.protocol.groups import Gang
 from distributed_grid.protocol.jobs import Request
 from distributed_grid.protocol.nodes import Drain, NodeFacts, NodeState
 from distributed_grid.protocol.placement import NO_CONSTRAINTS, Strategy, called
-from distributed_grid.protocol.resources import MILLI, Resources, format_bytes, format_milli
+from distributed_grid.protocol.resources import MILLI, Resources, format_bytes
 
 Score = Callable[[Node, Room, Request], float]
 
@@ -229,7 +229,7 @@ def blocker(node: Node, request: Request, bounds: Bounds = ANYWHERE) -> tuple[st
     if any(kind in ("cpu", "gpu") and _is_kind(device, kind, node) for device in node.closed):
         return "declined", f"{need}; refused some of it a moment ago"
     withheld = [item for item in (node.offer.withheld if node.offer else ()) if _is_kind(item.what, kind, node)]
-    if withheld and _lent(node, kind) + _of(node.room.left, kind) < _of(wanted, kind):
+    if withheld and _lent(node, kind) + getattr(node.room.left, kind) < getattr(wanted, kind):
         return "withheld", f"{need}; {withheld[0].what}: {withheld[0].why}"
     return "busy", need
 
@@ -248,10 +248,6 @@ def _is_kind(what: str, kind: str, node: Node) -> bool:
     return kind == "cpu" and what.isdigit()
 
 
-def _of(resources: Resources, kind: str) -> int:
-    return {"cpu": resources.cpu, "memory": resources.memory, "gpu": resources.gpu}[kind]
-
-
 def _free_gpus(room: Room) -> str:
     """The devices of which something is free, with their memory that is nobody's."""
     free = [
@@ -263,14 +259,7 @@ def _free_gpus(room: Room) -> str:
 
 
 def _lent(node: Node, kind: str) -> int:
-    return sum(_of(allocation.grant.resources, kind) for allocation in node.allocations.values())
-
-
-def amount(kind: str, resources: Resources) -> str:
-    """One kind of an amount for people: `2 gpu`, `4G memory`."""
-    if kind == "memory":
-        return f"{format_bytes(resources.memory)} memory"
-    return f"{format_milli(_of(resources, kind))} {kind}"
+    return sum(getattr(allocation.grant.resources, kind) for allocation in node.allocations.values())
 
 
 # --- the decision ---------------------------------------------------------------------------------------------------

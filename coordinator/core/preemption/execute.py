@@ -16,6 +16,7 @@ from distributed_grid.coordinator.core.preemption.plan import gang_plan as plan_
 from distributed_grid.coordinator.core.state import GridState
 from distributed_grid.protocol.jobs import Cause, Priority, Reason, Request, State
 from distributed_grid.protocol.messages.operator import Place, Preemption, Receipt, Victim
+from distributed_grid.protocol.text import counted
 
 EVERY = 1.0
 """Seconds between two looks at whether somebody may give way to the same job."""
@@ -136,7 +137,7 @@ def _ends(state: GridState, found: Plan, now: float) -> float:
 
 
 def _jobs(count: int) -> str:
-    return "1 job has" if count == 1 else f"{count} jobs have"
+    return f"{counted(count, 'job')} {'has' if count == 1 else 'have'}"
 
 
 # --- a plan is carried out -----------------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ from distributed_grid.coordinator.core.commands import (
 )
 from distributed_grid.coordinator.core.explain.feasible import can_fit, never_fits, unknown_name
 from distributed_grid.coordinator.core.model import Group, Held, Job
-from distributed_grid.coordinator.core.placement.constraints import marked
+from distributed_grid.coordinator.core.placement.constraints import amount, marked
 from distributed_grid.coordinator.core.placement.constraints import marked_for_ray as marked_by_ray
-from distributed_grid.coordinator.core.placement.matching import amount
 from distributed_grid.coordinator.core.preemption import held_sets
 from distributed_grid.coordinator.core.queue import dependencies, groups
 from distributed_grid.coordinator.core.state import Facts, GridState
