@@ -133,7 +133,9 @@ class Supervisor:
             if not job.pid:
                 self.tree.hold_up(job)  # its spawner may just be about to start it
             if not self._adopt(job):
-                self.tree.main_ended(job, self._noted(job))
+                self.tree.watched.add(job)
+                self.codes[job] = procs.now() + (CODE if job.pid else 0.0)  # its spawner may just be about to note it
+        self._find_codes(procs.now())
         self.book.save(sync=True)
 
     def _noted(self, job: Job) -> int | None:
@@ -176,13 +178,14 @@ class Supervisor:
         for job, until in [*self.codes.items()]:
             last = now >= until or not self._spawner_works(job)
             status = self._noted(job)
-            if status is None:
+            if status is None and job.pidfd >= 0:
                 status = procs.status_by_pidfd(job.pidfd, job.pid, job.start)
             if status is None and not last:
                 continue
             del self.codes[job]
-            os.close(job.pidfd)
-            job.pidfd = -1
+            if job.pidfd >= 0:
+                os.close(job.pidfd)
+                job.pidfd = -1
             self.tree.main_ended(job, status)
 
     def _spawner_works(self, job: Job) -> bool:
@@ -542,6 +545,8 @@ class Supervisor:
             return None
         text = f"{spawning.taken}: its spawner was killed; what it left is watched by the supervisor"
         job = self.jobs[spawning.taken]
+        if job.status is None and job.id in spawning.noted:  # it was killed before it could tell
+            self.tree.main_ended(job, spawning.noted[job.id])
         (log if job.cause else self.telling.warn)(text)  # who is ended by us, may be with its spawner
         return job
 

@@ -40,7 +40,8 @@ def lost_notes(state_dir: str) -> None:
 
 
 class Spawning(Use):
-    """A spawner as we see it. `place` is None until it is ready, `pid` 0 until it is forked."""
+    """A spawner as we see it. `place` is None until it is ready, `pid` 0 until it is forked; `noted` is how the main
+    process of its last job ended, by its allocation, as a spawner that is gone had noted it."""
 
     def __init__(self, kind: Kind, slot: Slot, channel: socket.socket) -> None:
         super().__init__(kind, slot.name, procs.now())
@@ -48,6 +49,7 @@ class Spawning(Use):
         self.channel = channel
         self.place: Place | None = None
         self.pid = 0
+        self.noted: dict[str, int] = {}
 
     @property
     def ready(self) -> bool:
@@ -147,8 +149,10 @@ class Slots:
             self._by_pid.pop(pid, None)
             self._forget(found)
             self._leave_group(found.slot.name)
+            note = os.path.join(self._notes, found.slot.name)
+            found.noted = _noted(note)
             with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._notes, found.slot.name))
+                os.unlink(note)
         return found
 
     def left_over(self) -> list[Place]:
@@ -168,7 +172,7 @@ class Slots:
             if boot == procs.boot_id() and seen is not None and seen.start == place.start:
                 found.append(place)
             else:
-                self._read_exits(path)  # once more: it may have noted its last one since
+                self._exits |= _noted(path)  # once more: it may have noted its last one since
                 os.unlink(path)
         return found
 
@@ -304,14 +308,8 @@ class Slots:
 
     def noted_exit(self, place: Place, key: str) -> int | None:
         """The wait status of a job's main process, where it was the last one of its spawner."""
-        self._read_exits(os.path.join(self._notes, place.name))
+        self._exits |= _noted(os.path.join(self._notes, place.name))
         return self._exits.get(key)
-
-    def _read_exits(self, path: str) -> None:
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            with open(path) as file:
-                exits = file.read().splitlines()[1:]
-            self._exits |= {noted: int(status) for noted, status in map(json.loads, exits)}
 
     def _open_note(self, name: str) -> int:
         """A file a spawner, so that the next supervisor finds them all. A disk that refuses it costs that certainty."""
@@ -344,6 +342,15 @@ class Slots:
 
 Order = dict[str, Any]
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _noted(path: str) -> dict[str, int]:
+    """How the main process of a spawner's last job ended, by its allocation, if that is noted."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        with open(path) as file:
+            exits = file.read().splitlines()[1:]
+        return {key: int(status) for key, status in map(json.loads, exits)}
+    return {}
 
 
 class Starting:

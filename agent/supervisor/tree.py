@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from distributed_grid.agent.cgroups.groups import SlotGroups
@@ -233,13 +233,10 @@ class Tree:
     def reap(self, spawner_ended: Callable[[int], Job | None]) -> None:
         """Take the exits of all our children: spawners, and what spawners left to us."""
         bereft: list[Job] = []
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
+        unknown: dict[int, tuple[procs.Stat, int, Any]] = {}
+        while (pid := _next_ended()) != 0:
+            seen = procs.stat(pid)
+            _, status, usage = os.wait4(pid, 0)
             if (job := spawner_ended(pid)) is not None:
                 job.orphaned = True
                 bereft.append(job)
@@ -249,12 +246,28 @@ class Tree:
                 owner.used(usage)
                 if owner.pid == pid and owner.status is None:
                     self.main_ended(owner, status)
+            elif seen is not None:
+                unknown[pid] = seen, status, usage
+        for job in bereft:
+            if not job.pid and job.place is not None and (pid := self._main_of(job.place.session, unknown)):
+                job.runs(pid)  # its spawner was killed before it could tell
+                if pid in unknown:
+                    job.used(unknown[pid][2])
+                    self.main_ended(job, unknown[pid][1])
         if bereft or self.orphans or self._unsure:
             self._find_orphans()
+        ours = self._children.read() if bereft else ()
         for job in bereft:
-            if job.status is None and job.pid not in self.orphans:
+            if job.status is None and job.pid not in ours:
                 # It died with its namespace. How is known where the kernel tells by a pidfd.
                 self.main_ended(job, procs.status_by_pidfd(job.pidfd, job.pid, job.start) if job.pidfd >= 0 else None)
+
+    def _main_of(self, session: int, ended: Mapping[int, tuple[procs.Stat, int, Any]]) -> int:
+        """The main process that a killed spawner of this session had made, or 0: the first leader of a process group
+        there, among those that we took the exits of a moment ago (`ended`, with what they were) and our children."""
+        seen = {pid: ended[pid][0] for pid in ended} | {pid: procs.stat(pid) for pid in self._children.read()}
+        leaders = [(at.start, pid) for pid, at in seen.items() if at and at.session == session and at.group == pid]
+        return min(leaders, default=(0, 0))[1]
 
     def main_ended(self, job: Job, status: int | None) -> None:
         """The main process is gone, with this wait status if it is known."""
@@ -420,8 +433,6 @@ class Tree:
                 self._unsure = True  # it may be a spawner that is just being made
                 continue
             self.orphans[pid] = owner
-            if owner is not None and not owner.pid and seen.group == pid:
-                owner.runs(pid)  # its spawner was killed before it could tell; no other leads a group so soon
             if owner is None:
                 self._log(f"process {pid} has lost its spawner and may be of {len(bereft)} jobs: it is ended")
                 procs.send(pid, seen.start, signal.SIGKILL)
@@ -436,6 +447,15 @@ class Tree:
                 return job
         strangers = [job for job in bereft if job.place is None or not job.place.own]
         return strangers[0] if len(strangers) == 1 else None
+
+
+def _next_ended() -> int:
+    """A child of ours that has ended and whose exit nobody took; 0 if there is none."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return found.si_pid if found is not None else 0
 
 
 def _is_of(pid: int, uid: int) -> bool:

@@ -299,6 +299,14 @@ def test_a_spawner_that_its_own_job_ends_or_stops_harms_nobody_else(node: Node, 
     assert node.run("echo again") == (0, "again\n")
 
 
+def test_a_job_that_kills_its_spawner_at_once_has_its_own_exit_code(node: Node) -> None:
+    """Before the spawner can tell of it, or note how it ended: some of these end before anybody has seen them."""
+    if node.walls == "namespace":
+        pytest.skip("the spawner is the first process of its pid namespace: its jobs cannot signal it")
+    begun = [node.launch(f"kill -9 $PPID; exit {code}", who=f"u{code}") for code in range(20)]
+    assert [node.ended(key)[0] for key in begun] == [*range(20)]
+
+
 def test_processes_of_the_agents_user_do_not_count_against_a_jobs_limit(node: Node) -> None:
     others = [subprocess.Popen(["sleep", "60"], user=node.uid) for _ in range(30)]
     try:
