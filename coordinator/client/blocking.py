@@ -17,7 +17,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from distributed_grid.coordinator.client import downloads, requests
+from distributed_grid.coordinator.client import requests
 from distributed_grid.coordinator.client.output import JobOutput, JobResult, Piece, ResultReader, unreadable
 from distributed_grid.coordinator.client.requests import Once, Post, Returned, Steps, Together, Until, advance
 from distributed_grid.coordinator.client.session import (
@@ -39,7 +39,7 @@ from distributed_grid.coordinator.client.session import (
 )
 from distributed_grid.protocol.errors import GridError
 from distributed_grid.protocol.jobs import JobView, State
-from distributed_grid.protocol.messages import JobUpdate
+from distributed_grid.protocol.messages import FileEntry, JobUpdate
 from distributed_grid.runtime.local import NoSocket, dial, socket_path
 
 if TYPE_CHECKING:
@@ -148,8 +148,21 @@ class GridClient:
     undrain = _method(requests.undrain)
     label = _method(requests.label)
     receipts = _method(requests.receipts)
-    files = _method(downloads.files)
-    fetch = _method(downloads.fetch)
+
+    def files(self, job: str, *globs: str) -> list[FileEntry]:
+        """The files in the job's working directory that match any of the globs (none: all), as `downloads.files`."""
+        from distributed_grid.coordinator.client import downloads  # as shipping: not needed by most
+
+        return self.do(downloads.files(job, *globs))
+
+    def fetch(
+        self, job: str, *globs: str, into: str | Path = ".", force: bool = False, executable: bool = False
+    ) -> list[Path]:
+        """Bring matching files of a job's working directory into a directory here, as `downloads.fetch`; their
+        paths."""
+        from distributed_grid.coordinator.client import downloads
+
+        return self.do(downloads.fetch(job, *globs, into=into, force=force, executable=executable))
 
     def ship(self, directory: str | Path) -> str:
         """Send what of a directory the coordinator has not got yet; the hash is for `bundle=` of jobs. Raises

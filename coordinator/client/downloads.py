@@ -11,10 +11,11 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import msgspec
 
 from distributed_grid.config.places import HERE as CONFIGURATIONS
 from distributed_grid.coordinator.client.requests import Steps, show
@@ -51,16 +52,14 @@ class NotWritten(GridError):
         self.reason = reason
 
 
-@dataclass(frozen=True)
-class Download:
+class Download(msgspec.Struct, frozen=True):
     """A file that was asked for and announced. `path` may hold surrogate escapes."""
 
     path: str
     entry: FileEntry
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True):
     """How files are written. `since`: when the job was submitted, in seconds since the epoch; a file here that changed
     later is left as it is, unless `force` is true. `executable`: executable bits are kept."""
 
@@ -69,8 +68,7 @@ class Rules:
     executable: bool = False
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """What a node lists of what was asked for. `left_out` are hidden files, and configurations that `grid` would read
     here, which a pattern matches and none names."""
 
@@ -87,8 +85,7 @@ class Listed:
         return f"{count}: {some(self.left_out)}; {kinds}, such as --get '{_pattern(self.left_out[0])}'"
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """What a node listed, where these files were written, and which were not because of what is here."""
 
     listed: Listed

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from distributed_grid.coordinator.client.session import GridUnavailable
 from distributed_grid.protocol.codec import PART_BYTES
 from distributed_grid.protocol.jobs import Cause, JobView, Outcome, State, exit_status, next_attempt
@@ -22,8 +24,7 @@ TRIES = 20
 BEGUN = (State.RUNNING, State.STOPPING, State.LOST, State.ENDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """Bytes of a stream; `gap`: so many before them are gone, of which the node keeps the beginning and the end."""
 
     stream: str

@@ -10,7 +10,6 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,37 +79,32 @@ Steps = Generator[Any, Any, T]
 """Yields a message, for its answer (it gets a number where its id is 0), or one of the steps below."""
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
+class Once(msgspec.Struct, frozen=True):
     """A message that is not to be repeated on another connection, for its answer. ConnectionLost: nobody knows."""
 
     message: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(msgspec.Struct, frozen=True):
     """A message that is not answered, for nothing, once it has left."""
 
     message: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(msgspec.Struct, frozen=True):
     """Messages at once, for all their answers."""
 
     messages: Sequence[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Until:
+class Until(msgspec.Struct, frozen=True):
     """A job, for the first view of it that this is true of."""
 
     view: JobView
     reached: Callable[[JobView], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(msgspec.Struct, frozen=True):
     """What a request returned."""
 
     value: Any

@@ -9,10 +9,10 @@ client's patience. The shells (`aio`, `blocking`) dial when `dial_at` has come, 
 import os
 import pwd
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidURI
@@ -81,38 +81,33 @@ class RequestRefused(GridError):
         self.code = failed.code
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """A connection was let in; `again`: after one that was lost."""
 
     again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Away:
+class Away(msgspec.Struct, frozen=True):
     """The coordinator cannot be reached yet, and is waited for, for so many seconds more."""
 
     error: GridError
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """The connection was lost, and is made again."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The answer to the request with this number, or why there is none."""
 
     number: int
     content: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(msgspec.Struct, frozen=True):
     """No connection will be made again; all requests have got their answers."""
 
     error: GridError
@@ -121,8 +116,7 @@ class Over:
 Event = Opened | Away | Lost | Answer | Over | JobUpdate | GroupUpdate
 
 
-@dataclass(slots=True)
-class Followed:
+class Followed(msgspec.Struct):
     """A job that somebody follows, as it was told last; `error`: why no more will be told."""
 
     view: JobView
@@ -131,8 +125,7 @@ class Followed:
     error: GridError | None = None
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(msgspec.Struct):
     message: Any
     repeatable: bool
 
