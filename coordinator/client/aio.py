@@ -230,16 +230,16 @@ class GridClient:
         try:
             pieces = output.update(view)
             while True:
+                now = loop.time()  # the next pieces are on their way while these are used
+                asking |= {asyncio.create_task(self._ask(one)) for one in output.questions(session.number, now)}
                 for piece in pieces:
                     yield piece
                 if output.over:
                     return
-                now = loop.time()
-                asking |= {asyncio.create_task(self._ask(one)) for one in output.questions(session.number, now)}
                 if followed.view is output.view and followed.error is None:
                     change = self._change(view.id)
                     await asyncio.wait(
-                        [*asking, change], timeout=output.pause(now), return_when=asyncio.FIRST_COMPLETED
+                        [*asking, change], timeout=output.pause(loop.time()), return_when=asyncio.FIRST_COMPLETED
                     )
                 if followed.error is not None:
                     raise followed.error

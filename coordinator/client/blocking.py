@@ -221,20 +221,25 @@ class GridClient:
         followed = self.session.follow(view)
         asked: set[int] = set()
         try:
-            yield from output.update(view)
-            while not output.over:
-                now = time.monotonic()
+            pieces = output.update(view)
+            while True:
+                now = time.monotonic()  # the next pieces are on their way while these are used
                 for question in output.questions(self.session.number, now):
                     asked.add(self._begin(question))
+                self._flush()
+                yield from pieces
+                if output.over:
+                    return
                 pause = output.pause(now)
                 self._collect(math.inf if pause is None else now + pause)
                 if followed.error is not None:
                     raise followed.error
+                pieces = []
                 for number in [one for one in asked if self._answers.get(one) is not None]:
                     asked.discard(number)
-                    yield from output.take(self._answered(number), time.monotonic())
+                    pieces += output.take(self._answered(number), time.monotonic())
                 if followed.view is not output.view:
-                    yield from output.update(followed.view)
+                    pieces += output.update(followed.view)
         finally:
             for number in asked:
                 self._forget(number)
