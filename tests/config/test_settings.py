@@ -1,12 +1,6 @@
 """One configuration: the seeds' files are read as they are, every error is found with its line, every value knows
 where it came from."""
 
-import grp
-import json
-import os
-import pwd
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +8,16 @@ import pytest
 
 from distributed_grid.agent.core.spare.thresholds import Limits
 from distributed_grid.agent.main import limits_for
-from distributed_grid.config import schema as config_text
-from distributed_grid.config.places import UntrustedConfig
 from distributed_grid.config.settings import (
     ClusterConfig,
     ConfigError,
     OffloadingMode,
     SharingDisabled,
     SharingPolicy,
-    find,
     load,
-    places,
-    state_dir,
 )
 from distributed_grid.protocol.resources import GIB, MIB
+from tests.config.conftest import Write
 
 SEED_000 = """
 resource_sharing:
@@ -86,20 +76,6 @@ resource_sharing:
 """
 
 
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Write:
-    def write(text: str, name: str = "grid.yaml") -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    return write
-
-
 def read(path: Path | None, **given: Any) -> ClusterConfig:
     return load(path, environment=given.pop("environment", {}), **given)
 
@@ -108,14 +84,6 @@ def problems(path: Path, **given: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read(path, **given)
     return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
-
-
-def test_a_key_in_the_wrong_section_is_told_where_it_stands(written: Write) -> None:
-    text = "resource_sharing:\n  cpu_percent_max: 90\n  offer_after: 0\n"
-    assert problems(written(text)) == [
-        "F:2: unknown key 'cpu_percent_max' in resource_sharing (it is resource_sharing.thresholds.cpu_percent_max)",
-        "F:3: unknown key 'offer_after' in resource_sharing (it is agent.offer_after)",
-    ]
 
 
 # --- the seeds' files -------------------------------------------------------------------------------------------------
@@ -154,27 +122,6 @@ def test_without_a_file_the_defaults_are_those_of_the_seeds_and_the_issue() -> N
     assert config.resource_sharing.offer_expiry == 300.0
     assert config.coordinator_url() == "ws://127.0.0.1:7433"
     assert limits_for(config, "any").cpu_percent_max == 30.0
-
-
-def test_both_places_of_resource_sharing_may_say_the_same_but_not_contradict(written: Write) -> None:
-    both = "resource_sharing: {check_interval: 60}\nexecution: {resource_sharing: {check_interval: 1m}}\n"
-    config = read(written(both))
-    assert config.resource_sharing.check_interval == 60.0
-    assert "same value" in config.warnings[0]
-    assert problems(written(both.replace("1m", "2m"))) == [
-        "F:2: execution.resource_sharing.check_interval says another value as F:1, for resource_sharing.check_interval"
-        " (keep one of the two)"
-    ]
-
-
-def test_other_names_of_a_setting_are_accepted_and_merged(written: Write) -> None:
-    config = read(
-        written("resource_sharing: {rebalance_interval: 1h30m, monitoring_interval: 5}\ncluster: {name: lab}")
-    )
-    assert config.resource_sharing.rebalance_interval_seconds == 5400.0
-    assert config.resource_sharing.monitoring_interval_seconds == 5.0
-    assert config.name == "lab"
-    assert read(written("cluster: lab")).name == "lab"
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -216,38 +163,12 @@ agent: [1]
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("a: [1, 2", "F:1:9"),
-        ("resource_sharing:\n  enabled: true\n bad", "F:3"),
-        ("a: b: c", "F:1:5"),
-        ("x: \x07", "F"),
-        ("- 1\n- 2", "F:1"),
-        ("just words", "F:1"),
-        ("a: !!python/object/apply:os.system [ls]", "F:1"),
-        ("a: *b", "F:1"),
-        ("a: " + "[" * 5000, "F"),
-    ],
-)
-def test_what_is_no_yaml_is_one_error_with_its_place(written: Write, text: str, where: str) -> None:
-    (one,) = problems(written(text))
-    assert one.startswith(where)
-
-
 def test_the_error_for_people_has_no_traceback_and_all_lines(written: Write) -> None:
     with pytest.raises(ConfigError) as caught:
         read(written("nam: x\nport: 1\n"))
     lines = caught.value.lines()
     assert [line.partition(":")[0] for line in lines] == ["error", "  try", "error", "  try"]
     assert "did you mean 'name'?" in lines[1]
-
-
-def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None:
-    assert problems(tmp_path / "none.yaml") == [
-        "F: cannot be read: No such file or directory (write one with: grid config init)"
-    ]
-    assert "Is a directory" in problems(tmp_path)[0]
 
 
 def test_a_key_twice_and_a_low_mark_above_the_high_one_are_errors(written: Write) -> None:
@@ -302,119 +223,7 @@ def test_the_coordinators_address_has_a_variable_of_its_own(written: Write) -> N
     assert config.coordinator_url() == "ws://b:2"
 
 
-def test_a_wrong_variable_is_an_error_that_names_it() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(None, environment={"GRID_COORDINATOR__PROT": "1", "GRID_AGENT__VIRTUAL": "perhaps"}, here=Path("/none"))
-    assert [str(problem) for problem in caught.value.problems] == [
-        "env GRID_AGENT__VIRTUAL: agent.virtual: 'perhaps' is not true or false",
-        "env GRID_COORDINATOR__PROT: there is no setting coordinator.prot (did you mean 'coordinator.port'?)",
-    ]
-
-
-def test_the_file_is_found_in_the_documented_order(tmp_path: Path) -> None:
-    environment = {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
-    order = places(environment, tmp_path)
-    assert [str(place.relative_to(tmp_path)) for place in order[:-1]] == [
-        "grid.yaml",
-        "config/my-cluster-enhanced.yaml",
-        "config/my-cluster.yaml",
-        "config/cluster_config.yaml",
-        "xdg/grid/config.yaml",
-    ]
-    assert str(order[-1]) == "/etc/grid/grid.yaml"
-    for place in reversed(order[:-1]):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text("")
-        assert find(None, environment, tmp_path) == place
-    assert find(None, environment | {"GRID_CONFIG": "named"}, tmp_path) == Path("named")
-    assert find("flag", environment | {"GRID_CONFIG": "named"}, tmp_path) == Path("flag")
-
-
-def a_config(here: Path, name: str = "grid.yaml") -> Path:
-    path = here / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("")
-    path.chmod(0o644)
-    return path
-
-
-@pytest.mark.parametrize("mode", [0o666, 0o646], ids=oct)
-def test_a_file_here_that_all_can_write_to_is_refused_unless_it_is_named(tmp_path: Path, mode: int) -> None:
-    path = a_config(tmp_path)
-    path.chmod(mode)
-    with pytest.raises(UntrustedConfig) as refused:
-        find(None, {}, tmp_path)
-    assert refused.value.why.startswith("all users can write to it") and f"--config {path}" in refused.value.hint
-    assert find(path, {}, tmp_path) == path
-    assert find(None, {"GRID_CONFIG": str(path)}, tmp_path) == path
-
-
-def test_a_group_that_is_not_the_users_own_counts_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = a_config(tmp_path)
-    path.chmod(0o664)
-    own = pwd.getpwuid(os.geteuid())
-    assert (own.pw_gid, own.pw_name) == (path.stat().st_gid, grp.getgrgid(own.pw_gid).gr_name)
-    assert find(None, {}, tmp_path) == path
-    shared = grp.struct_group((own.pw_name, "x", own.pw_gid, [own.pw_name, "bob"]))
-    monkeypatch.setattr(grp, "getgrgid", lambda gid: shared)
-    with pytest.raises(UntrustedConfig, match="is not read"):
-        find(None, {}, tmp_path)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
-@pytest.mark.parametrize("name", ["grid.yaml", "config/my-cluster.yaml"])
-def test_a_file_here_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
-    path = a_config(tmp_path, name)
-    os.chown(path, 12345, -1)
-    with pytest.raises(UntrustedConfig) as refused:
-        find(None, {}, tmp_path)
-    assert refused.value.why.startswith("it belongs to the user id 12345")
-    assert find(None, {"SUDO_UID": "12345"}, tmp_path) == path
-    os.chown(path, 0, -1)
-    assert find(None, {}, tmp_path) == path
-    path.rename(tmp_path / "mine")
-    path.symlink_to(tmp_path / "mine")
-    os.chown(path, 12345, -1, follow_symlinks=False)
-    with pytest.raises(UntrustedConfig):
-        find(None, {}, tmp_path)
-
-
-def test_state_lies_where_xdg_says(tmp_path: Path) -> None:
-    assert state_dir("agent-a", {"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "grid/agent-a"
-
-
-def test_lists_cores_sizes_and_labels_are_read_from_yaml_and_from_text(written: Write) -> None:
-    text = "agent: {cores: [0-2, 7], memory: 16G, gpus: [GPU-a, 1], labels: {rack: 3, zone: b}, virtual: yes}"
-    agent = read(written(text)).agent
-    assert (agent.cores, agent.memory, agent.gpus) == ((0, 1, 2, 7), 16 * GIB, ("GPU-a", "1"))
-    assert (agent.labels, agent.virtual) == ({"rack": "3", "zone": "b"}, True)
-    flagged = read(None, here=Path("/none"), flags={"agent.cores": "3,0-1", "agent.labels": "a=1,b=2"}).agent
-    assert (flagged.cores, flagged.labels) == ((0, 1, 3), {"a": "1", "b": "2"})
-
-
 # --- the schema for people and machines -------------------------------------------------------------------------------
-
-
-def test_the_file_that_init_writes_is_read_and_changes_nothing(written: Write) -> None:
-    blank, first = read(None, here=Path("/none")), read(written(config_text.template()))
-    assert [(row.name, row.value) for row in first.rows()] == [(row.name, row.value) for row in blank.rows()]
-    assert first.warnings == ()
-
-
-def test_every_setting_that_init_shows_as_a_comment_can_be_uncommented(written: Write) -> None:
-    lines = [re.sub(r"^( *)# ", r"\1", line) for line in config_text.template().splitlines()[3:]]
-    config = read(written("\n".join(line for line in lines if "Settings of single nodes" not in line)))
-    assert [node.name for node in config.nodes] == ["gpu-master"]
-
-
-def test_the_json_schema_knows_every_name_the_reader_accepts() -> None:
-    schema = json.loads(json.dumps(config_text.json_schema()))
-    sharing = schema["properties"]["resource_sharing"]["properties"]
-    assert schema["properties"]["execution"]["properties"]["resource_sharing"]["properties"] == sharing
-    assert sharing["policy"]["enum"] == ["conservative", "balanced", "aggressive", "predictive"]
-    assert sharing["pressure_thresholds"]["properties"]["cpu"]["properties"]["high"]["maximum"] == 1
-    assert schema["properties"]["nodes"]["items"]["required"] == ["name"]
-    assert not schema["additionalProperties"]
 
 
 def test_an_agent_takes_the_limits_as_they_are_and_has_the_same_defaults() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from distributed_grid.cli.services.support import redact, redact_log_line
 from tests.grid_fixture import CONFIG, Grid, contents, founded_grid, until
 
 PLANTED = [
@@ -100,28 +99,3 @@ def test_nothing_that_is_there_is_written_over(grid: Grid) -> None:
         refused = grid.run("support-dump", name)
         assert refused.returncode != 0 and not refused.stdout and "Traceback" not in refused.stderr
     assert (grid.here / "mine.tar.gz").read_text() == "mine" and not (grid.here / "elsewhere").exists()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----",
-        "-----BEGIN PRIVATE KEY-----\nhunter2",
-        "wss://ann:hunter2@host:1/x",
-        "grid://host:1/grid1.abc.def.hunter2",
-        'Authorization: Bearer hunter2"',
-        "AWS_SECRET_ACCESS_KEY=hunter2",
-        '{"password": "hunter2"}',
-        "--token=hunter2",
-        "x MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQhunter2 y",
-    ],
-)
-def test_what_looks_like_a_secret_is_hidden(text: str) -> None:
-    assert "hunter2" not in redact(text) and "[hidden]" in redact(text)
-    assert "hunter2" not in redact_log_line(json.dumps({"event": text, "odd": {"deep": [text]}, "why": text}))
-
-
-def test_what_does_not_is_left() -> None:
-    line = json.dumps({"event": "not started", "allocation": "j-ka4cwvmy3vqr.1", "why": "core 3 is busy: pid 17 (sh)"})
-    assert redact_log_line(line) == line
-    assert redact("/var/lib/grid/agent-lab1/allocs is 10 MB") == "/var/lib/grid/agent-lab1/allocs is 10 MB"

@@ -1,0 +1,23 @@
+"""`grid dev` says why a service did not start, and leaves a directory without a dev grid alone."""
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from distributed_grid.cli.dev.dev import _not_started
+from distributed_grid.cli.main import main
+
+
+def test_the_error_of_a_service_is_told_before_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\nsome line\nerror: port 1 is taken\n  why: by another\n  try: 2\nlater\n")
+    told = _not_started("the coordinator", log, len("before\n"))
+    assert (told.what, told.why) == ("the coordinator did not start", "error: port 1 is taken; why: by another; try: 2")
+    log.write_text("one\ntwo\n")
+    assert _not_started("n1", log, 0).why == "one | two" and "in time" in _not_started("n1", log, 0).what
+    assert _not_started("n1", log, 8).why == "it said nothing"
+
+
+def test_down_without_a_dev_grid_does_nothing(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["dev", "down", "--dir", str(tmp_path)])
+    assert done.exit_code == 0 and "there is no dev grid" in done.stderr and list(tmp_path.iterdir()) == []

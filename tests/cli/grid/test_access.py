@@ -1,0 +1,50 @@
+"""Tokens are asked for sensibly, and an invitation leaves no trace in the list of processes."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from distributed_grid.cli.grid.access import _pinned, label_of
+from distributed_grid.cli.main import main
+from distributed_grid.protocol.errors import BadValue
+from distributed_grid.protocol.messages import TokenMade
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--role", "client", "--node", "n1"], "--node is for agents"),
+        (["--role", "client"], "for whom"),
+        (["--user", "ann"], "--user is for people"),
+        (["--role", "client", "--user", "ann", "--label", "a=1"], "--label is for nodes"),
+        (["--bearer"], "a bearer token is for a person"),
+        (["--role", "client", "--user", "ann", "--bearer", "--uses", "2"], "a bearer token is for a person"),
+    ],
+)
+def test_a_token_that_makes_no_sense_is_refused_before_anybody_is_asked(words: list[str], why: str) -> None:
+    done = CliRunner().invoke(main, ["--coordinator", "ws://127.0.0.1:1", "token", "create", *words])
+    assert done.exit_code == 2 and why in done.stderr
+
+
+def test_a_label_has_a_name_and_a_value() -> None:
+    assert label_of("a=b=c") == ("a", "b=c")
+    for text in ("a", "=b", ""):
+        with pytest.raises(BadValue):
+            label_of(text)
+
+
+def test_a_bearer_token_is_given_with_the_pin_of_the_authority() -> None:
+    assert _pinned(TokenMade(id=1, token="gridu1.t.s", pin="p")) == "gridu1.p.t.s"
+    assert _pinned(TokenMade(id=1, token="grid1.p.t.s")) == "grid1.p.t.s"
+
+
+def test_an_invitation_is_overwritten_in_the_arguments_of_the_process() -> None:
+    code = (
+        "import sys; from distributed_grid.cli.grid.access import read_invitation;"
+        "assert read_invitation(sys.argv[1]).startswith('grid:');"
+        "print(open('/proc/self/cmdline').read())"
+    )
+    shown = subprocess.run([sys.executable, "-c", code, "grid://h/secret"], capture_output=True, text=True, check=True)
+    assert "grid://h/secret" not in shown.stdout and "---------------" in shown.stdout

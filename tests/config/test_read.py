@@ -1,0 +1,87 @@
+"""A configuration file is read with all its names, and every error has its place."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed_grid.config.settings import (
+    ClusterConfig,
+    ConfigError,
+    load,
+)
+from tests.config.conftest import Write
+
+
+def read(path: Path | None, **given: Any) -> ClusterConfig:
+    return load(path, environment=given.pop("environment", {}), **given)
+
+
+def problems(path: Path, **given: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(path, **given)
+    return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
+
+
+def test_both_places_of_resource_sharing_may_say_the_same_but_not_contradict(written: Write) -> None:
+    both = "resource_sharing: {check_interval: 60}\nexecution: {resource_sharing: {check_interval: 1m}}\n"
+    config = read(written(both))
+    assert config.resource_sharing.check_interval == 60.0
+    assert "same value" in config.warnings[0]
+    assert problems(written(both.replace("1m", "2m"))) == [
+        "F:2: execution.resource_sharing.check_interval says another value as F:1, for resource_sharing.check_interval"
+        " (keep one of the two)"
+    ]
+
+
+def test_other_names_of_a_setting_are_accepted_and_merged(written: Write) -> None:
+    config = read(
+        written("resource_sharing: {rebalance_interval: 1h30m, monitoring_interval: 5}\ncluster: {name: lab}")
+    )
+    assert config.resource_sharing.rebalance_interval_seconds == 5400.0
+    assert config.resource_sharing.monitoring_interval_seconds == 5.0
+    assert config.name == "lab"
+    assert read(written("cluster: lab")).name == "lab"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("a: [1, 2", "F:1:9"),
+        ("resource_sharing:\n  enabled: true\n bad", "F:3"),
+        ("a: b: c", "F:1:5"),
+        ("x: \x07", "F"),
+        ("- 1\n- 2", "F:1"),
+        ("just words", "F:1"),
+        ("a: !!python/object/apply:os.system [ls]", "F:1"),
+        ("a: *b", "F:1"),
+        ("a: " + "[" * 5000, "F"),
+    ],
+)
+def test_what_is_no_yaml_is_one_error_with_its_place(written: Write, text: str, where: str) -> None:
+    (one,) = problems(written(text))
+    assert one.startswith(where)
+
+
+def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none.yaml") == [
+        "F: cannot be read: No such file or directory (write one with: grid config init)"
+    ]
+    assert "Is a directory" in problems(tmp_path)[0]
+
+
+def test_a_wrong_variable_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, environment={"GRID_COORDINATOR__PROT": "1", "GRID_AGENT__VIRTUAL": "perhaps"}, here=Path("/none"))
+    assert [str(problem) for problem in caught.value.problems] == [
+        "env GRID_AGENT__VIRTUAL: agent.virtual: 'perhaps' is not true or false",
+        "env GRID_COORDINATOR__PROT: there is no setting coordinator.prot (did you mean 'coordinator.port'?)",
+    ]
+
+
+def test_a_key_in_the_wrong_section_is_told_where_it_stands(written: Write) -> None:
+    text = "resource_sharing:\n  cpu_percent_max: 90\n  offer_after: 0\n"
+    assert problems(written(text)) == [
+        "F:2: unknown key 'cpu_percent_max' in resource_sharing (it is resource_sharing.thresholds.cpu_percent_max)",
+        "F:3: unknown key 'offer_after' in resource_sharing (it is agent.offer_after)",
+    ]

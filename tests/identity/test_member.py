@@ -1,0 +1,37 @@
+"""A membership is kept beside the identity, and a person chooses one of several by name."""
+
+from pathlib import Path
+
+import pytest
+
+from distributed_grid.identity import member
+from distributed_grid.identity.member import Member
+from distributed_grid.protocol.errors import GridError
+from distributed_grid.protocol.identity import Role
+
+ANN = Member("wss://m:1", "g", Role.CLIENT, "ann")
+
+
+def test_a_membership_is_read_as_it_was_written_and_damage_is_an_error(tmp_path: Path) -> None:
+    assert member.read_member(tmp_path) is None
+    member.write_member(tmp_path, ANN)
+    assert member.read_member(tmp_path) == ANN
+    (tmp_path / member.MEMBER).write_text("{}")
+    with pytest.raises(GridError, match="cannot be read"):
+        member.read_member(tmp_path)
+
+
+def test_a_context_is_chosen_by_name_and_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("GRID_CONTEXT", raising=False)
+    assert member.current_context() == "" and member.all_contexts() == []
+    with pytest.raises(GridError):
+        member.use_context("home")
+    for name in ("home", "work"):
+        (member.contexts() / name).mkdir(parents=True)
+        member.write_member(member.contexts() / name, ANN)
+    member.use_context("home")
+    assert member.current_context() == "home"
+    assert [name for name, _ in member.all_contexts()] == ["home", "work"]
+    monkeypatch.setenv("GRID_CONTEXT", "work")
+    assert member.current_context() == "work"
