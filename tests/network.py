@@ -51,6 +51,7 @@ def two_hosts(
         node = Grid(home / "node", node_config)
         node.environment |= node_environment
         master.command, node.command = [*enter(there), *GRID], [*enter(here), *GRID]
+        master.network, node.network = f"/proc/{there}/ns/net", f"/proc/{here}/ns/net"
         ends.callback(master.close)
         ends.callback(node.close)
         founded = master.run("init", "--host", MASTER, "--state-dir", str(master.home / "coordinator"))
