@@ -70,6 +70,17 @@ def test_a_whole_grid_runs_from_the_wheel_alone(installed: Path, tmp_path: Path)
     assert list(empty.iterdir()) == []
 
 
+def test_an_index_could_show_the_descriptions_of_wheel_and_source_archive(wheel: Path, tmp_path: Path) -> None:
+    tree = wheel.parents[1] / "tree"  # what it was built from
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(tree)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (archive,) = tmp_path.iterdir()
+    check = [sys.executable, "-m", "twine", "--no-color", "check", "--strict", str(wheel), str(archive)]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout + done.stderr
+
+
 def test_nothing_but_our_own_name_lands_in_site_packages(installed: Path) -> None:
     names = {entry.name.split(".")[0].split("-")[0] for entry in site_packages(installed).iterdir()}
     assert "distributed_grid" in names
