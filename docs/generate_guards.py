@@ -1,4 +1,4 @@
-"""The limits that guard the coordinator, as a table, from the constants that the code goes by."""
+"""The limits that protect the coordinator, as a table made from the constants in the code."""
 
 from distributed_grid.coordinator.access import joining
 from distributed_grid.coordinator.api import blobs, relay, server, sessions
@@ -7,31 +7,35 @@ from distributed_grid.protocol import codec
 
 
 def guards() -> str:
-    """What is limited, to what, and what happens above."""
+    """The limits, their values, and what happens above."""
     rows = [
         (
             "handshakes at once",
             f"{handshakes.PLACES}, {handshakes.PLACES_OF_ADDRESS} of one address",
-            "others wait in line, unread",
+            "others wait in the queue, unread",
         ),
-        ("the line", f"{handshakes.LINE} connections, {seconds(handshakes.LINE_SECONDS)} each", "closed"),
-        ("a handshake while others wait", seconds(handshakes.PLACE_SECONDS), "makes way: the oldest, of who has most"),
+        ("the handshake queue", f"{handshakes.LINE} connections, {seconds(handshakes.LINE_SECONDS)} each", "closed"),
+        (
+            "a handshake while others wait",
+            seconds(handshakes.PLACE_SECONDS),
+            "the oldest of the address with most is evicted",
+        ),
         ("TLS handshake", seconds(listener.TLS_SECONDS), "closed"),
         ("HTTP request", seconds(listener.UPGRADE_SECONDS), "closed"),
-        ("hello", seconds(connection.HELLO_SECONDS), "told, closed"),
+        ("hello", seconds(connection.HELLO_SECONDS), "refused with the reason"),
         ("joining, with a token", seconds(joining.JOIN_SECONDS), "closed"),
         ("failed tries to join or renew", f"{limits.FAILURES} of one address in {seconds(limits.PER)}", "refused"),
         ("open files", f"all but {listener.FILES_KEPT} of the process's are for connections", "closed"),
-        ("connections of one person", str(sessions.CONNECTIONS_OF_ONE), "told, closed"),
-        ("connections of one node", "one for control, one for data", "the one that lives stays"),
+        ("connections of one person", str(sessions.CONNECTIONS_OF_ONE), "refused with the reason"),
+        ("connections of one node", "one for control, one for data", "the live one stays"),
         ("frame before the hello", size(codec.HELLO_BYTES), "not read, closed (1009)"),
         ("frame of a node's control connection", size(codec.CONTROL_BYTES), "not read, closed (1009)"),
         ("frame of all others", size(codec.BULK_BYTES), "not read, closed (1009)"),
         ("frames read ahead", f"{listener.QUEUE} of a connection", "not read until there is room"),
-        ("pieces of a message", str(connection.FRAGMENTS), "cut"),
+        ("fragments of a message", str(connection.FRAGMENTS), "cut"),
         ("frames", rate(connection.FRAMES_PER_SECOND, connection.FRAMES_AT_ONCE), "slowed down"),
         (
-            "messages of one node, and what they name",
+            "messages of one node, and allocations named in them",
             rate(server.WORDS_PER_SECOND, server.WORDS_AT_ONCE),
             "slowed down",
         ),
@@ -43,21 +47,25 @@ def guards() -> str:
         (
             "requests of one person",
             f"{limits.SHARE:.0%} of the coordinator's time, {seconds(limits.AT_ONCE)} of it at once",
-            f"slowed down; {seconds(limits.FAR_OVER)} over: refused (`busy`), with when to try again",
+            f"slowed down; {seconds(limits.FAR_OVER)} over: refused (`busy`), with the time to try again",
         ),
         (
             "memory",
             f"{memory.SHED_AT:.0%} of `coordinator.memory_limit`; all of it",
-            "viewers and who does not read are let go; new jobs are refused",
+            "viewers and clients that do not read are cut; new jobs are refused",
         ),
         (
             "shipped files of one person",
             f"`coordinator.ship_quota`: {size(blobs.QUOTA)}, or 1/{blobs.PART_OF_DISK} of the free disk",
-            "refused, with what counts and until when",
+            "refused, with what counts and for how long",
         ),
-        ("an answer of a node", f"what was asked for, within {seconds(relay.ANSWER_SECONDS)}", "cut; late: told"),
+        (
+            "an answer of a node",
+            f"what was asked for, within {seconds(relay.ANSWER_SECONDS)}",
+            "cut; late: the client gets an error",
+        ),
         ("unread answers before the hello", size(connection.OUTBOX_STRANGER), "cut"),
-        ("unread words to a node", size(connection.OUTBOX_CONTROL), "cut"),
+        ("unread messages to a node", size(connection.OUTBOX_CONTROL), "cut"),
         ("unread answers to all others", size(connection.OUTBOX_BULK), "cut"),
         (
             "log lines about an address",
@@ -65,7 +73,7 @@ def guards() -> str:
             "counted (`unsaid`)",
         ),
     ]
-    return "\n".join(["| of | at most | above |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)])
+    return "\n".join(["| limit of | at most | above |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def seconds(value: float) -> str:
